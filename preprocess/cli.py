@@ -116,10 +116,10 @@ def _decode(options: _Options, console: _Console) -> bool:
 
 
 def _inspect(options: _Options, console: _Console) -> bool:
-    from preprocess.check.inspect import facts, format_lines
+    from preprocess.check.inspect import facts, format_lines, is_bad
 
     found = facts(**options)
-    return console.show(found, format_lines(found))
+    return console.show(found, format_lines(found)) and not is_bad(found)
 
 
 def _compare(options: _Options, console: _Console) -> bool:

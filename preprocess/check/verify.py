@@ -65,7 +65,26 @@ def verify(
     options = {**locals()}
     progress = options.pop("progress") or Progress()
     settings = convert(options, VerifySettings)
-    place = Path(settings.path)
+    given = Path(settings.path)
+    places = verify_rows.find_places(given) if given.is_dir() else [given]
+    findings: list[Finding] = []
+    for place in places:
+        if place != given and not place.exists():
+            text = "is not here, so it is not checked, though config.json has it"
+            findings.append(Finding(place, True, text))
+            continue
+        try:
+            findings += _verify_place(place, settings, progress)
+        except TokenFileError as error:
+            if places == [given]:
+                raise
+            findings.append(Finding(place, False, str(error).removeprefix(f"{place}: ")))
+    return findings
+
+
+def _verify_place(place: Path, settings: VerifySettings, progress: Progress) -> list[Finding]:
+    """Check a token file, or all token files or rows in a directory."""
+    deep, repair = settings.deep, settings.repair
     paths = _find_token_files(place) if place.is_dir() else [place]
     if not paths and place.is_dir():
         found = verify_rows.verify(place, settings.tokenizer, progress, deep, repair)

@@ -280,7 +280,7 @@ def _count_rows(path: Path) -> int:
             with opened(path) as stream:
                 return sum(1 for line in stream if not line.isspace())
         case _:
-            return sum(map(len, _batches_of(path)))
+            return sum(map(len, batches_of(path)))
 
 
 def _check_count(path: Path, found: int, expected: int) -> None:
@@ -291,13 +291,14 @@ def _check_count(path: Path, found: int, expected: int) -> None:
         )
 
 
-def _batches_of(path: Path) -> Iterable[RowBatch]:
+def batches_of(path: Path) -> Iterable[RowBatch]:
+    """Yield the rows of a file in batches; raise RowsError if it is damaged."""
     return FORMATS[format_of(path) or ""].codec().read_shard(path)
 
 
 def _read_file(path: Path, number: int) -> RowBatch:
     """Read all rows of a file, its only block."""
-    return joined(path, _batches_of(path))
+    return joined(path, batches_of(path))
 
 
 def _row_groups(path: Path) -> list[int]:

@@ -17,7 +17,6 @@ import numpy as np
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
 
-NEEDS_PADDING = False
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

@@ -78,6 +78,21 @@ class RowReader:
     def __init__(self, file: TokenFile, plan: RowPlan, shape: Shape) -> None:
         self._file, self._plan, self._shape = file, plan, shape
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return self._shape.columns
+
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest row, without padding."""
+        return self._plan.longest + self._shape.n_around
+
+    @property
+    def n_short(self) -> int:
+        """Number of rows that are left out because they are shorter than they may be."""
+        return self._plan.n_short
+
     def bounds(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows that are read at a time; they depend on `first` alone."""
         while first < stop:
@@ -101,7 +116,7 @@ class RowReader:
 
     def space(self) -> Values:
         """Return memory for the arrays of a batch: int32, enough for any that `bounds` has."""
-        longest = self._shape.length or self._plan.longest + self._shape.n_around
+        longest = self._shape.length or self.longest
         return np.empty(len(self._shape.columns) * max(longest, _AT_ONCE), np.int32)
 
     def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:

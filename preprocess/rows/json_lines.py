@@ -17,7 +17,6 @@ from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
 from preprocess.sources.base import import_zstandard
 
-NEEDS_PADDING = False
 _ROWS = 1 << 8  # that are read at a time
 
 

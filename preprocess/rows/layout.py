@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from preprocess.dataset.reader import TokenFile
-from preprocess.rows.columns import COLUMNS, Shape
+from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan, StreamRows
 from preprocess.settings.options import SettingsError, options_of
 from preprocess.settings.rows import RowSettings
+from preprocess.sources.compressed import CODECS
+from preprocess.sources.selected import SELECTED
 
 Ids = tuple[int, ...]
 
@@ -30,11 +32,12 @@ def ids_of_rows(
     around: tuple[Ids, Ids] = ((), ())
     if settings.add_special_tokens:
         around = _special_ids(file, tokenizer)
-    return around, 0 if settings.padding == "none" else _pad_id(file, settings, tokenizer)
+    return around, 0 if settings.padded_to == "none" else _pad_id(file, settings, tokenizer)
 
 
 def plan_rows(
-    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int,
+    documents: range | None = None,
 ) -> tuple[RowPlan, Shape]:
     """Return which tokens rows have, and how they become arrays.
 
@@ -43,11 +46,12 @@ def plan_rows(
         settings: How rows are made of it.
         around: Ids before and after each row.
         pad_id: Id of padding.
+        documents: Numbers of consecutive documents, not with a strategy; None: all.
 
     Raises:
         RowsError: The settings do not fit the dataset.
     """
-    codec, manifest = FORMATS[settings.format].codec(), file.manifest
+    manifest, ends = file.manifest, file.document_ends
     shape = Shape(
         columns_of(settings), *around, pad_id=pad_id, is_packed=settings.strategy is not None,
         pads_left=settings.padding_side == "left",
@@ -57,7 +61,9 @@ def plan_rows(
         if settings.strategy is not None:
             plan = PackedRows(file, settings.seq_length, settings.strategy)
         else:
-            plan = StreamRows(file.n_tokens, settings.seq_length)
+            bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
+            tokens = range(*(int(ends[number - 1]) if number else 0 for number in bounds))
+            plan = StreamRows(tokens, settings.seq_length, settings.drop_short)
     else:
         n_before = n_after = 0
         if settings.add_special_tokens:
@@ -78,21 +84,21 @@ def plan_rows(
                 " each row, so rows would not advance; raise it"
             )
         plan = DocumentRows(
-            file.document_ends, room, stride, settings.truncation, n_before, n_after
+            ends, room, stride, settings.truncation, n_before, n_after, settings.drop_short,
+            documents,
         )
-    if not len(plan):
-        raise RowsError(f"{file.path}: has no tokens for rows; build it from more text")
-    if settings.padding != "none":
+    if not len(plan) and documents is None:
+        what = "a shorter max_length or seq_length, or leave out drop_short"
+        raise RowsError(
+            f"{file.path}: has no tokens for rows; "
+            + (f"choose {what}" if plan.n_short else "build it from more text")
+        )
+    if settings.padded_to != "none":
         longest = plan.longest + shape.n_around
-        length = longest if settings.padding == "longest" else (
+        length = longest if settings.padded_to == "longest" else (
             settings.max_length or settings.seq_length
         )
         shape = replace(shape, length=length)
-    elif plan.n_tokens != len(plan) * plan.longest and codec.NEEDS_PADDING:
-        raise RowsError(
-            f"{settings.format} holds rows of one length, and these differ; choose --padding"
-            " longest or max-length, or another --format"
-        )
     return plan, shape
 
 
@@ -130,9 +136,10 @@ def compression_of(settings: RowSettings) -> str:
 def columns_of(settings: RowSettings) -> tuple[str, ...]:
     """Return the names of the arrays; raise SettingsError for wrong ones."""
     if settings.format == "pickle":
-        if settings.columns not in ((), ("input_ids",)):
+        own = COLUMNS[: 1 if settings.padded_to == "none" else 2]
+        if settings.columns not in ((), ("input_ids",), own):
             raise SettingsError("columns: format pickle has ids alone; leave them out")
-        return ("input_ids",)
+        return own
     if not settings.columns:
         if settings.format == "npz":
             return COLUMNS[:2]
@@ -208,23 +215,81 @@ def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> in
     """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
     from bpe import load_tokenizer
     from bpe.formats.chat_template import read_token_names
+    from bpe.special_tokens import pad_token_of
     from preprocess.dataset.reader import check_tokenizer
 
     path = _tokenizer_file(file, tokenizer)
-    names = {} if path is None else read_token_names(os.fspath(path))
-    token = settings.pad_token or names.get("pad_token")
-    if token is None:
-        return file.manifest.end_of_text_id
     if path is None:
+        if settings.pad_token is None:
+            return file.manifest.end_of_text_id
         raise SettingsError(
-            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
+            f"pad_token {settings.pad_token!r} cannot be looked up without a tokenizer; give it"
+            " (--tokenizer)"
         )
+    token = settings.pad_token or read_token_names(os.fspath(path)).get("pad_token")
     found = load_tokenizer(path)
     check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
     known = found.special_tokens
+    token = token or pad_token_of(known)
+    if token is None:
+        return file.manifest.end_of_text_id
     if token not in known:
         raise SettingsError(
             f"pad_token {token!r} is no special token of {path}, which has"
             f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
         )
     return known[token]
+
+
+class OutputFile(NamedTuple):
+    """The rows [first, stop) of a reader, which are written to one file."""
+
+    name: str
+    reader: RowReader
+    first: int
+    stop: int
+
+
+def files_of_sources(
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int
+) -> Iterator[OutputFile]:
+    """Yield the file with the rows of each input file that has some.
+
+    Raises:
+        RowsError: Documents belong to no input file, or two of these would have the same output.
+    """
+    suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
+    inputs, first = dict[str, str](), 0
+    for source in file.manifest.sources:
+        name, count = str(source.get("name")), source.get("documents")
+        if count is None or name == SELECTED or file.manifest.is_imported:
+            raise RowsError(
+                f"{file.path}: its documents were selected, shuffled or imported, so they belong to"
+                " no input file; leave out per_file"
+            )
+        documents, first = range(first, first + count), first + count
+        plan, shape = plan_rows(file, settings, around, pad_id, documents)
+        if not len(plan):
+            continue
+        output = f"{_stem_of(name)}{suffix}"
+        if output in inputs:
+            raise RowsError(
+                f"{file.path}: the inputs {inputs[output]} and {name} would both have the output"
+                f" {output}; rename one of them, or leave out per_file"
+            )
+        inputs[output] = name
+        yield OutputFile(output, RowReader(file, plan, shape), 0, len(plan))
+    if not inputs:
+        raise RowsError(f"{file.path}: has no tokens for rows; build it from more text")
+
+
+def _stem_of(name: str) -> str:
+    """Return the name of an input file as one name, without suffixes.
+
+    >>> _stem_of("sub/part_000.jsonl.gz")
+    'sub_part_000'
+    """
+    stem, suffix = os.path.splitext(name)
+    if any(suffix.lower() in codec.suffixes for codec in CODECS):
+        stem = os.path.splitext(stem)[0]
+    return stem.lstrip("./").replace("/", "_")

@@ -9,7 +9,6 @@ from typing import IO, Any
 from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, schema_of, table_of
 from preprocess.rows.columns import RowBatch
 
-NEEDS_PADDING = False
 _ROWS = 1 << 12  # that are read at a time
 
 

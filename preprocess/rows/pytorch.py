@@ -6,6 +6,7 @@ same length. Tensors are on the CPU.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 from collections.abc import Iterable
@@ -24,9 +25,9 @@ except ModuleNotFoundError as error:
 
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
-from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows, open_shards
-from preprocess.rows.formats import RowsError
-from preprocess.sampling.data import check_integer
+from preprocess.rows.access import BlockCache, Row, in_order, open_rows, open_shards
+from preprocess.rows.formats import DUMP_FILE, RowsError
+from preprocess.sampling.data import IGNORED, check_integer
 
 Tensors = dict[str, torch.Tensor]
 
@@ -87,42 +88,78 @@ class StreamingTokenizedDataset(Dataset[Tensors]):
 class PickledTrainerDataset(Dataset[Tensors]):
     """The rows of the files dump-N.pkl of some folders, with what a causal model trains on.
 
-    Item i has `input_ids`, `attention_mask` (ones) and `labels` (the ids), int64[n_tokens] each.
-    Rows are in memory, 4 bytes per token. A pickle is read without running anything of it.
+    Item i has `input_ids`, `attention_mask` and `labels` (the ids), int64[n_tokens] each; where
+    rows were padded, the mask is 0 and labels are -100. Rows are in memory, 5 bytes per token. A
+    pickle is read without running anything of it; rows in it may be lists or NumPy arrays.
+
+    The counts in a folder's dump-meta_data.json are printed, and compared with what is there.
 
     Args:
         folders: One or several, in order.
 
     Raises:
-        RowsError: A folder has no such file, or one has anything but lists of lists of ids.
+        RowsError: A folder has no such file, one has anything but rows of ids, or there are other
+            files, samples or tokens than dump-meta_data.json says.
     """
 
     def __init__(
         self, folders: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     ) -> None:
-        paths: list[Path] = []
-        given = [folders] if isinstance(folders, str | os.PathLike) else folders
-        for folder in map(local_path, given):
-            found = in_order(Path(folder).glob("dump-*.pkl"))
-            if not found:
-                raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
-            paths += found
-        if not paths:
+        ids, masks, lengths = [np.empty(0, np.int32)], [np.empty(0, np.bool_)], [np.zeros(1, int)]
+        given = [folders] if isinstance(folders, str | os.PathLike) else [*folders]
+        if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
-        batches = (batch for path in paths for batch in pickled.read_shard(path))
-        self._rows = joined(paths[0], batches)
+        for folder in map(local_path, given):
+            paths = in_order(Path(folder).glob("dump-*.pkl"))
+            if not paths:
+                raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
+            n_before = len(ids)
+            for batch in (batch for path in paths for batch in pickled.read_shard(path)):
+                ids.append(batch.values["input_ids"])
+                mask = batch.values.get("attention_mask", np.ones_like(ids[-1]))
+                masks.append(mask.astype(np.bool_))
+                lengths.append(np.diff(batch.offsets))
+            _compare_with_meta(Path(folder), {
+                "files": len(paths), "samples": sum(map(len, lengths[n_before:])),
+                "tokens": sum(int(mask.sum()) for mask in masks[n_before:]),
+            })
+        self._ids, self._mask = np.concatenate(ids), np.concatenate(masks)
+        self._offsets = np.cumsum(np.concatenate(lengths))
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._offsets) - 1
 
     def __getitem__(self, index: int) -> Tensors:
         n, place = len(self), operator.index(index)
         place += n if place < 0 else 0
         if not 0 <= place < n:
             raise IndexError(f"there are {n:,} rows; got {index}")
-        begin, end = self._rows.offsets[place : place + 2].tolist()
-        ids = torch.from_numpy(self._rows.values["input_ids"][begin:end].astype(np.int64))
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+        begin, end = self._offsets[place : place + 2].tolist()
+        ids = torch.from_numpy(self._ids[begin:end].astype(np.int64))
+        mask = torch.from_numpy(self._mask[begin:end].astype(np.int64))
+        labels = ids.masked_fill(mask == 0, IGNORED)
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def _compare_with_meta(folder: Path, found: dict[str, int]) -> None:
+    """Print dump-meta_data.json, if it is there; raise RowsError if its counts are others."""
+    path = folder / DUMP_FILE
+    if not path.exists():
+        return
+    try:
+        counts = json.loads(path.read_bytes())
+        print(f"{path}: {', '.join(f'{name} {value}' for name, value in counts.items())}")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RowsError(
+            f"{path}: is no JSON object with counts ({error}); get it again, or remove it"
+        ) from error
+    for name, number in found.items():
+        expected = counts.get(name, number)
+        if expected != number:
+            raise RowsError(
+                f"{path}: expected {expected:,} {name}, found {number:,} in the files"
+                " dump-*.pkl; get those that are missing, or write the rows again"
+            )
 
 
 def _tensors_of(row: Row) -> Tensors:

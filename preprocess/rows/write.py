@@ -10,10 +10,12 @@ import io
 import json
 import os
 import re
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,14 +23,18 @@ import xxhash
 from msgspec import Struct, structs
 
 from bpe.parallel import run_in_order
+from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.report.progress import Progress
+from preprocess.report.progress import OutOfTimeError, Progress, logger
+from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowReader, Shape
-from preprocess.rows.formats import FORMATS, RowsError
+from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
 from preprocess.rows.layout import (
+    OutputFile,
     columns_of,
     compression_of,
+    files_of_sources,
     ids_of_rows,
     plan_rows,
     settings_of_rows,
@@ -44,26 +50,38 @@ from preprocess.rows.manifest import (
     read_manifest,
 )
 from preprocess.rows.plan import RowPlan
-from preprocess.run.finished import find_manifests, find_token_files
+from preprocess.run.finished import find_manifests, find_token_files, read_stats
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
-from preprocess.settings.options import SettingsError, StrPath, convert
+from preprocess.settings.options import SettingsError, StrPath, convert, options_of
 from preprocess.settings.rows import RowSettings, RowsSettings
-from preprocess.storage import OutputError, Stream, open_storage
+from preprocess.sources.selected import SELECTED
+from preprocess.storage import Files, OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
 STATS_FILE = "tokenization_stats.json"
-DUMP_FILE = "dump-meta_data.json"  # of pickled rows
 _RUN = "rows"
 _BUFFER = 1 << 20  # bytes that are appended to a shard at a time
 _WRITTEN_AT_ONCE = 1 << 24  # bytes after which the disk is asked to write
+_RESUMES = "files that are complete are kept, and the others are written"
+_NO_FILE = (
+    "no file was complete, so the limit is too short for one: raise --max-minutes, or have more and"
+    " smaller files (--num-shards)"
+)
 
 
 class RowsBegun(Struct, tag_field="kind", tag="rows begun"):
     """First entry of a journal: what the rows are made of."""
 
     made_from: dict[str, Any]
+
+
+class RowsPlanned(Struct, tag_field="kind", tag="rows planned"):
+    """How much the run writes."""
+
+    files: int
+    rows: int
 
 
 class ShardDone(Struct, tag_field="kind", tag="shard done"):
@@ -81,18 +99,22 @@ class RowsResult(NamedTuple):
         manifest: What was written.
         is_new: False if the rows were there already.
         seconds: Time that writing took.
+        n_written: Number of files that were written; the others were there.
     """
 
     path: Path
     manifest: RowsManifest
     is_new: bool
     seconds: float
+    n_written: int
 
     @property
     def line(self) -> str:
         """The result in words."""
         found = self.manifest
         state = f"in {self.seconds:.1f} s" if self.is_new else "up to date"
+        if self.is_new and self.n_written < len(found.shards):
+            state += f", {self.n_written:,} written and the others up to date"
         return (
             f"{self.path}: {state} ({found.rows:,} rows, {found.tokens:,} tokens,"
             f" {len(found.shards):,} file{'s' * (len(found.shards) > 1)},"
@@ -104,15 +126,16 @@ def write_rows(
     path: StrPath, *, out: StrPath = "rows", tokenizer: StrPath | None = None,
     format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
     max_length: int | None = None, stride: int | None = None, truncation: bool = False,
-    seq_length: int | None = None,
+    drop_short: bool = False, seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
     drop_end_of_text: bool = False, add_special_tokens: bool = False,
     columns: str | Iterable[str] = (),
     padding: Literal["none", "longest", "max-length"] = "none",
     padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
     compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
-    num_shards: int | None = None, max_shard_size: int | str = 500 << 20,
-    workers: int | None = None, overwrite: bool = False, progress: Progress | None = None,
+    per_file: bool = False, num_shards: int | None = None, max_shard_size: int | str = 500 << 20,
+    workers: int | None = None, max_minutes: float | None = None, overwrite: bool = False,
+    progress: Progress | None = None,
 ) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
@@ -123,10 +146,13 @@ def write_rows(
         RowsError: The rows cannot be made in this way.
         OutputError: They cannot be written, or other rows are there.
         SettingsError: Options are invalid.
+        OutOfTimeError: The time limit is reached.
     """
     options = {**locals()}
     progress = options.pop("progress") or Progress()
-    return write_all(convert(options, RowsSettings), progress)
+    settings = convert(options, RowsSettings)
+    progress.begin(settings.max_minutes)
+    return write_all(settings, progress)
 
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
@@ -148,6 +174,7 @@ class _Run:
         self._file, self._settings, self._directory = file, settings, directory
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
+        self._n_written = 0
         (before, after), pad_id = self._ids
         self._made_from = {
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
@@ -167,31 +194,42 @@ class _Run:
                     if (entry := journal.last(Committing)) is not None:
                         self._publish(entry)
                     elif not journal.entries and self._is_there():
-                        return RowsResult(self._directory, read_manifest(self._directory), False, 0)
+                        return self._result(False, 0, 0)
                     else:
                         self._make(journal, progress, started)
             except (SettingsError, RowsError):  # the same command would fail again
                 self._storage.clear()
                 raise
-        seconds = time.perf_counter() - started
-        return RowsResult(self._directory, read_manifest(self._directory), True, seconds)
+        return self._result(True, time.perf_counter() - started, self._n_written)
+
+    def _result(self, is_new: bool, seconds: float, n_written: int) -> RowsResult:
+        manifest = read_manifest(self._directory)
+        return RowsResult(self._directory, manifest, is_new, seconds, n_written)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
-        if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
+        final = self._storage.final
+        if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
         found = read_manifest(self._directory)
-        before, after = found.around
-        theirs = {
-            "dataset_digest": found.dataset_digest, "settings": found.settings,
-            "ids": [[*before], [*after], found.pad_id],
-        }
+        theirs = _made_from(found)
+        if self._settings.per_file and self._is_as_wanted(theirs):
+            wanted = {each.name for each in self._files}
+            for each in found.shards:
+                if each.name not in wanted and final.size(each.name) is not None:
+                    raise OutputError(
+                        f"{final.where(each.name)}: has rows of an input that the dataset no longer"
+                        " has; move it away, or have it removed (--overwrite)"
+                    )
+            return theirs == self._made_from and self._kept.keys() == wanted
         if theirs == self._made_from:
             for each in found.shards:
-                if self._storage.final.size(each.name) is None:
+                if (size := final.size(each.name)) != each.bytes:
+                    state = "is missing" if size is None else f"has {size:,} bytes instead of"
+                    state += "" if size is None else f" the {each.bytes:,} that were written"
                     raise OutputError(
-                        f"{self._storage.final.where(each.name)}: is missing; run tokenmill verify"
-                        f" --repair {self._directory}"
+                        f"{final.where(each.name)}: {state}; run tokenmill verify --repair"
+                        f" {self._directory}"
                     )
             return True
         own = self._of_settings
@@ -205,43 +243,53 @@ class _Run:
         )
 
     def _make(self, journal: Journal, progress: Progress, started: float) -> None:
-        settings = self._settings
-        plan, shape = self._layout
-        bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
-        done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
-        names = shard_names(self._directory.name, len(bounds) - 1, settings)
+        settings, files = self._settings, self._files
+        done = {
+            number: self._kept[each.name]
+            for number, each in enumerate(files) if each.name in self._kept
+        }
+        names = [each.name for each in files]
         self._check_free(names)
+        total = sum(each.stop - each.first for each in files)
         if not journal.entries:
             journal.append(RowsBegun(self._made_from))
-        reader = RowReader(self._file, plan, shape)
-        todo = [number for number in range(len(names)) if not self._is_complete(done.get(number))]
-        n_before = sum(each.rows for number, each in done.items() if number not in todo)
+        if journal.last(RowsPlanned) is None:
+            self._report_plan()
+            n_kept = sum(each.rows for each in done.values())
+            journal.append(RowsPlanned(len(files) - len(done), total - n_kept))
+        finished = {each.number: each.facts for each in journal.entries_of(ShardDone)}
+        done |= {number: each for number, each in finished.items() if self._is_complete(each)}
+        todo = [number for number in range(len(files)) if number not in done]
+        lock = threading.Lock()
 
         def work(number: int) -> tuple[int, ShardFacts]:
-            rows = bounds[number], bounds[number + 1]
-            stream = self._storage.stream(names[number])
+            each = files[number]
+            stream = self._storage.stream(each.name)
             try:
-                facts = write_shard(
-                    reader, settings, self._file.vocab_size, names[number], rows, stream
-                )
+                facts = write_shard(each, settings, self._file.vocab_size, stream, advance)
                 stream.sync()
             finally:
                 stream.close()
             return number, facts
 
+        def advance(n_rows: int) -> None:
+            with lock:
+                stage.advance(n_rows)
+            if stage.done < total and progress.out_of_time():
+                raise OutOfTimeError(out_of_time(progress, _RESUMES if done else _NO_FILE))
+
         title = f"writing rows of {self._directory.name}"
         with (
-            progress.stage(title, len(plan), "rows", n_before) as stage,
+            progress.stage(title, total, "rows", sum(x.rows for x in done.values())) as stage,
             closing(run_in_order(todo, lambda: work, settings.workers)) as results,
         ):
             for number, facts in results:
                 done[number] = facts
                 journal.append(ShardDone(number, facts))
-                stage.advance(facts.rows)
-        shards = tuple(done[number] for number in range(len(names)))
-        manifest = self._manifest_of(plan, shape, shards)
+        manifest = self._manifest_of(tuple(done[number] for number in range(len(files))))
         seconds = time.perf_counter() - started
-        others, digests = _descriptions(manifest, settings, seconds, progress.peak_memory), {}
+        others = _descriptions(manifest, settings, self._file, seconds, progress.peak_memory)
+        digests = dict[str, str]()
         for name, content in others.items():
             data = (json.dumps(content, indent=2) + "\n").encode()
             self._storage.put(name, data)
@@ -250,22 +298,22 @@ class _Run:
         manifest = structs.replace(manifest, beside=digests)
         self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
         gone = sorted(self._files_before() - {*names, *others, MANIFEST_FILE})
-        entry = Committing([*names, *others], [MANIFEST_FILE], gone)
+        written = [name for name in names if name not in self._kept]
+        entry = Committing([*written, *others], [MANIFEST_FILE], gone)
         journal.append(entry)
         self._publish(entry)
 
-    def _manifest_of(
-        self, plan: RowPlan, shape: Shape, shards: tuple[ShardFacts, ...]
-    ) -> RowsManifest:
-        file = self._file
+    def _manifest_of(self, shards: tuple[ShardFacts, ...]) -> RowsManifest:
+        file, files, (around, pad_id) = self._file, self._files, self._ids
         # A relative path, so that both may be moved together.
         dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self._directory)
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
-            around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
-            pad_id=shape.pad_id, length=shape.length, rows=len(plan),
-            tokens=plan.n_tokens + len(plan) * shape.n_around, documents=file.n_documents,
-            longest=plan.longest + shape.n_around, text_bytes=file.manifest.n_bytes, shards=shards,
+            around=around, columns=columns_of(self._settings), vocab_size=file.vocab_size,
+            pad_id=pad_id, length=None if self._settings.per_file else self._layout[1].length,
+            rows=sum(each.rows for each in shards), tokens=sum(each.tokens for each in shards),
+            documents=file.n_documents, longest=max(each.reader.longest for each in files),
+            text_bytes=file.manifest.n_bytes, shards=shards,
         )
 
     def _check_free(self, names: list[str]) -> None:
@@ -300,8 +348,68 @@ class _Run:
             return found | {name for name in files.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
+        self._n_written = sum(format_of(Path(name)) is not None for name in entry.names)
         self._storage.publish(entry.names, entry.last, entry.gone)
         self._storage.clear()
+
+    @cached_property
+    def _files(self) -> list[OutputFile]:
+        """The files to write, in order."""
+        settings = self._settings
+        if settings.per_file:
+            return [*files_of_sources(self._file, settings, *self._ids)]
+        plan, shape = self._layout
+        bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
+        names = shard_names(self._directory.name, len(bounds) - 1, settings)
+        reader = RowReader(self._file, plan, shape)
+        return [
+            OutputFile(name, reader, first, stop)
+            for name, (first, stop) in zip(names, pairwise(bounds), strict=True)
+        ]
+
+    @cached_property
+    def _kept(self) -> dict[str, ShardFacts]:
+        """The files of `per_file` that are as they would be written, by name."""
+        if not self._settings.per_file or self._storage.final.size(MANIFEST_FILE) is None:
+            return {}
+        try:
+            found = read_manifest(self._directory)
+        except RowsError:  # `_is_there` raises it, unless the rows are replaced
+            return {}
+        theirs, there = _made_from(found), {each.name: each for each in found.shards}
+        if not self._is_as_wanted(theirs):
+            return {}
+        return {
+            each.name: there[each.name]
+            for each in self._files
+            if each.name in there
+            and digest_of_file(self._storage.final, each.name) == there[each.name].digest
+            and (theirs == self._made_from or content_of(each) == there[each.name].content)
+        }
+
+    def _is_as_wanted(self, made_from: dict[str, Any]) -> bool:
+        """Return True if rows have the settings and special ids of these, of any dataset."""
+        return made_from | {"dataset_digest": self._made_from["dataset_digest"]} == self._made_from
+
+    def _report_plan(self) -> None:
+        """Log what is left out, and padding that was not asked for."""
+        settings, directory = self._settings, self._directory
+        if n_short := sum(each.reader.n_short for each in self._files if not each.first):
+            logger.info(
+                "%s: %s rows of fewer than %s tokens are left out (--drop-short)", directory,
+                f"{n_short:,}", f"{settings.max_length or settings.seq_length:,}",
+            )
+        if settings.padded_to != settings.padding:
+            to = "the longest" if settings.padded_to == "longest" else "seq_length"
+            logger.info(
+                "%s: %s has rows of one length, so they are padded to %s; --drop-short leaves out"
+                " shorter ones", directory, settings.format, to,
+            )
+        if settings.format == "pickle" and self._file.has_mask:
+            logger.warning(
+                "%s: pickle has ids alone, so which tokens are trained on is lost; choose another"
+                " --format", directory,
+            )
 
     @cached_property
     def _layout(self) -> tuple[RowPlan, Shape]:
@@ -329,34 +437,74 @@ class _Run:
         return facts is not None and self._storage.size(facts.name) == facts.bytes
 
 
+def _made_from(manifest: RowsManifest) -> dict[str, Any]:
+    """Return what rows were made from, as `RowsBegun` has it."""
+    before, after = manifest.around
+    # Earlier versions had fewer options.
+    options = options_of(RowSettings)
+    known = {name: each.default for name, each in options.items() if each.changes_result}
+    return {
+        "dataset_digest": manifest.dataset_digest, "settings": known | manifest.settings,
+        "ids": [[*before], [*after], manifest.pad_id],
+    }
+
+
+def content_of(output: OutputFile) -> str:
+    """Make the rows of a file, and return their `ContentDigest`."""
+    digest, reader = ContentDigest(), output.reader
+    for start, stop in reader.bounds(output.first, output.stop):
+        digest.update(reader.read(start, stop))
+    return digest.hexdigest()
+
+
+def digest_of_file(files: Files, name: str) -> str | None:
+    """Return the xxh3_128 of a file, None if it does not exist."""
+    digest, size = xxhash.xxh3_128(), files.size(name)
+    for start in range(0, size or 0, _BUFFER):
+        digest.update(files.read(name, start, start + _BUFFER))
+    return None if size is None else str(digest.hexdigest())
+
+
 def write_shard(
-    reader: RowReader, settings: RowSettings, vocab_size: int, name: str, rows: tuple[int, int],
-    stream: Stream,
+    output: OutputFile, settings: RowSettings, vocab_size: int, stream: Stream,
+    advance: Callable[[int], None] = lambda n_rows: None,
 ) -> ShardFacts:
-    """Write rows to a stream, and return the facts of the file."""
-    first, stop = rows
-    codec, columns = FORMATS[settings.format].codec(), columns_of(settings)
-    content, n_tokens, is_counted = ContentDigest(), 0, False
+    """Write rows to a stream, and return the facts of the file.
+
+    Args:
+        output: The rows.
+        settings: How they are written.
+        vocab_size: Exclusive upper bound of ids.
+        stream: Where they are written.
+        advance: Called with numbers of rows while they are written.
+    """
+    name, reader, first, stop = output
+    codec = FORMATS[settings.format].codec()
+    content, n_tokens, n_seen, n_reported = ContentDigest(), 0, 0, 0
+    n_rows = stop - first
+    n_passes = len(reader.columns) if settings.format == "npz" else 1  # over all rows
     # New memory for each batch would take a tenth more time, and so would a thread that is a batch
     # ahead: more memory is in use, and leaves the caches.
     space = reader.space()
 
     def batches() -> Iterator[RowBatch]:
-        nonlocal n_tokens, is_counted
-        counts, is_counted = not is_counted, True
+        nonlocal n_tokens, n_seen, n_reported
         for start, end in reader.bounds(first, stop):
             batch = reader.read(start, end, space)
-            if counts:
+            if n_seen < n_rows:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
                 n_tokens += reader.n_tokens(start, end)
             yield batch
+            n_seen += len(batch)
+            advance(n_seen // n_passes - n_reported)
+            n_reported = n_seen // n_passes
 
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
-        codec.write_shard(file, columns, compression_of(settings), stop - first, batches)
+        codec.write_shard(file, reader.columns, compression_of(settings), n_rows, batches)
     return ShardFacts(
-        name, stop - first, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
+        name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )
 
 
@@ -398,10 +546,13 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
 
 
 def _descriptions(
-    manifest: RowsManifest, settings: RowsSettings, seconds: float, peak_memory: int
+    manifest: RowsManifest, settings: RowsSettings, file: TokenFile, seconds: float,
+    peak_memory: int,
 ) -> dict[str, Any]:
     """Return the contents of the files that describe rows for people and other programs."""
     n_bytes = sum(each.bytes for each in manifest.shards)
+    n_inputs, seconds_of_build = _build_of(file)
+    seconds += seconds_of_build
     found: dict[str, Any] = {
         CONFIG_FILE: manifest.settings | {
             "dataset": manifest.dataset, "tokenizer": settings.tokenizer,
@@ -417,7 +568,7 @@ def _descriptions(
             "avg_sequence_length": manifest.tokens / manifest.rows,
             "processing_time_seconds": seconds,
             "sequences_per_second": manifest.rows / max(seconds, 1e-9),
-            "files_processed": len(manifest.shards),
+            "files_processed": n_inputs,
             "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
             "memory_usage_mb": peak_memory / 1e6,
         },
@@ -427,3 +578,15 @@ def _descriptions(
             "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
         }
     return found
+
+
+def _build_of(file: TokenFile) -> tuple[int, float]:
+    """Return (input files, seconds) of the build of a dataset, as its stats.json says."""
+    n_inputs = len(file.manifest.sources)
+    files = open_storage(file.directory).final
+    for name in files.names():
+        stats = read_stats(files, name) if name.endswith("stats.json") else None
+        if stats is not None and manifest_name(Path(file.path).stem) in stats.manifests:
+            is_selected = any(each.get("name") == SELECTED for each in file.manifest.sources)
+            return stats.files if is_selected else n_inputs, stats.seconds
+    return n_inputs, 0.0

@@ -31,6 +31,8 @@ class Stats(Struct, kw_only=True):
     rejects: dict[str, str | None] = {}  # name of a list of bad records -> its xxh3_128
     settings: dict[str, Any] | None = None
     fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
+    files: int = 1  # that the run read
+    seconds: float = 0.0
 
 
 def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:

@@ -36,7 +36,7 @@ from preprocess.run.shuffle import shuffle
 from preprocess.run.units import resume_point_after, run_numbered, run_on_threads, units_after
 from preprocess.settings.schema import SelectSettings
 from preprocess.sources import ResumePoint, Source, WorkUnit
-from preprocess.sources.selected import SelectedSource
+from preprocess.sources.selected import SELECTED, SelectedSource
 from preprocess.storage import Stream
 
 _COMPARED = 256 << 20  # bytes of memory for digests without a memory limit
@@ -208,8 +208,7 @@ def _open(
 ) -> SelectedSource:
     """Open the chosen documents of a pass."""
     text, bounds = map(journal.storage.path, _names(part.number, settings))
-    name = "selected documents"
-    return SelectedSource(text, bounds, chosen.text_bytes, name, part.reading)
+    return SelectedSource(text, bounds, chosen.text_bytes, SELECTED, part.reading)
 
 
 # (text of the documents, their rows, their batch without text)

@@ -1,7 +1,9 @@
 """Options for rows, as `preprocess.settings.schema` has those of other commands."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from bpe.parallel import available_workers
 from preprocess.settings.options import (
@@ -36,16 +38,22 @@ class WindowSettings(Settings):
     drop_end_of_text: bool = option(
         False, "Leave out the id at the end of each document."
     )
+    drop_short: bool = option(
+        False, "Leave out rows of fewer tokens than max_length, or seq_length, so that all have the"
+        " same length.",
+    )
     add_special_tokens: bool = option(
         False, "Put the special tokens around each row that the tokenizer puts around a text,"
         " instead of those of the dataset; max_length counts them.",
     )
     padding: Literal["none", "longest", "max-length"] = option(
-        "none", "Pad rows to the longest, or to max_length or seq_length."
+        "none", "Pad rows to the longest, or to max_length or seq_length; none: rows of npz to the"
+        " longest.",
     )
     padding_side: Literal["right", "left"] = option("right", "Where padding stands.")
     pad_token: Token | None = option(
-        None, "Special token to pad with.", default_text="the tokenizer's, else end-of-text"
+        None, "Special token to pad with.",
+        default_text="the tokenizer's, else <|pad|>, <pad> or [PAD], else end-of-text",
     )
 
     def __post_init__(self) -> None:
@@ -97,6 +105,10 @@ class FileSettings(Settings):
         None, "Compression: of parquet zstd, snappy or none; of arrow zstd; of jsonl gzip or zstd;"
         " of npz zlib.", default_text="of parquet zstd, of npz zlib, else none",
     )
+    per_file: bool = option(
+        False, "Write the rows of each input file to a file of its own, of its name; a rerun writes"
+        " those that are new, missing or damaged.",
+    )
     num_shards: Count | None = option(
         None, "Number of files; they differ by one row at most.", default_text="as many as needed"
     )
@@ -113,12 +125,36 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
         available_workers, "Threads; never changes the outputs.",
         default_text="one per available processor",
     )
+    max_minutes: Annotated[float, Meta(gt=0)] | None = run_option(
+        None, "Stop after so many minutes and report how long all of it takes; the same command"
+        " resumes after the files that are complete.",
+    )
     overwrite: bool = run_option(
         False, "Replace rows that exist, and give up an unfinished run of something else."
     )
 
+    @property
+    def padded_to(self) -> Literal["none", "longest", "max-length"]:
+        """To what rows are padded: as chosen, else as the format needs rows of one length."""
+        if self.padding == "none" and not self.drop_short:
+            if self.format == "npz":
+                return "longest"
+            if self.format == "pickle" and self.seq_length is not None and self.strategy is None:
+                return "max-length"
+        return self.padding
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.drop_short and (self.strategy or not (self.max_length or self.seq_length)):
+            raise SettingsError(
+                "drop_short is for rows of max_length tokens, or for seq_length without a strategy;"
+                " give one, or pad packed rows (--padding max-length)"
+            )
+        if self.per_file and (self.strategy or self.num_shards or self.max_shard_size != 500 << 20):
+            raise SettingsError(
+                "per_file makes one file of the rows of each input; leave out num_shards and"
+                " max_shard_size, and the strategy, which packs documents of several inputs"
+            )
         if self.seq_length is not None:
             for name in ("max_length", "stride", "truncation", "add_special_tokens",
                          "drop_end_of_text"):
@@ -127,7 +163,7 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
-        if self.padding == "none" and (self.pad_token or self.padding_side == "left"):
+        if self.padded_to == "none" and (self.pad_token or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
         if self.num_shards is not None and self.max_shard_size != 500 << 20:
             raise SettingsError(

@@ -331,6 +331,68 @@ def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
         PickledTrainerDataset([])
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_pickled_padding_is_not_trained_on(file: TokenFile, tmp_path: Path, side: str) -> None:
+    """Every row has seq_length tokens, of which a loss sees those of the text."""
+    more = {"padding": "max-length", "padding_side": side, "max_length": 23, "num_shards": 3}
+    padded = PickledTrainerDataset(write(file, tmp_path / "padded", "pickle", **more))
+    for i, ids in enumerate(documents(file, "pickle")):
+        row, fill = padded[i], 23 - len(ids)
+        for name, tokens, padding in (
+            ("input_ids", ids, END), ("attention_mask", [1] * len(ids), 0), ("labels", ids, -100)
+        ):
+            padding = [padding] * fill
+            expected = padding + tokens if side == "left" else tokens + padding
+            assert row[name].tolist() == expected
+    path = write(file, tmp_path / "cuts", "pickle", seq_length=25, num_shards=2)
+    dataset = PickledTrainerDataset([path, tmp_path / "padded" / "train"])
+    assert {dataset[i]["input_ids"].shape for i in range(12)} == {(25,)}
+    assert dataset[-1]["labels"].tolist() == documents(file, "pickle")[22]
+    batches = DataLoader(PickledTrainerDataset(path), batch_size=5)
+    assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == SIZES.sum()
+    assert dataset[11]["attention_mask"].tolist() == [1] * 1 + [0] * 24
+
+
+def test_pickled_rows_are_compared_with_their_counts(
+    file: TokenFile, tmp_path: Path, capsys: Any
+) -> None:
+    path = write(file, tmp_path, "pickle")
+    meta = path / "dump-meta_data.json"
+    PickledTrainerDataset([path])
+    assert capsys.readouterr().out == f"{meta}: files 3, samples 23, tokens 276\n"
+    lost = (path / "dump-1.pkl").rename(tmp_path / "lost")
+    with pytest.raises(RowsError, match=r"data.json: expected 3 files, found 2 in the files dump-"):
+        PickledTrainerDataset([path])
+    lost.rename(path / "dump-1.pkl")
+    for counts, message in [
+        ({"files": 3, "samples": 24}, "expected 24 samples, found 23"),
+        ({"tokens": 277}, "expected 277 tokens, found 276"),
+        ([3], r"data.json: is no JSON object with counts \(.*; get it again, or remove it"),
+    ]:
+        meta.write_text(json.dumps(counts))
+        with pytest.raises(RowsError, match=message):
+            PickledTrainerDataset([path])
+    meta.write_text('{"tokenizer": "starcoder", "samples": 23}')
+    assert len(PickledTrainerDataset([path])) == 23
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickled_rows_that_are_arrays(tmp_path: Path, protocol: int) -> None:
+    """Of each NumPy: a list of arrays, one array, and lists of its numbers."""
+    rows = np.arange(12).reshape(3, 4) * 1000
+    for content in (
+        [*rows], rows, np.asfortranarray(rows), rows.astype(">u2"), rows.astype(np.int32),
+        [[*row] for row in rows], [rows[0], [*map(int, rows[1])], rows[2].astype(np.uint32)],
+    ):
+        data = pickle.dumps(content, protocol)
+        names = [(b"", b"")]
+        if protocol < 4:  # without the lengths of names
+            names = [(b"numpy.core", b"numpy._core"), (b"numpy._core", b"numpy.core")]
+        for old, new in names:
+            (tmp_path / "dump-0.pkl").write_bytes(data.replace(old, new) if old else data)
+            assert ids_of(PickledTrainerDataset(tmp_path)) == rows.tolist()
+
+
 @pytest.mark.parametrize(
     "new", [TokenizedDataset, StreamingTokenizedDataset, PickledTrainerDataset]
 )
