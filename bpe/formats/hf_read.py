@@ -116,7 +116,8 @@ def with_config(
                 f" has {dumps(expected) if expected else 'no added token'}: expected the"
                 " same in both; save the tokenizer again with transformers, or remove the entry"
             )
-    parts = replace(parts, eos_token=eos_token)
+    bos_token = special_token(config, "bos_token", parts.vocabulary.special_tokens)
+    parts = replace(parts, eos_token=eos_token, bos_token=bos_token)
     kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
     return replace(parts, config=kept)
 

@@ -83,7 +83,7 @@ def train_tokenizer(
         )
     return Tokenizer.from_vocabulary(
         trained.vocabulary, pattern=trained.pattern, tie_break=trained.tie_break,
-        eos_token=end_of_text_token(settings, None),
+        eos_token=end_of_text_token(settings, None), bos_token=settings.begin_of_text,
     )
 
 

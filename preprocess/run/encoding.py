@@ -57,9 +57,13 @@ class SpecialIds(Struct, frozen=True):
         end = end_of_text_token(settings, tokenizer)
         for token, option in ((end, "--end-of-text"), (settings.begin_of_text, "--begin-of-text")):
             if token is not None and token not in known:
+                if not known:
+                    raise SpecialTokenError(
+                        f"the tokenizer has no special tokens; add one: --end-of-text {token!r}"
+                    )
                 raise SpecialTokenError(
                     f"the tokenizer has no special token {token!r}; choose one that it has"
-                    f" ({option}): {', '.join(map(repr, known)) or 'it has none at all'}"
+                    f" ({option}): {', '.join(map(repr, known))}"
                 )
         text = np.frombuffer(end.encode(), np.uint8)
         if known[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:

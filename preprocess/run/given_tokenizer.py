@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preprocess.settings import schema
@@ -20,9 +24,38 @@ def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
 def load_given_tokenizer(
     settings: schema.BuildSettings | schema.CountSettings, pattern: str | None
 ) -> AnyTokenizer:
-    """Load the tokenizer in the settings; a .tiktoken file gets a pattern and special tokens."""
+    """Load the tokenizer in the settings.
+
+    A .tiktoken file gets a pattern and special tokens, another one without special tokens those
+    around documents that are given.
+    """
     from bpe import load_tokenizer
 
     assert settings.tokenizer is not None
     special_tokens = settings.all_special_tokens
-    return load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
+    found = load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
+    end_of_text = getattr(settings, "end_of_text", None)
+    if end_of_text is None or found.special_tokens:
+        return found
+    return _with_special_tokens(found, special_tokens)
+
+
+def _with_special_tokens(tokenizer: AnyTokenizer, tokens: Sequence[str]) -> AnyTokenizer:
+    """Return a tokenizer with special tokens, whose ids follow the others, the first ends text."""
+    from bpe import load_tokenizer
+
+    ids = {text: token_id for token_id, text in tokenizer.vocab.items()}
+    added = [
+        {"id": ids.get(token.encode(), tokenizer.vocab_size + number), "content": token,
+         "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": True}
+        for number, token in enumerate(tokens)
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
+        path, config = Path(directory, "tokenizer.json"), Path(directory, "tokenizer_config.json")
+        tokenizer.save(path)
+        content, settings = json.loads(path.read_bytes()), json.loads(config.read_bytes())
+        content["added_tokens"] = [*(content.get("added_tokens") or ()), *added]
+        path.write_text(json.dumps(content))
+        config.write_text(json.dumps(settings | {"eos_token": tokens[0]}))
+        return load_tokenizer(path)

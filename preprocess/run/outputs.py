@@ -326,7 +326,9 @@ def needs_tokenizer_file(
         return writes
     path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
-        if os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer):
+        is_same = os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer)
+        # It may lack a special token that is given.
+        if is_same and settings.end_of_text is None:
             return False
         with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
             if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
