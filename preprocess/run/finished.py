@@ -88,7 +88,10 @@ def find_token_files(location: str) -> list[Path]:
     place = Path(location)
     paths = find_manifests(place) if place.is_dir() else [place]
     if not paths:
-        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
+        raise TokenFileError(
+            f"{place}: no finished token file in this directory; build one first: tokenmill build"
+            f" --train {place}"
+        )
     if not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     if not place.is_dir() and place.suffix not in (".bin", ".json"):

@@ -185,5 +185,5 @@ class RowsSettings(RowSettings):
     )
     tokenizer: Location | None = option(
         None, "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
-        default_text="tokenizer.json beside it", flags=("--tokenizer", "--tokenizer-path"),
+        default_text="tokenizer.json beside it",
     )

@@ -38,10 +38,24 @@ from preprocess.settings.options import (
 from preprocess.settings.rows import RowsSettings as RowsSettings
 from preprocess.settings.shards import ShardSettings as ShardSettings
 
+_TEXT = "train paths path"
+_TRAINING = "trains a model; examples/train_gpt.py has it"
+_UNITS = "units of work have --unit-size bytes, and files of rows --max-shard-size"
+# Command-line options of other programs -> names of options here, of which a command has one; or
+# what stands for them here, if it begins with "ignored: " or "refused: ".
+OTHER_SPELLINGS = {
+    "--train-file": "train", "--val-file": "val", "--data-file": _TEXT, "--input": _TEXT,
+    "--output": "out", "--output-dir": "out", "--tokenization-folder": "out",
+    "--tokenizer-path": "tokenizer", "--chars-to-tokenize": "max_characters",
+    "--starting-character": "start_character", "--batch-size": f"ignored: {_UNITS}",
+    "--chunk-size": f"ignored: {_UNITS}",
+    "--save-frequency": "ignored: progress is saved about once a second",
+    "--learning-rate": f"refused: {_TRAINING}", "--max-iters": f"refused: {_TRAINING}",
+    "--use-params": f"refused: {_TRAINING}, as --config FILE",
+}
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
-_TOKENIZER = ("--tokenizer", "--tokenizer-path")
 _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
 
 
@@ -279,7 +293,7 @@ class BuiltWithSettings(Settings):
 
     tokenizer: Location | None = option(
         None, "Tokenizer that the token file was built with.",
-        default_text="tokenizer.json beside it", flags=_TOKENIZER,
+        default_text="tokenizer.json beside it",
     )
 
 
@@ -297,11 +311,11 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     train: Locations = option(
         (), "Text: files, directories and URLs, read in the order given; a directory in sorted"
         " order.",
-        default_text=DEFAULT_CORPUS, flags=("--train", "--train-file"),
+        default_text=DEFAULT_CORPUS,
     )
     val: Locations = option(
         (), "The same for validation.",
-        default_text="documents of train", flags=("--val", "--val-file"),
+        default_text="documents of train",
     )
     val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(
         None, "Share of the documents of train, chosen by a hash of each, that becomes validation"
@@ -311,12 +325,11 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     out: Output = option(
         "data", "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
         " (s3://BUCKET/data), where they are shards.",
-        flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
     tokenizer: Location | None = option(
         None, "Tokenizer to use instead of training one: a tokenizer.json, a directory that has"
-        " one, a .tiktoken file, or a name (tiktoken, Hugging Face).", flags=_TOKENIZER,
+        " one, a .tiktoken file, or a name (tiktoken, Hugging Face).",
     )
 
     @property
@@ -369,7 +382,7 @@ class CountSettings(RanksSettings, ReadSettings):
     paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
     tokenizer: Location = option(
         REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
-        " (tiktoken, Hugging Face).", flags=_TOKENIZER,
+        " (tiktoken, Hugging Face).",
     )
 
 
