@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, record_batches
-from preprocess.rows.columns import RowBatch, Values
+from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import decode_lines, opened
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
@@ -28,10 +28,11 @@ _KEPT_BYTES = 1 << 28  # of row groups and record batches
 
 
 class RowFile(Protocol):
-    """A file of rows."""
+    """A file of rows; `starts` are where blocks of rows begin that are read at a time."""
 
     path: Path
     n_rows: int
+    starts: Numbers
 
     def row(self, index: int) -> Row:
         """Return a row, 0 <= index < n_rows; raise RowsError if the file is damaged."""
@@ -51,6 +52,12 @@ class RowDirectory:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def block_starts(self) -> Numbers:
+        """Where blocks of rows begin that are read at a time, and the number of rows: int64[n]."""
+        parts = zip(self._files, self._starts, strict=False)
+        return np.concatenate([*(file.starts[:-1] + at for file, at in parts), self._starts[-1:]])
 
     def row(self, index: int) -> Row:
         """Return the columns of a row, int32[n] each; a negative index counts from the end.
@@ -123,12 +130,12 @@ class _BlockFile:
         cache: BlockCache,
     ) -> None:
         self.path, self._read, self._cache = path, read, cache
-        self._starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
-        self.n_rows = int(self._starts[-1])
+        self.starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
+        self.n_rows = int(self.starts[-1])
 
     def row(self, index: int) -> Row:
-        number = int(np.searchsorted(self._starts, index, "right")) - 1
-        start, stop = self._starts[number : number + 2].tolist()
+        number = int(np.searchsorted(self.starts, index, "right")) - 1
+        start, stop = self.starts[number : number + 2].tolist()
         block = self._cache.get(self.path, number, self._read)
         _check_count(self.path, len(block), stop - start)
         begin, end = block.offsets[index - start : index - start + 2].tolist()
@@ -148,6 +155,7 @@ class _LineFile:
                 position += len(line)
         self._lines = np.array(lines, np.int64).reshape(-1, 2)
         self.n_rows = len(self._lines)
+        self.starts = np.array([0, self.n_rows])
 
     def row(self, index: int) -> Row:
         position, number = self._lines[index].tolist()
@@ -157,8 +165,8 @@ class _LineFile:
         return decode_lines(self.path, [(number, line)]).values
 
 
-def open_rows(directory: Path) -> RowDirectory:
-    """Open the rows of a directory.
+def open_rows(directory: Path, cache: BlockCache | None = None) -> RowDirectory:
+    """Open the rows of a directory; blocks that are read are kept in a cache.
 
     Row groups of Parquet are decoded, and the last of them are kept; record batches of Arrow are
     memory-mapped, and compressed ones are decoded and kept like row groups; lines of JSON are found
@@ -169,7 +177,8 @@ def open_rows(directory: Path) -> RowDirectory:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
     name, counts = _find_rows(directory)
-    cache = BlockCache(max_bytes=_KEPT_BYTES if name in ("parquet", "arrow") else None)
+    if cache is None:
+        cache = BlockCache(max_bytes=_KEPT_BYTES if name in ("parquet", "arrow") else None)
     files: list[RowFile] = []
     for path, count in counts.items():
         file: RowFile
@@ -185,16 +194,6 @@ def open_rows(directory: Path) -> RowDirectory:
             _check_count(path, file.n_rows, count)
         files.append(file)
     return RowDirectory(files)
-
-
-def open_shards(directory: Path, cache: BlockCache) -> RowDirectory:
-    """Open the rows of a directory, of which whole files are decoded and kept in a cache.
-
-    Raises:
-        RowsError: There are no rows, or of several formats, or they are damaged.
-    """
-    _, counts = _find_rows(directory)
-    return RowDirectory([_whole_file(path, count, cache) for path, count in counts.items()])
 
 
 def joined(path: Path, batches: Iterable[RowBatch]) -> RowBatch:

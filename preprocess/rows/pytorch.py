@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 try:
     import torch
-    from torch.utils.data import Dataset
+    from torch.utils.data import Dataset, Sampler
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "datasets for a DataLoader need PyTorch, which is not installed; install it: pip install"
@@ -25,7 +25,8 @@ except ModuleNotFoundError as error:
 
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
-from preprocess.rows.access import BlockCache, Row, in_order, open_rows, open_shards
+from preprocess.rows.access import BlockCache, Row, in_order, open_rows
+from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import DUMP_FILE, RowsError
 from preprocess.sampling.data import IGNORED, check_integer
 
@@ -57,17 +58,18 @@ class TokenizedDataset(Dataset[Tensors]):
         return _tensors_of(self._rows.row(operator.index(index)))
 
 
-class StreamingTokenizedDataset(Dataset[Tensors]):
-    """The rows of a directory as a `TokenizedDataset`, with some files in memory at a time.
+class StreamingTokenizedDataset(TokenizedDataset):
+    """The rows of a directory as a `TokenizedDataset`, with some blocks in memory at a time.
 
-    Whole files are decoded, and those used last are kept, in each worker. An order that goes from
-    file to file at random decodes one for nearly each row: keep the order of rows, or let
-    `cache_size` be the number of files. Without `rows.json`, NPZ, pickled and JSON Lines files are
-    read once to count their rows.
+    A block is a row group of Parquet, a record batch of Arrow, or a whole file of NPZ, pickled rows
+    or compressed JSON Lines. Those used last are kept, in each worker, so an order that goes from
+    block to block at random reads one for nearly each row: `DataLoader(shuffle=True)` does.
+    `shuffled` is an order that does not. Without `rows.json`, files of blocks that are whole files
+    are read once to count their rows.
 
     Args:
         directory: As of `TokenizedDataset`.
-        cache_size: Number of files in memory, at least 1.
+        cache_size: Number of blocks in memory, at least 1.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.
@@ -76,13 +78,42 @@ class StreamingTokenizedDataset(Dataset[Tensors]):
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
         self._cache = BlockCache(check_integer("cache_size", cache_size, 1))
-        self._rows = open_shards(Path(local_path(directory)), self._cache)
+        self._cache_size = cache_size
+        self._rows = open_rows(Path(local_path(directory)), self._cache)
+
+    def shuffled(self, seed: int = 0) -> ShuffledBlocks:
+        """Return an order in which a pass reads each block once: `DataLoader(sampler=...)`."""
+        return ShuffledBlocks(self._rows.block_starts, self._cache_size, seed)
+
+
+class ShuffledBlocks(Sampler[int]):
+    """Numbers of rows: blocks in random order, some at a time, whose rows are mixed.
+
+    Args:
+        starts: int64[n_blocks + 1], where blocks begin.
+        n_mixed: Number of blocks at a time.
+        seed: Of the order, which is another one in each epoch.
+    """
+
+    def __init__(self, starts: Numbers, n_mixed: int, seed: int) -> None:
+        self._starts, self._n_mixed = starts, n_mixed
+        self._seed, self._epoch = check_integer("seed", seed, 0), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration, counted from 0."""
+        self._epoch = check_integer("epoch", epoch, 0)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return int(self._starts[-1])
 
-    def __getitem__(self, index: int) -> Tensors:
-        return _tensors_of(self._rows.row(operator.index(index)))
+    def __iter__(self) -> Iterator[int]:
+        random = np.random.default_rng([self._seed, self._epoch])
+        self._epoch += 1
+        order = random.permutation(len(self._starts) - 1)
+        for first in range(0, len(order), self._n_mixed):
+            mixed = order[first : first + self._n_mixed]
+            rows = [np.arange(*self._starts[block : block + 2]) for block in mixed]
+            yield from random.permutation(np.concatenate(rows)).tolist()
 
 
 class PickledTrainerDataset(Dataset[Tensors]):

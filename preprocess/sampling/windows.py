@@ -89,12 +89,15 @@ class DocumentWindows:
         ends: uint64[n_documents], the position after each document, mapped.
         context_length: Number of inputs.
         stride: Distance of windows in a document.
+        drop_short: True to leave out windows with fewer than `context_length` targets.
     """
 
     def __init__(
-        self, ends: npt.NDArray[np.uint64], context_length: int, stride: int
+        self, ends: npt.NDArray[np.uint64], context_length: int, stride: int,
+        drop_short: bool = False,
     ) -> None:
         self._ends, self._context_length, self._stride = ends, context_length, stride
+        self._drop_short = drop_short
         self.n_inputs = 0  # of all windows
         n_blocks = -(-len(ends) // _BLOCK)
         totals = np.zeros(n_blocks + 1, np.int64)
@@ -132,6 +135,9 @@ class DocumentWindows:
         ends = self._ends[first:stop].astype(np.int64)
         begin = int(self._ends[first - 1]) if first else 0
         bounds = np.append(begin, ends)
+        if self._drop_short:
+            n_to_last = (np.diff(bounds) - 1 - self._context_length) // self._stride
+            return bounds, np.maximum(n_to_last + 1, 0)
         return bounds, count_windows(np.diff(bounds), self._context_length, self._stride)
 
 

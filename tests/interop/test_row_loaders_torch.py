@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -111,22 +112,38 @@ def test_workers(file: TokenFile, tmp_path: Path, kind: str, new: Any, start: st
     assert [row["input_ids"].tolist() for row in loader] == documents(file, kind)
 
 
-def test_shards_in_memory_are_bounded(
-    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@EACH
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_shuffled_pass_reads_each_block_once(
+    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, n_workers: int
 ) -> None:
-    read: list[str] = []
-    original = access._read_file
-    monkeypatch.setattr(
-        access, "_read_file", lambda path, n: read.append(path.name) or original(path, n)
-    )
-    path = write(file, tmp_path, "parquet", num_shards=8)
+    """Whole files, row groups, or record batches; at most `cache_size` of them in memory."""
+    read: list[tuple[Path, int]] = []
+    for name in ("_read_file", "_read_row_group", "_read_record_batch"):
+        original = getattr(access, name)
+        monkeypatch.setattr(
+            access, name, lambda *block, real=original: read.append(block) or real(*block)
+        )
+    path = write(file, tmp_path, kind, num_shards=8)
     dataset = StreamingTokenizedDataset(path, cache_size=2)
-    sizes = []
-    for i in [*range(23), 22, 20, 0]:
-        assert dataset[i]["input_ids"].tolist() == documents(file, "parquet")[i]
-        sizes.append(len(dataset._cache))
-    assert max(sizes) == 2
-    assert len(read) == 9  # each once, and the first again
+    expected = documents(file, kind)
+    for epoch, order in enumerate([dataset.shuffled(3)] * 2):
+        read.clear()
+        loader = DataLoader(
+            dataset, batch_size=None, sampler=order, num_workers=n_workers,
+            multiprocessing_context="fork" if n_workers else None,
+        )
+        rows = [row["input_ids"].tolist() for row in loader]
+        assert sorted(rows) == sorted(expected) != rows
+        assert len(loader) == len(order) == 23
+        if not n_workers:
+            assert len(read) == len({*read}) == (0 if kind == "jsonl" else 8)
+            assert len(dataset._cache) <= 2
+        again = dataset.shuffled(3)
+        again.set_epoch(epoch)
+        numbers = [*again]
+        assert rows == [expected[i] for i in numbers]
+        assert numbers != [*again]
     with pytest.raises(SamplingError, match="cache_size should be at least 1; got 0"):
         StreamingTokenizedDataset(path, cache_size=0)
 
@@ -227,9 +244,10 @@ def test_columns_that_differ(tmp_path: Path) -> None:
         with pytest.raises(RowsError, match=r"b\.jsonl: has columns ids, and rows of another file"):
             ids_of(new(tmp_path))
     lines = ['{"input_ids": [1]}\n'] * 256 + ['{"ids": [1]}\n']
-    (tmp_path / "a.jsonl").write_text("".join(lines))
+    (tmp_path / "gz").mkdir()
+    (tmp_path / "gz" / "a.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
     with pytest.raises(RowsError, match="some rows have other columns than the first; make it ag"):
-        ids_of(StreamingTokenizedDataset(tmp_path))
+        ids_of(StreamingTokenizedDataset(tmp_path / "gz"))
 
 
 def list_column(values: Any, kind: Any) -> Any:
