@@ -29,7 +29,11 @@ _PROTOCOL = 2
 # below 2^24, for a greater one makes the memo large.
 _OPCODES = rb"(?s:K.|M..|J....|[\](ae\x94]|q.|r...\x00|\x95........)*+"
 _PLAIN = re.compile(rb"\x80[\x02-\x05]" + _OPCODES)
-_DTYPE = re.compile("[<>=|]?[iu][1248]")
+_DTYPE = re.compile("[<>=|][iu][1248]")
+_NAMES = re.compile(  # of arrays, in NumPy 1 and 2
+    r"numpy\.(ndarray|dtype|_?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer))"
+    r"|_codecs\.encode"
+)
 
 
 def write_shard(
@@ -149,61 +153,51 @@ def _load(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
 def _load_arrays(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
     """Return (content of a pickle with arrays, the place of its STOP).
 
-    The names in it stand for classes of this function, which take note of what they are given.
+    What it calls is noted, not called, and what is noted is read if it is an array of NumPy.
     """
-    class Type:
-        def __init__(self, code: str, *_: object) -> None:
-            self.code, self.order = code, "="
+
+    class Noted:
+        def __init__(self, name: str, arguments: Any) -> None:
+            self.name, self.arguments, self.state = name, arguments, [None] * 5
 
         def __setstate__(self, state: Any) -> None:
-            self.order = state[1]
-
-        def read(self, content: Any) -> Any:
-            name = f"{self.order}{self.code}"
-            if not _DTYPE.fullmatch(name):
-                raise _not_rows(path, f"arrays of {name}")
-            return np.frombuffer(content, np.dtype(name))
-
-    class Array:
-        found: Any = None
-
-        def __setstate__(self, state: Any) -> None:
-            _, shape, kind, is_fortran, content = state
-            self.found = kind.read(content).reshape(shape, order="F" if is_fortran else "C")
-
-    def from_buffer(content: Any, kind: Type, shape: Any, order: Any) -> Array:
-        array = Array()
-        array.__setstate__((1, shape, kind, order == "F", content))
-        return array
-
-    names: dict[str, Any] = {
-        "numpy.ndarray": Array, "numpy.dtype": Type,
-        "_codecs.encode": lambda text, encoding: text.encode("latin1"),  # bytes, in protocol 2
-    }
-    for core in ("numpy.core", "numpy._core"):  # of NumPy 1 and 2
-        names |= {
-            f"{core}.multiarray._reconstruct": lambda *_: Array(),
-            f"{core}.multiarray.scalar": lambda kind, content: int(kind.read(content)[0]),
-            f"{core}.numeric._frombuffer": from_buffer,
-        }
+            self.state = state
 
     # The one in Python, for places in the memo take no memory there.
     class Reader(pickle._Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            if f"{module}.{name}" not in names:
+            if not _NAMES.fullmatch(f"{module}.{name}"):
                 raise RowsError(
                     f"{path}: names {module}.{name}, which is in no pickle of rows; it is refused,"
                     " for a pickle may run any program when it is loaded"
                 )
-            return names[f"{module}.{name}"]
+            return lambda *arguments: Noted(name, arguments)
+
+    def values_of(kind: Noted, content: Any) -> Any:
+        name = f"{kind.state[1] or '='}{kind.arguments[0]}"
+        if not _DTYPE.fullmatch(name):
+            raise _not_rows(path, f"arrays of {name}")
+        if isinstance(content, Noted):  # bytes, in protocol 2
+            content = content.arguments[0].encode("latin1")
+        return np.frombuffer(content, np.dtype(name))
 
     def plain(value: Any) -> Any:
-        return value.found if isinstance(value, Array) else value
+        if isinstance(value, list):
+            return [*map(plain, value)]
+        if not isinstance(value, Noted):
+            return value
+        if value.name == "scalar":
+            return int(values_of(*value.arguments)[0])
+        if value.name == "_frombuffer":
+            content, kind, shape, order = value.arguments
+        else:
+            _, shape, kind, is_fortran, content = value.state
+            order = "F" if is_fortran else "C"
+        return values_of(kind, content).reshape(shape, order=order)
 
     stream = io.BytesIO(data)
     stream.seek(begin)
-    loaded = plain(Reader(stream).load())
-    return [*map(plain, loaded)] if isinstance(loaded, list) else loaded, stream.tell() - 1
+    return plain(Reader(stream).load()), stream.tell() - 1
 
 
 def _refused(path: Path, data: bytes, place: int) -> RowsError:

@@ -13,7 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -370,22 +370,19 @@ class _Run:
     @cached_property
     def _kept(self) -> dict[str, ShardFacts]:
         """The files of `per_file` that are as they would be written, by name."""
-        if not self._settings.per_file or self._storage.final.size(MANIFEST_FILE) is None:
-            return {}
-        try:
+        kept, final = dict[str, ShardFacts](), self._storage.final
+        if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
+            return kept
+        with suppress(RowsError):  # a damaged manifest is replaced, or `_is_there` raises
             found = read_manifest(self._directory)
-        except RowsError:  # `_is_there` raises it, unless the rows are replaced
-            return {}
-        theirs, there = _made_from(found), {each.name: each for each in found.shards}
-        if not self._is_as_wanted(theirs):
-            return {}
-        return {
-            each.name: there[each.name]
-            for each in self._files
-            if each.name in there
-            and digest_of_file(self._storage.final, each.name) == there[each.name].digest
-            and (theirs == self._made_from or content_of(each) == there[each.name].content)
-        }
+            theirs, there = _made_from(found), {each.name: each for each in found.shards}
+            for each in self._files if self._is_as_wanted(theirs) else ():
+                facts = there.get(each.name)
+                if facts and digest_of_file(final, each.name) == facts.digest and (
+                    theirs == self._made_from or content_of(each) == facts.content
+                ):
+                    kept[each.name] = facts
+        return kept
 
     def _is_as_wanted(self, made_from: dict[str, Any]) -> bool:
         """Return True if rows have the settings and special ids of these, of any dataset."""
@@ -393,23 +390,18 @@ class _Run:
 
     def _report_plan(self) -> None:
         """Log what is left out, and padding that was not asked for."""
-        settings, directory = self._settings, self._directory
+        settings = self._settings
         if n_short := sum(each.reader.n_short for each in self._files if not each.first):
-            logger.info(
-                "%s: %s rows of fewer than %s tokens are left out (--drop-short)", directory,
-                f"{n_short:,}", f"{settings.max_length or settings.seq_length:,}",
-            )
+            length = settings.max_length or settings.seq_length
+            text = f"{n_short:,} rows of fewer than {length:,} tokens are left out (--drop-short)"
+            logger.info("%s: %s", self._directory, text)
         if settings.padded_to != settings.padding:
             to = "the longest" if settings.padded_to == "longest" else "seq_length"
-            logger.info(
-                "%s: %s has rows of one length, so they are padded to %s; --drop-short leaves out"
-                " shorter ones", directory, settings.format, to,
-            )
+            text = f"{settings.format} has rows of one length, so they are padded to {to}"
+            logger.info("%s: %s; --drop-short leaves out shorter ones", self._directory, text)
         if settings.format == "pickle" and self._file.has_mask:
-            logger.warning(
-                "%s: pickle has ids alone, so which tokens are trained on is lost; choose another"
-                " --format", directory,
-            )
+            text = "pickle has ids alone, so which tokens are trained on is lost"
+            logger.warning("%s: %s; choose another --format", self._directory, text)
 
     @cached_property
     def _layout(self) -> tuple[RowPlan, Shape]:
@@ -471,12 +463,7 @@ def write_shard(
 ) -> ShardFacts:
     """Write rows to a stream, and return the facts of the file.
 
-    Args:
-        output: The rows.
-        settings: How they are written.
-        vocab_size: Exclusive upper bound of ids.
-        stream: Where they are written.
-        advance: Called with numbers of rows while they are written.
+    `advance` is called with numbers of rows while they are written.
     """
     name, reader, first, stop = output
     codec = FORMATS[settings.format].codec()

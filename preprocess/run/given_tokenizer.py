@@ -43,14 +43,16 @@ def load_given_tokenizer(
 def _with_special_tokens(tokenizer: AnyTokenizer, tokens: Sequence[str]) -> AnyTokenizer:
     """Return a tokenizer with special tokens, whose ids follow the others, the first ends text."""
     from bpe import load_tokenizer
+    from bpe.formats.hf_write import FLAGS
 
     ids = {text: token_id for token_id, text in tokenizer.vocab.items()}
     added = [
-        {"id": ids.get(token.encode(), tokenizer.vocab_size + number), "content": token,
-         "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-         "special": True}
+        dict.fromkeys(FLAGS, False) | {
+            "id": ids.get(token.encode(), tokenizer.vocab_size + number), "content": token,
+            "special": True,
+        }
         for number, token in enumerate(tokens)
-    ]  # fmt: skip
+    ]
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
         path, config = Path(directory, "tokenizer.json"), Path(directory, "tokenizer_config.json")
         tokenizer.save(path)
