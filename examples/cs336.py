@@ -3,6 +3,7 @@
     python examples/cs336.py --train_file train.txt --val_file val.txt --vocab_size 10000 \
         --output_dir data --name tiny
 
+The ids of both files are in NAME_train_tokens.bin and NAME_val_tokens.bin.
 """
 
 from __future__ import annotations

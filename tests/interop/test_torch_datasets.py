@@ -293,7 +293,8 @@ def test_samplers_that_are_no_datasets(file: TokenFile, more: Any, message: str)
 
 def test_sources_of_wrong_types() -> None:
     mixture: Any = Mixture({"a": Sampler(np.arange(9), 1, 4)}, {"a": 1})
-    with pytest.raises(SamplingError, match="the source should be a Sampler, not Mixture; make a"):
+    message = "the source should be a Sampler, not Mixture; make a Sampler of a dataset first"
+    with pytest.raises(SamplingError, match=message):
         WindowDataset(mixture)
     with pytest.raises(SamplingError, match="the source should be a Sampler or a Mixture, not lis"):
         BatchDataset([mixture])  # type: ignore[arg-type]
