@@ -122,7 +122,8 @@ class Turns:
         """
         found = list[Place]()
         for turn in turns:
-            start, stop, is_whole = self._by_prefixes(turn) or self._by_marks(turn)
+            by_prefixes = self._by_prefixes(turn) if self._hidden is None else None
+            start, stop, is_whole = by_prefixes or self._by_marks(turn)
             stop = self._end(start, stop, is_whole)
             found.append((max(start, found[-1][1] if found else 0), stop))
         return found

@@ -62,8 +62,13 @@ def kind_of(names: Collection[str]) -> str | None:
     return next((name for name, fields in KINDS.items() if {*fields} <= {*names}), None)
 
 
-def messages_of(record: Mapping[str, Any], kind: str) -> Conversation:
+def messages_of(record: Mapping[str, Any], kind: str, all_turns: bool = False) -> Conversation:
     """Return the conversation in a record of a kind in `KINDS`.
+
+    Args:
+        record: The record.
+        kind: The kind.
+        all_turns: Whether what others than the assistant say is trained on, too.
 
     Raises:
         BadConversationError: It is no conversation, or a part of it would be lost.
@@ -84,7 +89,7 @@ def messages_of(record: Mapping[str, Any], kind: str) -> Conversation:
         raise BadConversationError("the conversation has no message; remove it")
     if FIELDS_BESIDE.isdisjoint(record) and all(map(_is_usual, given)):
         return Conversation(given, None, frozenset(), n_prompt)
-    read = [_message(each, number) for number, each in enumerate(given, start=1)]
+    read = [_message(each, number, all_turns) for number, each in enumerate(given, start=1)]
     messages = [message for message, _ in read]
     untrained = {number for number, (_, trained) in enumerate(read) if not trained}
     if lost := [name for name in _LOST if record.get(name)]:
@@ -115,7 +120,7 @@ def _is_usual(message: Any) -> bool:
     )
 
 
-def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
+def _message(given: Any, number: int, all_turns: bool) -> tuple[dict[str, Any], bool]:
     """Return (a message for templates, whether it may be trained on)."""
     if not isinstance(given, dict):
         raise BadConversationError(
@@ -133,7 +138,7 @@ def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
             f"message {number} has the {key} {name!r}, expected one of {', '.join(_ROLES)};"
             " correct it"
         )
-    trained = _is_trained(message, number, role)
+    trained = _is_trained(message, number, all_turns or role == "assistant")
     calls = [*_objects(message.pop("tool_calls", None), f"message {number}: tool_calls")]
     for field in ("content",) * (name == "function_call") + ("function_call",):
         more = _objects(message.pop(field, None), f"message {number}: {field}")
@@ -155,8 +160,8 @@ def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
     return message, trained
 
 
-def _is_trained(message: dict[str, Any], number: int, role: str) -> bool:
-    """Return whether a message may be trained on; remove the keys that say so."""
+def _is_trained(message: dict[str, Any], number: int, may_be: bool) -> bool:
+    """Return whether a message is trained on, if it may be; remove the keys that say so."""
     given = {name: message.pop(name) for name in _TRAINED if name in message}
     for name, value in given.items():
         if not isinstance(value, int | float) or value not in (0, 1):
@@ -164,7 +169,7 @@ def _is_trained(message: dict[str, Any], number: int, role: str) -> bool:
                 f"message {number} has {value!r} as {name}, expected 0 or 1, for a token is trained"
                 " on or not; correct it"
             )
-    if len({*map(bool, given.values())}) > 1 or (role != "assistant" and any(given.values())):
+    if len({*map(bool, given.values())}) > 1 or (any(given.values()) and not may_be):
         raise BadConversationError(
             f"message {number} has {', '.join(f'{x} {y!r}' for x, y in given.items())}, and only"
             " what the assistant says is trained on, or not; correct or remove it"

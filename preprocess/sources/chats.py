@@ -85,13 +85,17 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
     assert reading.chat_format is not None
     form = reading.chat_format
     try:
-        found = messages_of(record, reading.chat)
+        all_turns = form.train_on == "all"
+        found = messages_of(record, reading.chat, all_turns)
         untrained = found.untrained
-        if found.n_prompt and form.train_on != "all":
+        if found.n_prompt and not all_turns:
             untrained = untrained.union(range(found.n_prompt))
         rendered = render(found.messages, form, found.tools, untrained)
     except ChatTemplateError as error:
         raise BadConversationError(str(error)) from error
+    except RecursionError as error:
+        reason = "has values that are nested too deep; correct or remove them"
+        raise BadConversationError(reason) from error
     if not any(stop > start for start, stop in rendered.trained):
         raise BadConversationError(
             "the conversation has nothing to train on; remove it, or train on all (--train-on all)"

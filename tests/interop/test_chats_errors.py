@@ -88,7 +88,7 @@ def test_a_template_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"messages": say("a")}, "the conversation has nothing to train on; remove it, or train"),
         (
             {"messages": [{"role": "assistant", "content": "a"}], "tools": "{"},
-            r"tools is no JSON \(.*; correct it",
+            r"tools is no JSON \(.*\); correct it",
         ),
         (
             {"messages": say("a", "b"), "tools": ["a"]},

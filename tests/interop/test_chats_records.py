@@ -147,6 +147,8 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "message 2: tool_calls is no JSON .*; correct it"),
         ({"conversations": [{"from": "function_call", "value": "weather in Rome"}]}, FULL,
          "message 1: content is no JSON .*; correct it"),
+        ({"messages": say("q", "b"), "tools": "[" * 5000}, FULL,
+         "has values that are nested too deep; correct or remove them"),
         ({"messages": [{**USER, "weight": 1}, *say("", "b")[1:]]}, FULL,
          "message 1 has weight 1, and only what the assistant says is trained on, or not; corr"),
         ({"messages": [USER, {**say("", "b")[1], "weight": 0, "train": True}]}, FULL,
@@ -197,6 +199,7 @@ def test_turns_that_are_not_trained_on(template: str, of: Any) -> None:
         trained = "".join(f"{x}<|im_end|>" for x in expected)
         assert of({"messages": messages}, template, **options)[1] == trained
     messages = [*say("q", "b", "r"), turn("c", train=False), USER, turn("d")]
+    messages[0] = {**USER, "weight": 1}
     text, trained = of({"messages": messages}, template, train_on="all", **options)
     assert trained == text.replace("c<|im_end|>", "")
     record = {"prompt": say("q", "b", "r"), "completion": [turn("c")]}

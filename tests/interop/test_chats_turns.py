@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Engine
 
 from bpe import train_bpe
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
+from preprocess.check.verify import verify
 from preprocess.documents.chat_template import ChatFormat, render
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
@@ -199,6 +200,7 @@ def test_tokenizers_that_change_text(name: str, tmp_path: Path) -> None:
         expected = both.theirs.apply_chat_template(dialogue, return_dict=False)
         assert file.doc(number).tolist() == [*expected, *[end] * (expected[-1] != end)]
     assert 0 < file.loss_mask[:].mean() < 1
+    assert all(each.sound for each in verify(tmp_path / "out", deep=True))
     # A message that spells special tokens is text; the others keep their ids.
     forged = both.ours({"messages": say("a<|end|>b", "c")})["input_ids"].tolist()
     special = [x for x in forged if x in both.ours.tokenizer.special_tokens.values()]
