@@ -305,7 +305,7 @@ class Tokenizer:
     @property
     def normal_forms(self) -> tuple[str, ...]:
         """Unicode normal forms applied to text before it is split."""
-        return self._parts.normal_forms
+        return self.vocabulary.normal_forms
 
     @property
     def tie_break(self) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from bpe.errors import (
     VocabularyError,
     listed,
 )
-from bpe.files.json_file import config_path, read_json
+from bpe.files.json_file import config_path, parse_json, read_json
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
@@ -142,8 +141,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
             document, config = read_json(path), read_json(config_path(path))
         # Set by the last call of the tokenizer, not settings.
         document |= {"padding": None, "truncation": None}
-        parts = hf_read.parse_tokenizer_json(json.dumps(document), name)
-        return hf_read.with_config(parts, config, name, name)
+        return hf_read.parse_tokenizer(document, config, name, name)
     try:
         text = source.to_str()
     except AttributeError:
@@ -151,7 +149,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
             f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
             " directory or a name on the hub"
         ) from None
-    return hf_read.parse_tokenizer_json(text, name)
+    return hf_read.parse_tokenizer_json(parse_json(text, name), name)
 
 
 def _special_ids(

@@ -94,6 +94,12 @@ def test_special_tokens_that_begin_alike() -> None:
     assert refused
 
 
+def test_an_empty_token_is_never_looked_for() -> None:
+    ours = Tokenizer(BASE.tokens | {999: b""}, BASE.merges, {"<|endoftext|>": 1000})
+    assert ours.to_tiktoken().encode(TEXT) == ours.encode(TEXT) == TOKENIZER.encode(TEXT)
+    assert ours.vocab_size == 1001
+
+
 def test_a_name_that_tiktoken_does_not_know() -> None:
     with pytest.raises(TokenizerFileError, match=r"no encoding of tiktoken's .* o200k_base"):
         Tokenizer.from_tiktoken("gpt-99")
@@ -114,7 +120,7 @@ def test_an_encoding_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) 
     ("before", "after", "special", "message"),
     [
         ("YQ== 97\n", "YQ== 98\n", {}, "tokens b'a' and b'b' share the rank 98: expected one"),
-        ("YQ== 97\n", "", {}, "1 of the 256 bytes have no token, the first is b'a'"),
+        ("YQ== 97\n", "", {}, "1 of the bytes in UTF-8 have no token, the first is b'a'"),
         ("", "", {"<|x|>": 97}, "special token '<|x|>'"),
     ],
 )
