@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fuzz import SOUND_TOKENIZER, odd_document
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from nasty import hard_texts
 from published import NATIVE, PECULIAR, SIZE, N, file, of_other_models, token
 
 from bpe import AddedToken, HuggingFaceTokenizer, Tokenizer, load_tokenizer
-from bpe.errors import TokenizerFileError
+from bpe.errors import EncodingError, TokenizerFileError
 from bpe.text_tokenizer import AnyTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -126,6 +129,30 @@ def test_dropout_is_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     ours, _ = both(file(model={"dropout": 0.5}), tmp_path)
     check(ours, tokenizers.Tokenizer.from_str(file()))
     assert "its dropout is switched off" in caplog.records[-1].getMessage()
+
+
+@settings(max_examples=120)
+@given(data=st.data())
+def test_whatever_they_read_is_read(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    text = json.dumps(odd_document(data, SOUND_TOKENIZER))
+    directory = tmp_path_factory.mktemp("odd")
+    try:
+        tokenizers.Tokenizer.from_str(text)
+    except BaseException as error:  # noqa: BLE001 - what panics in Rust is no Exception
+        assert type(error).__name__ in ("Exception", "PanicException", "ValueError")
+        return
+    ours, theirs = both(text, directory)
+    if not json.loads(text)["model"].get("dropout"):
+        texts = hard_texts(["<|endoftext|>", "12345"], 20)
+        try:
+            expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
+        except BaseException:  # noqa: BLE001 - as above
+            with pytest.raises(EncodingError, match="cannot encode this text"):
+                ours.encode_batch(texts)
+            return
+        assert ours.encode_batch(texts) == expected
 
 
 @pytest.mark.parametrize("normalizer", ["NFC", "Lowercase"])
