@@ -12,6 +12,7 @@ import pytest
 import trained
 from hypothesis import given, settings
 from nasty import nasty_texts
+from published import END, made
 
 from bpe import HuggingFaceTokenizer, Tokenizer, WordLevelTokenizer, load_tokenizer
 from bpe.errors import EncodingError, TokenizerFileError, VocabularyError
@@ -21,65 +22,7 @@ from preprocess.check.verify import verify
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers")
 
-END = "</s>"
 KINDS = ["unigram", "llama", "wordpiece", "wordlevel"]
-
-
-def made(kind: str) -> Any:
-    """Train a small tokenizer of a kind, with special tokens first, as its owners have them."""
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
-    special = ["<unk>", "<s>", END]
-    if kind == "unigram":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-    elif kind == "llama":
-        tokenizer = tokenizers.Tokenizer(
-            models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-        )
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-        tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-             decoders.Strip(" ", 1, 0)]
-        )  # fmt: skip
-        trainer = trainers.BpeTrainer(
-            vocab_size=700,
-            special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)],
-            show_progress=False,
-        )
-    elif kind == "wordpiece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        # Leaves what spells a special token in one piece, which the model has as an entry.
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=500, special_tokens=special, show_progress=False
-        )
-    else:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=300, special_tokens=special, show_progress=False
-        )
-    tokenizer.train_from_iterator(trained.documents(), trainer)
-    if kind == "llama":
-        top = json.loads(tokenizer.to_str())
-        top["added_tokens"] = [t for t in top["added_tokens"] if not t["content"].startswith("<0x")]
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(top))
-    # One that the model does not know, and one that is not special.
-    tokenizer.add_special_tokens(["<|pad|>"])
-    tokenizer.add_tokens(["xyzzy"])
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=9)
-    return tokenizer
 
 
 @pytest.fixture(scope="module")

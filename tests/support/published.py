@@ -8,14 +8,12 @@ from typing import Any
 
 import trained
 
-from bpe import Tokenizer
+from bpe.formats.hf_write import TokenizerParts, tokenizer_json
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
 BASE = json.loads(
-    Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges("huggingface")))
-    .to_huggingface()
-    .to_str()
+    tokenizer_json(TokenizerParts(Vocabulary.from_merges(trained.merges("huggingface")), "gpt2"))
 )
 for _key in ("unicode_version", "pattern", "tie_break", "ranked_by"):
     BASE["model"].pop(_key, None)
@@ -224,65 +222,87 @@ PECULIAR = {
 }  # fmt: skip
 
 
-def train(model: Any, trainer: Any, **parts: Any) -> dict[str, Any]:
-    """Train a tokenizer of Hugging Face; return its tokenizer.json."""
-    from tokenizers import Tokenizer as Theirs
+END = "</s>"
 
-    made = Theirs(model)
-    for name, part in parts.items():
-        setattr(made, name, part)
-    made.train_from_iterator(trained.documents(), trainer)
-    top: dict[str, Any] = json.loads(made.to_str())
-    return top
+
+def made(kind: str) -> Any:
+    """Train a small tokenizer of a kind, with special tokens first, as its owners have them."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+    special = ["<unk>", "<s>", END]
+    if kind == "unigram":
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    elif kind == "llama":
+        tokenizer = tokenizers.Tokenizer(
+            models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+        )
+        tokenizer.normalizer = normalizers.Sequence(
+            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        )
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+             decoders.Strip(" ", 1, 0)]
+        )  # fmt: skip
+        trainer = trainers.BpeTrainer(
+            vocab_size=700,
+            special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)],
+            show_progress=False,
+        )
+    elif kind == "wordpiece":
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.BertNormalizer()
+        # Leaves what spells a special token in one piece, which the model has as an entry.
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        tokenizer.decoder = decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=500, special_tokens=special, show_progress=False
+        )
+    else:
+        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        trainer = trainers.WordLevelTrainer(
+            vocab_size=300, special_tokens=special, show_progress=False
+        )
+    tokenizer.train_from_iterator(trained.documents(), trainer)
+    if kind == "llama":
+        top = json.loads(tokenizer.to_str())
+        top["added_tokens"] = [t for t in top["added_tokens"] if not t["content"].startswith("<0x")]
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(top))
+    # One that the model does not know, and one that is not special.
+    tokenizer.add_special_tokens(["<|pad|>"])
+    tokenizer.add_tokens(["xyzzy"])
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=9)
+    return tokenizer
 
 
 @functools.cache
 def of_other_models() -> dict[str, str]:
     """Return tokenizers of SentencePiece's and BERT's kinds, by name."""
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
-    special = ["<unk>", "<s>", "</s>"]
-    byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)]
-    llama = train(
-        models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True),
-        trainers.BpeTrainer(
-            vocab_size=700, special_tokens=special + byte_tokens, show_progress=False
-        ),
-        normalizer=normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        ),
-        decoder=decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-             decoders.Strip(" ", 1, 0)]
-        ),
-    )  # fmt: skip
-    added = llama["added_tokens"]
-    turns = [token(text, 700 + i, rstrip=True) for i, text in enumerate(["<|user|>", "<|end|>"])]
+    llama, bert = (json.loads(made(kind).to_str()) for kind in ("llama", "wordpiece"))
+    added, vocab, model = llama["added_tokens"], llama["model"]["vocab"], llama["model"]
+    bytes_too = [*added, *(token(text, vocab[text]) for text in vocab if text.startswith("<0x"))]
+    turns = [token(text, 702 + i, rstrip=True) for i, text in enumerate(["<|user|>", "<|end|>"])]
     words = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious"}
-    bert = train(
-        models.WordPiece(unk_token="[UNK]"),
-        trainers.WordPieceTrainer(
-            vocab_size=600, special_tokens=["[UNK]", "[CLS]"], show_progress=False
-        ),
-        normalizer=normalizers.BertNormalizer(),
-        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
-        decoder=decoders.WordPiece(),
-    )
-    untyped = {**llama, "model": {k: x for k, x in llama["model"].items() if k != "type"}}
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": False}
     kinds = {
-        "llama2": llama | {"added_tokens": added[:3]},
-        "llama2, byte tokens are special": llama,
-        "llama2, byte tokens are added": llama
-        | {"added_tokens": [*added[:3], *(each | {"special": False} for each in added[3:])]},
-        "llama2, without model.type": untyped,
-        "mistral": llama
-        | {"added_tokens": added[:3], "normalizer": None}
-        | {"pre_tokenizer": {"type": "Metaspace", "replacement": "▁"}
-           | {"prepend_scheme": "first", "split": False}},
-        "phi3": llama | {"added_tokens": [*added[:3], *turns]},
-        "gemma": llama
-        | {"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}}
-        | {"pre_tokenizer": words | {"invert": False}},
-        "bert": bert,
-    }  # fmt: skip
-    return {name: json.dumps(top) for name, top in kinds.items()}
+        "llama2": {},
+        "llama2, byte tokens are special": {"added_tokens": bytes_too},
+        "llama2, byte tokens are added": {
+            "added_tokens": [each | {"special": i < 4} for i, each in enumerate(bytes_too)]
+        },
+        "llama2, without model.type": {"model": {x: model[x] for x in model if x != "type"}},
+        "mistral": {"normalizer": None, "pre_tokenizer": metaspace},
+        "phi3": {"added_tokens": [*added, *turns]},
+        "gemma": {"normalizer": spaces, "pre_tokenizer": words | {"invert": False}},
+        "bert": bert | {"pre_tokenizer": {"type": "BertPreTokenizer"}},
+    }
+    return {name: json.dumps(llama | changes) for name, changes in kinds.items()}
