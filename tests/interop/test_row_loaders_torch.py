@@ -136,7 +136,7 @@ def test_row_groups_in_memory_are_bounded(
 ) -> None:
     rows = [{"input_ids": file.doc(i).tolist()} for i in range(23)]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=2)
-    monkeypatch.setattr(access, "_KEPT_BYTES", 300)
+    monkeypatch.setattr(access, "KEPT_BYTES", 300)
     dataset = TokenizedDataset(tmp_path)
     cache = dataset._rows._files[0]._cache  # type: ignore[attr-defined]
     for i in np.random.default_rng(0).permutation(23):
