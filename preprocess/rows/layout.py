@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,11 @@ from preprocess.settings.rows import RowSettings
 
 Ids = tuple[int, ...]
 
+# Names of all files that `shard_names` has, and of what describes pickled ones.
+SHARD_NAME = re.compile(
+    r".*-\d{5}-of-\d{5}\.[a-z.]+|part_\d{3,}\.npz|dump-(\d+\.pkl|meta_data\.json)"
+)
+
 
 def ids_of_rows(
     file: TokenFile, settings: RowSettings, tokenizer: str | None
@@ -30,7 +36,7 @@ def ids_of_rows(
     around: tuple[Ids, Ids] = ((), ())
     if settings.add_special_tokens:
         around = _special_ids(file, tokenizer)
-    return around, 0 if settings.padding == "none" else _pad_id(file, settings, tokenizer)
+    return around, _pad_id(file, settings, tokenizer)
 
 
 def plan_rows(
@@ -110,6 +116,8 @@ def shard_names(name: str, n_shards: int, settings: RowSettings) -> list[str]:
     """Return the names of the files."""
     if settings.format == "pickle":
         return [f"dump-{number}.pkl" for number in range(n_shards)]
+    if settings.format == "npz":
+        return [f"part_{number:03}.npz" for number in range(n_shards)]
     suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
     return [f"{name}-{number:05}-of-{n_shards:05}{suffix}" for number in range(n_shards)]
 
@@ -222,6 +230,8 @@ def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> in
     found = load_tokenizer(path)
     check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
     known = found.special_tokens
+    if token not in known and settings.padding == "none":
+        return file.manifest.end_of_text_id
     if token not in known:
         raise SettingsError(
             f"pad_token {token!r} is no special token of {path}, which has"

@@ -150,8 +150,8 @@ def _stack(records: list[Mapping[str, Any]], pad_id: int) -> Batch:
         arrays = [np.asarray(record[name]) for record in records]
         if len(longest) == 1 and [array.shape for array in arrays] == shapes_of_rows:
             filler = {"input_ids": pad_id, "labels": IGNORED}.get(name, 0)
-            # Without empty ones, which have no type of their own.
-            dtype = np.result_type(*([x for x in arrays if len(x)] or [np.int64]))
+            filled = [array for array in arrays if len(array)]  # an empty list has no type
+            dtype = np.result_type(*filled) if filled else np.int64
             found[name] = np.full((len(arrays), *longest), filler, dtype)
             for row, array in zip(found[name], arrays, strict=True):
                 row[: len(array)] = array

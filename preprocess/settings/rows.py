@@ -17,6 +17,8 @@ from preprocess.settings.options import (
     run_option,
 )
 
+MAX_SHARD_SIZE = 500 << 20  # where neither it nor the number of files is given
+
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class WindowSettings(Settings):
@@ -98,10 +100,12 @@ class FileSettings(Settings):
         " of npz zlib.", default_text="of parquet zstd, of npz zlib, else none",
     )
     num_shards: Count | None = option(
-        None, "Number of files; they differ by one row at most.", default_text="as many as needed"
+        None, "Number of files, which differ by one row at most; fewer if there are fewer rows.",
+        default_text="as many as needed",
     )
-    max_shard_size: Size = option(
-        500 << 20, "Bytes of arrays in a file, about, where num_shards is not given."
+    max_shard_size: Size | None = option(
+        None, "Bytes of arrays in a file, about; there are more than num_shards files if those"
+        " would have more.", default_text="500MiB, with num_shards any",
     )
 
 
@@ -129,10 +133,6 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                     )
         if self.padding == "none" and (self.pad_token or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
-        if self.num_shards is not None and self.max_shard_size != 500 << 20:
-            raise SettingsError(
-                "num_shards and max_shard_size both say how many files there are; leave one out"
-            )
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")
 
@@ -145,7 +145,8 @@ class RowsSettings(RowSettings):
         REQUIRED, "A directory with a dataset, or one .bin file.", positional=True
     )
     out: Location = option(
-        "rows", "Directory of the outputs; the rows of NAME.bin are in OUT/NAME."
+        "rows", "Directory of the rows; if the dataset has several .bin files, those of NAME.bin"
+        " are in OUT/NAME.",
     )
     tokenizer: Location | None = option(
         None, "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",

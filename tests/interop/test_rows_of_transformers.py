@@ -131,7 +131,7 @@ def test_other_libraries_read_rows(data: Path, tmp_path: Path) -> None:
     for name in FORMATS:
         (result,) = write_rows(data, out=tmp_path / name, format=name, **kinds)  # type: ignore[arg-type]
         paths[name] = result.path / result.manifest.shards[0].name
-    expected = [row["input_ids"] for row in rows_in(tmp_path / "jsonl" / "train")]
+    expected = [row["input_ids"] for row in rows_in(tmp_path / "jsonl")]
     assert parquet.read_table(paths["parquet"])["input_ids"].to_pylist() == expected
     assert feather.read_table(paths["arrow"])["input_ids"].to_pylist() == expected
     with np.load(paths["npz"]) as arrays:

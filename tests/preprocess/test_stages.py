@@ -99,7 +99,7 @@ def test_an_interruption_between_the_stages(
     result = tokenize_and_save(**options)
     assert [each[6:11] for each in made] == ["00000", "00001", "00001", "00002"]
     assert "up to date" in result.lines[0] or "train" in result.lines[0]
-    assert len(rows_in(tmp_path / "out" / "train")) == len(TEXTS)
+    assert len(rows_in(tmp_path / "out")) == len(TEXTS)
 
 
 def config(text: Path, out: Path, **more: Any) -> PipelineConfig:
@@ -122,7 +122,7 @@ def test_stages_of_a_configuration(text: Path, tmp_path: Path) -> None:
     staged = pipeline.build()
     for name, length in (("a", 16), ("b", 9)):
         (one,), (two,) = whole.rows[name], staged.rows[name]
-        assert one.path == tmp_path / "one" / name / "rows" / "train"
+        assert one.path == tmp_path / "one" / name / "rows"
         assert rows_in(one.path) == rows_in(two.path)
         assert one.manifest.longest == length
     only = Pipeline.from_config(config(text, tmp_path / "three")).source().tokenize().build()
@@ -196,7 +196,7 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
     )
     assert run(["build", str(path)]) == 0
     assert "a: " in capsys.readouterr().out
-    assert len(rows_in(tmp_path / "out" / "a" / "rows" / "train")) > 10
+    assert len(rows_in(tmp_path / "out" / "a" / "rows")) > 10
     path.write_text(path.read_text().replace("format: jsonl", "format: jsonl, compression: zlib"))
     assert run(["build", str(path)]) == 2
     error = capsys.readouterr().err
