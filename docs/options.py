@@ -42,6 +42,8 @@ INTRODUCTION = """# Options
 The command and the functions have the same options: `--vocab-size 8000` is `vocab_size=8000`.
 
 - `StrPath` is `str | os.PathLike[str]`.
+- `TokenizerSource` is what `bpe.load_tokenizer` takes: a path, a name, or a tokenizer of this
+  package, `tokenizers`, transformers or tiktoken.
 - A size is a number of bytes or text such as `"64KiB"` or `"500MB"`.
 - A default that is given in words is None or empty in Python.
 

@@ -28,7 +28,11 @@ from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
 from preprocess.run.executors import open_executor
 from preprocess.run.finished import open_published, read_object
-from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
+from preprocess.run.given_tokenizer import (
+    is_ranks_file,
+    load_given_tokenizer,
+    load_tokenizer_of_build,
+)
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.outputs import TOKENIZER_FILE, Outputs, needs_tokenizer_file
 from preprocess.run.passes import encode_passes, train_on_plan
@@ -37,7 +41,13 @@ from preprocess.run.plan import (
     make_read_options,
     read_options,
 )
-from preprocess.settings.options import SettingsError, StrPath, convert, options_of
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    convert,
+    options_of,
+)
 from preprocess.settings.schema import (
     END_OF_TEXT,
     BuildSettings,
@@ -90,7 +100,7 @@ def build(
     config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
     val: StrPath | Iterable[StrPath] = (),
     val_fraction: float | None = None, out: StrPath = "data", name: str = "",
-    tokenizer: StrPath | None = None,
+    tokenizer: TokenizerSource | None = None,
     vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
     min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
@@ -284,7 +294,7 @@ def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyT
         for each in options_of(VocabularySettings).values()
         if options.get(each.name) is not None and getattr(settings, each.name) != each.default
     }
-    used = {"pattern", "special_tokens"} if settings.tokenizer.endswith(".tiktoken") else set()
+    used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
     pattern = settings.pattern if "pattern" in given & used else None
     tokenizer = load_given_tokenizer(settings, pattern)
     if unused := sorted(given - used):
@@ -382,7 +392,7 @@ def _train_file(
 
 
 def encode(
-    *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
+    *, paths: StrPath | Iterable[StrPath], tokenizer: TokenizerSource, pattern: str | None = None,
     out: StrPath = "train.bin", end_of_text: str | None = None, begin_of_text: str | None = None,
     format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
     separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
@@ -421,7 +431,7 @@ def encode(
 
 
 def count(
-    *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
+    *, paths: StrPath | Iterable[StrPath], tokenizer: TokenizerSource, pattern: str | None = None,
     format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
     separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
     text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,

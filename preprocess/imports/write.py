@@ -32,7 +32,13 @@ from preprocess.run.journal import JournalError
 from preprocess.run.outputs import Outputs
 from preprocess.run.record import Record, SourceRecord, differences
 from preprocess.settings.exchange import ImportSettings
-from preprocess.settings.options import SettingsError, StrPath, convert, options_of
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    convert,
+    options_of,
+)
 from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:
@@ -73,7 +79,7 @@ class ImportResult(NamedTuple):
 def import_tokens(
     path: StrPath, *, format: Literal["megatron", "raw"], end_of_text_id: int,
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None,
-    append_end_of_text: bool = False, tokenizer: StrPath | None = None,
+    append_end_of_text: bool = False, tokenizer: TokenizerSource | None = None,
     vocab_size: int | None = None, out: StrPath = "data/train.bin",
     shard_tokens: int | None = None, split_documents: bool = False, overwrite: bool = False,
     progress: Progress | None = None,

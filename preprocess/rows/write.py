@@ -49,7 +49,7 @@ from preprocess.rows.plan import RowPlan
 from preprocess.run.finished import find_manifests, find_run, find_token_files, newest_source
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
-from preprocess.settings.options import SettingsError, StrPath, convert
+from preprocess.settings.options import SettingsError, StrPath, TokenizerSource, convert
 from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.storage import Files, OutputError, Stream, open_storage
 
@@ -106,14 +106,14 @@ class RowsResult(NamedTuple):
 
 
 def write_rows(
-    path: StrPath, *, out: StrPath = "rows", tokenizer: StrPath | None = None,
+    path: StrPath, *, out: StrPath = "rows", tokenizer: TokenizerSource | None = None,
     format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
     max_length: int | None = None, stride: int | None = None, truncation: bool = False,
     seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
     drop_end_of_text: bool = False, add_special_tokens: bool = False,
     columns: str | Iterable[str] = (),
-    padding: Literal["none", "longest", "max-length"] = "none",
+    padding: bool | Literal["none", "longest", "max-length", "max_length"] = "none",
     padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
     compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
     num_shards: int | None = None, max_shard_size: int | str | None = None,

@@ -37,8 +37,8 @@ def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatF
         ChatTemplateError: The tokenizer lacks the special tokens of ChatML.
         TokenizerFileError: The tokenizer's template cannot be read.
     """
-    given: str | None = getattr(settings, "tokenizer", None)
-    names = read_token_names(given) if given else {}
+    given = getattr(settings, "tokenizer", None)
+    names = {} if given is None else read_token_names(given)
     if (eos := getattr(tokenizer, "eos_token", None)) is not None:
         names.setdefault("eos_token", eos)
     special = tokenizer.special_tokens
@@ -52,7 +52,7 @@ def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatF
     elif settings.chat_template is not None:
         template, where = _read(settings.chat_template), f"{settings.chat_template}"
     else:
-        found = read_chat_template(given) if given else None
+        found = None if given is None else read_chat_template(given)
         if found is None:
             return None
         template, where = found, "the chat template of the tokenizer"

@@ -25,6 +25,8 @@ from bpe.errors import TokenmillError
 from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
+# A path or a name, or an object: what `bpe.load_tokenizer` takes.
+TokenizerSource = StrPath | Any
 REQUIRED = MISSING
 
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
@@ -128,6 +130,17 @@ def _read_location(value: Any) -> str:
     return location
 
 
+def _read_tokenizer(value: Any) -> Any:
+    """Convert a path or a name to a string, unchanged, or load an object as one of ours."""
+    if isinstance(value, str | os.PathLike):
+        return _read_location(value)
+    if not any(hasattr(value, name) for name in ("encode", "to_str")):
+        raise TypeError
+    from bpe import load_tokenizer
+
+    return load_tokenizer(value)
+
+
 def _read_output(value: Any) -> str:
     """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
     location = os.fspath(value)
@@ -191,12 +204,15 @@ Fields = Annotated[
 Pattern = Annotated[str, Kind(_read_pattern, "text", str, "PATTERN")]
 Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
+GivenTokenizer = Annotated[
+    Any, Kind(_read_tokenizer, "a path, a name or a tokenizer", TokenizerSource, "PATH")
+]
 Output = Annotated[str, Kind(_read_output, "a path", StrPath, "PATH")]
 BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
 Locations = Annotated[tuple[str, ...], _PATHS]
 Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", Any, "CONFIG")]
 
-_READ_LOCATIONS = (_read_location, _read_output, _read_locations, _read_bin_file)
+_READ_LOCATIONS = (_read_location, _read_tokenizer, _read_output, _read_locations, _read_bin_file)
 
 
 # --- options ---
@@ -341,6 +357,7 @@ def _shown(value: Any) -> Any:
 
 def _shown_path(value: Any) -> Any:
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    value = f"sha256:{value.fingerprint}" if hasattr(value, "fingerprint") else value
     return shown_url(value) if isinstance(value, str) and is_url(value) else value
 
 

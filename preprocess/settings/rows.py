@@ -1,13 +1,15 @@
 """Options for rows, as `preprocess.settings.schema` has those of other commands."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from bpe.parallel import available_workers
 from preprocess.settings.options import (
     REQUIRED,
     Count,
     Fields,
+    GivenTokenizer,
+    Kind,
     Location,
     Settings,
     SettingsError,
@@ -18,6 +20,14 @@ from preprocess.settings.options import (
 )
 
 MAX_SHARD_SIZE = 500 << 20  # where neither it nor the number of files is given
+
+_Padding = Literal["none", "longest", "max-length"]
+
+
+def _read_padding(value: Any) -> Any:
+    """Convert what transformers takes to our spellings."""
+    theirs = {False: "none", True: "longest", "do_not_pad": "none", "max_length": "max-length"}
+    return theirs.get(value, value)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -42,7 +52,14 @@ class WindowSettings(Settings):
         False, "Put the special tokens around each row that the tokenizer puts around a text,"
         " instead of those of the dataset; max_length counts them.",
     )
-    padding: Literal["none", "longest", "max-length"] = option(
+    padding: Annotated[
+        _Padding,
+        Kind(
+            _read_padding, "'none', 'longest' or 'max-length', False or True",
+            bool | Literal["none", "longest", "max-length", "max_length"],
+            "none|longest|max-length",
+        ),
+    ] = option(
         "none", "Pad rows to the longest, or to max_length or seq_length."
     )
     padding_side: Literal["right", "left"] = option("right", "Where padding stands.")
@@ -148,7 +165,7 @@ class RowsSettings(RowSettings):
         "rows", "Directory of the rows; if the dataset has several .bin files, those of NAME.bin"
         " are in OUT/NAME.",
     )
-    tokenizer: Location | None = option(
+    tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
         default_text="tokenizer.json beside it", flags=("--tokenizer", "--tokenizer-path"),
     )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from chat_cases import DIALOGUES, TEMPLATES, make_model, say, with_template, write
 
-from bpe import EncodingError, Tokenizer, train_bpe
+from bpe import EncodingError, Tokenizer, TokenizerFileError, train_bpe
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
 from preprocess.check.verify import verify
 from preprocess.documents import chat_template, template_sandbox
@@ -186,8 +186,8 @@ def test_a_transform_that_cannot_be(model: Path, tmp_path: Path) -> None:
     ]:
         with pytest.raises(kind, match=message):
             ChatTemplateTransform(model, **options)  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="tokenizer should be a path or a name; save an objec"):
-        ChatTemplateTransform(object())  # type: ignore[arg-type]
+    with pytest.raises(TokenizerFileError, match=r"object: expected a tokenizers.Tokenizer, a fas"):
+        ChatTemplateTransform(object())
 
 
 def test_bad_kinds(model: Path, tmp_path: Path) -> None:
