@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,18 @@ def usage(option: Option) -> str:
     return f"`{value.strip() if option.positional else option.names[0] + value}{several}`"
 
 
+def keywords(function: Callable[..., Any]) -> dict[str, str]:
+    """Name -> annotation of all arguments, also of those in a TypedDict."""
+    found = {**function.__annotations__}
+    for name in re.findall(r"Unpack\[(\w+)\]", found.pop("options", "")):
+        inside = getattr(sys.modules[function.__module__], name).__annotations__
+        found |= {x: each.__forward_arg__ for x, each in inside.items()}
+    return found
+
+
 def python(option: Option, function: Callable[..., Any]) -> str:
     """How an option is given in Python; "" for one of the command line alone."""
-    annotation = function.__annotations__.get(option.name)
+    annotation = keywords(function).get(option.name)
     return f"`{option.name}: {annotation}`" if annotation else ""
 
 

@@ -227,9 +227,15 @@ def _pad_id(
     names = {}
     if path is not None:
         names = read_token_names(str(path) if isinstance(path, Path) else path)
-    token = settings.pad_token or names.get("pad_token")
+    token = names.get("pad_token") if settings.pad_token is None else settings.pad_token
     if token is None:
         return file.manifest.end_of_text_id
+    if isinstance(token, int):
+        if not 0 <= token < file.vocab_size:
+            raise SettingsError(
+                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
+            )
+        return token
     if path is None:
         raise SettingsError(
             f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"

@@ -10,11 +10,11 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import xxhash
 from msgspec import Struct, structs
@@ -24,7 +24,7 @@ from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.report.progress import Progress, logger
+from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.rows.columns import RowBatch, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import (
@@ -49,9 +49,16 @@ from preprocess.rows.plan import RowPlan
 from preprocess.run.finished import find_manifests, find_run, find_token_files, newest_source
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
-from preprocess.settings.options import SettingsError, StrPath, TokenizerSource, convert
+from preprocess.settings.keywords import RowKeywords
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    checks_names,
+    convert,
+)
 from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
-from preprocess.storage import Files, OutputError, Stream, open_storage
+from preprocess.storage import OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
@@ -105,23 +112,18 @@ class RowsResult(NamedTuple):
         )
 
 
+@checks_names
 def write_rows(
     path: StrPath, *, out: StrPath = "rows", tokenizer: TokenizerSource | None = None,
     format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    max_length: int | None = None, stride: int | None = None, truncation: bool = False,
-    seq_length: int | None = None,
+    max_length: int | None = None, seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    drop_end_of_text: bool = False, add_special_tokens: bool = False,
-    columns: str | Iterable[str] = (),
-    padding: bool | Literal["none", "longest", "max-length", "max_length"] = "none",
-    padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
-    compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
-    num_shards: int | None = None, max_shard_size: int | str | None = None,
-    workers: int | None = None, overwrite: bool = False, progress: Progress | None = None,
+    workers: int | None = None, overwrite: bool = False, progress: Progress | bool | None = None,
+    **options: Unpack[RowKeywords],
 ) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
-    Options: docs/options.md or `tokenmill rows --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill rows --help`; `progress=False` shows none.
 
     Raises:
         TokenFileError: There is no dataset, or it is damaged.
@@ -129,9 +131,9 @@ def write_rows(
         OutputError: They cannot be written, or other rows are there.
         SettingsError: Options are invalid.
     """
-    options = {**locals()}
-    progress = options.pop("progress") or Progress()
-    return write_all(convert(options, RowsSettings), progress)
+    given: dict[str, Any] = {**locals()}
+    progress = progress_of(given.pop("progress"))
+    return write_all(convert(given | given.pop("options"), RowsSettings), progress)
 
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
@@ -142,39 +144,14 @@ def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
         _Run(open_tokens(path), settings, out if is_one else out / path.stem, path.stem)
         for path in paths
     ]
-    of_before = _rows_of_other_places(out, paths[0]) if is_one else [out]
-    of_before = [each for each in of_before if (each / MANIFEST_FILE).exists()]
-    if of_before and not settings.overwrite:
-        raise OutputError(
-            f"{of_before[0]}: has rows, which would be beside these in"
-            f" {' and '.join(str(run.directory) for run in runs)}; choose another directory, or"
-            " replace them (--overwrite)"
-        )
-    results = [run.write(progress) for run in runs]
-    for directory in of_before:
-        _remove_rows(directory)
-    return results
-
-
-def _rows_of_other_places(out: Path, dataset: Path) -> list[Path]:
-    """List directories in `out` with rows of token files beside `dataset`."""
-    found = []
-    for path in sorted(out.glob(f"*/{MANIFEST_FILE}")):
-        try:
-            of = os.path.normpath(path.parent.absolute() / read_manifest(path.parent).dataset)
-        except RowsError:  # of others, or damaged: not known to be ours
-            continue
-        if Path(of).parent == dataset.absolute().parent:
-            found.append(path.parent)
-    return found
-
-
-def _remove_rows(directory: Path) -> None:
-    """Remove the rows of a directory, the manifest last, and the directory if nothing is left."""
-    with open_storage(directory, _RUN) as storage:
-        storage.publish([], gone=sorted(_files_of_rows(storage.final), key=MANIFEST_FILE.__eq__))
-    if not any(directory.iterdir()):
-        directory.rmdir()
+    for other in [out / paths[0].stem] if is_one else [out]:
+        if (other / MANIFEST_FILE).exists():
+            raise OutputError(
+                f"{other}: has rows, and these would be beside them in"
+                f" {' and '.join(str(run.directory) for run in runs)}; remove them, or choose"
+                " another directory (--out)"
+            )
+    return [run.write(progress) for run in runs]
 
 
 class _Run:
@@ -287,8 +264,7 @@ class _Run:
                 digests[name] = xxhash.xxh3_128_hexdigest(data)
         manifest = structs.replace(manifest, beside=digests)
         self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
-        before = _files_of_rows(self._storage.final)
-        gone = sorted(before - {*names, *others, MANIFEST_FILE})
+        gone = sorted(self._files_before() - {*names, *others, MANIFEST_FILE})
         entry = Committing([*names, *others], [MANIFEST_FILE], gone)
         journal.append(entry)
         self._publish(entry)
@@ -317,11 +293,24 @@ class _Run:
         wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         if self._settings.format == "pickle":
             wanted.add(DUMP_FILE)
-        if there := {*final.names()} & wanted - _files_of_rows(final):
+        if there := {*final.names()} & wanted - self._files_before():
             raise OutputError(
                 f"{final.where(min(there))}: exists and was not written by tokenmill rows, so it is"
                 " left alone; move it away or choose another directory (--out)"
             )
+
+    def _files_before(self) -> set[str]:
+        """Return the names of files of rows that are replaced; {}: none are there."""
+        files = self._storage.final
+        content = files.get(MANIFEST_FILE)
+        if not any(each.encode() in (content or b"") for each in spellings_of(FORMAT)):
+            return set()  # none, or of another program
+        found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
+        try:
+            manifest = read_manifest(self.directory)
+            return found | {*manifest.beside, *(each.name for each in manifest.shards)}
+        except RowsError:  # damaged: by their names
+            return found | {name for name in files.names() if SHARD_NAME.fullmatch(name)}
 
     def _publish(self, entry: Committing) -> None:
         self._storage.publish(entry.names, entry.last, entry.gone)
@@ -392,19 +381,6 @@ class _Run:
 
     def _is_complete(self, facts: ShardFacts | None) -> bool:
         return facts is not None and self._storage.size(facts.name) == facts.bytes
-
-
-def _files_of_rows(files: Files) -> set[str]:
-    """Return the names of files of rows in a directory; {}: none are there."""
-    content = files.get(MANIFEST_FILE)
-    if not any(each.encode() in (content or b"") for each in spellings_of(FORMAT)):
-        return set()  # none, or of another program
-    found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
-    try:
-        manifest = read_manifest(files.path())
-        return found | {*manifest.beside, *(each.name for each in manifest.shards)}
-    except RowsError:  # damaged: by their names
-        return found | {name for name in files.names() if SHARD_NAME.fullmatch(name)}
 
 
 def write_shard(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from preprocess.settings import schema
-from preprocess.settings.options import TokenizerSource
+from preprocess.settings.options import is_ranks_file
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -15,11 +15,6 @@ def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
     """Load the tokenizer given to a build; only a .tiktoken file needs the split pattern."""
     needs_pattern = is_ranks_file(settings.tokenizer)
     return load_given_tokenizer(settings, settings.pattern if needs_pattern else None)
-
-
-def is_ranks_file(tokenizer: TokenizerSource) -> bool:
-    """Return True for a .tiktoken file, which says neither how text is split nor special tokens."""
-    return isinstance(tokenizer, str) and tokenizer.endswith(".tiktoken")
 
 
 def load_given_tokenizer(

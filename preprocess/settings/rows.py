@@ -1,5 +1,6 @@
 """Options for rows, as `preprocess.settings.schema` has those of other commands."""
 
+import operator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,6 @@ from preprocess.settings.options import (
     Settings,
     SettingsError,
     Size,
-    Token,
     option,
     run_option,
 )
@@ -28,6 +28,10 @@ def _read_padding(value: Any) -> Any:
     """Convert what transformers takes to our spellings."""
     theirs = {False: "none", True: "longest", "do_not_pad": "none", "max_length": "max-length"}
     return theirs.get(value, value)
+
+
+def _read_pad_token(value: Any) -> Any:
+    return value if isinstance(value, str | bool) else operator.index(value)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -63,14 +67,17 @@ class WindowSettings(Settings):
         "none", "Pad rows to the longest, or to max_length or seq_length."
     )
     padding_side: Literal["right", "left"] = option("right", "Where padding stands.")
-    pad_token: Token | None = option(
-        None, "Special token to pad with.", default_text="the tokenizer's, else end-of-text"
+    pad_token: Annotated[
+        int | str, Kind(_read_pad_token, "a special token, or an id", int | str, "TEXT")
+    ] | None = option(
+        None, "Special token to pad with, in Python also an id.",
+        default_text="the tokenizer's, else end-of-text",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length is None and (self.truncation or self.stride):
-            raise SettingsError("truncation and stride need max_length (--max-length)")
+            raise SettingsError("truncation and stride need --max-length")
         if self.truncation and self.stride:
             raise SettingsError("truncation leaves one row per document; leave out stride")
         if self.stride and self.max_length and self.stride > self.max_length:
@@ -148,7 +155,7 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
-        if self.padding == "none" and (self.pad_token or self.padding_side == "left"):
+        if self.padding == "none" and (self.pad_token is not None or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")

@@ -342,7 +342,7 @@ def test_rows_that_are_there(tmp_path: Path) -> None:
         "train-00000-of-00001.jsonl",
     ]
     dataset(tmp_path / "other", [5, 6])
-    message = r"has rows of another dataset; choose another directory, or replace them \(--overw"
+    message = r"has rows of another dataset; choose another directory, or replace them \(overwr"
     with pytest.raises(OutputError, match=message):
         write_rows(tmp_path / "other", max_length=3, **options)
 
@@ -390,33 +390,20 @@ def test_the_number_of_files(
     assert repr(result) == f"RowsResult({result.line})"
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_rows_of_two_layouts_are_not_mixed(tmp_path: Path, overwrite: bool) -> None:
+def test_rows_of_two_layouts_are_not_mixed(tmp_path: Path) -> None:
     """Rows of one token file are in the directory, those of several in directories inside of it."""
     dataset(tmp_path / "data", [5, 6, 7])
-    out, options = tmp_path / "rows", {"out": tmp_path / "rows", "format": "jsonl"}
-    write_rows(tmp_path / "data", **options)
-    (tmp_path / "data" / "train.bin").rename(tmp_path / "data" / "val.bin")
-    for suffix in ("docs", "json"):
+    out, options = tmp_path / "rows", {"format": "jsonl", "overwrite": True}
+    write_rows(tmp_path / "data", out=out, **options)
+    for suffix in ("bin", "docs", "json"):
         (tmp_path / "data" / f"train.{suffix}").rename(tmp_path / "data" / f"val.{suffix}")
     dataset(tmp_path / "data", [5, 6])
-    message = r"has rows, which would be beside these in .*train and .*val; choose another dir"
-    if not overwrite:
-        with pytest.raises(OutputError, match=message):
-            write_rows(tmp_path / "data", **options)
-        return
-    both = write_rows(tmp_path / "data", overwrite=True, **options)
-    assert [each.path for each in both] == [out / "train", out / "val"]
-    assert sorted(each.name for each in out.iterdir()) == ["train", "val"]
-    # The rows of another dataset stay; those of this one go.
-    dataset(tmp_path / "other", [3])
-    write_rows(tmp_path / "other", out=out / "other", format="jsonl")
-    with pytest.raises(OutputError, match=r"has rows, which would be beside these in .*rows; cho"):
-        write_rows(tmp_path / "data" / "train.bin", **options)
-    write_rows(tmp_path / "data" / "train.bin", overwrite=True, **options)
-    assert len(rows_in(out)) == 2
-    assert [each.name for each in out.iterdir() if each.is_dir()] == ["other"]
-    assert [each.name for each in out.glob("*.jsonl")] == ["train-00000-of-00001.jsonl"]
+    with pytest.raises(OutputError, match=r"has rows, and these would be beside them in .*train "):
+        write_rows(tmp_path / "data", out=out, **options)
+    both = write_rows(tmp_path / "data", out=tmp_path / "both", **options)
+    assert [each.path for each in both] == [tmp_path / "both" / "train", tmp_path / "both" / "val"]
+    with pytest.raises(OutputError, match="train: has rows, and these would be beside them in"):
+        write_rows(tmp_path / "data" / "train.bin", out=tmp_path / "both", **options)
 
 
 def test_rows_say_where_they_are_from(tmp_path: Path) -> None:
