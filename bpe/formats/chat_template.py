@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bpe.files.json_file import config_path, parse_json, read_text, refuse
-from bpe.formats.hf_read import LoadedTokenizer
 
 _TEMPLATE_FILE = "chat_template.jinja"
 
 
-def read_chat_template(tokenizer: str | LoadedTokenizer) -> str | None:
+def read_chat_template(tokenizer: Any) -> str | None:
     """Return the chat template of a tokenizer, as transformers reads it; None: it has none.
 
     It is chat_template.jinja, else `chat_template` in tokenizer_config.json; of several with names
@@ -37,7 +36,7 @@ def read_chat_template(tokenizer: str | LoadedTokenizer) -> str | None:
     return found
 
 
-def read_token_names(tokenizer: str | LoadedTokenizer) -> dict[str, str]:
+def read_token_names(tokenizer: Any) -> dict[str, str]:
     """Return name -> token of the entries of tokenizer_config.json such as `bos_token`."""
     found = {}
     for name, value in _files_of(tokenizer)[1].items():
@@ -47,7 +46,7 @@ def read_token_names(tokenizer: str | LoadedTokenizer) -> dict[str, str]:
     return found
 
 
-def _files_of(tokenizer: str | LoadedTokenizer) -> tuple[Path | None, dict[str, Any]]:
+def _files_of(tokenizer: Any) -> tuple[Path | None, dict[str, Any]]:
     """Return (path of a tokenizer.json, None for other kinds of tokenizers; the configuration)."""
     from bpe.formats.hub import huggingface_hub_file
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bpe.byte_level import all_from_byte_level, from_byte_level
 from bpe.errors import (
@@ -51,17 +51,6 @@ _ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
     "unicode_version": (None, UNICODE_VERSION), "tie_break": (None, *TIE_BREAKS),
     "ranked_by": (None, "merges", "bytes"),
 }
-
-
-class LoadedTokenizer(Protocol):
-    """A tokenizer that has the text of its files."""
-
-    @property
-    def config_json(self) -> str:
-        """The text of tokenizer_config.json; "" for the default."""
-
-    def to_json(self) -> str:
-        """Return the text of tokenizer.json."""
 
 
 @dataclass(frozen=True)

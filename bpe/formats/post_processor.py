@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from bpe.files.json_file import parse_json, read_text, refuse
-from bpe.formats.hf_read import LoadedTokenizer
 
 Ids = tuple[int, ...]
 
 
-def read_special_ids(tokenizer: Path | LoadedTokenizer) -> tuple[Ids, Ids]:
+def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a text, as `add_special_tokens=True` of transformers.
 
     Args:

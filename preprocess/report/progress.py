@@ -25,7 +25,7 @@ logger = logging.getLogger("preprocess")
 
 
 def _with_arguments(record: logging.LogRecord) -> bool:
-    record.msg = spelled(str(record.msg))
+    record.msg, record.args = spelled(record.getMessage()), ()
     return True
 
 

@@ -287,7 +287,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
         assert text in found[name].text
         assert found[name].sound == (name == "good.jsonl")
     (first, *_) = verify(rows)
-    assert "ids not checked without --tokenizer" in first.text
+    assert "ids not checked without tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
     assert "has the columns" in capsys.readouterr().err
     for path in rows.iterdir():

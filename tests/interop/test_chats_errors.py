@@ -227,7 +227,7 @@ def test_what_cannot_be_chosen(model: Path, tmp_path: Path) -> None:
         ({"train": path, "tokenizer": None}, CorpusError, "and no chat template is known; give a"),
         ({"train": both, **chatml}, CorpusError, r"records have conversations \('messages'\) and"),
         ({"train": tmp_path / "x.txt", "chat": "messages"}, CorpusError,
-         "--chat messages is given, and no file has conversations; leave"),
+         "chat messages is given, and no file has conversations; leave"),
         ({"train": path, "chat": "messages", "content_field": "x"}, SettingsError,
          "chat 'messages' has fields of its own; leave out content_field"),
         ({"train": path, "max_documents": 1, **chatml}, SettingsError,
