@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +16,6 @@ from preprocess.settings.options import SettingsError, TokenizerSource, options_
 from preprocess.settings.rows import RowSettings
 
 Ids = tuple[int, ...]
-
-# Names of all files that `shard_names` has, and of what describes pickled ones.
-SHARD_NAME = re.compile(
-    r".*-\d{5}-of-\d{5}\.[a-z.]+|part_\d{3,}\.npz|dump-(\d+\.pkl|meta_data\.json)"
-)
 
 
 def ids_of_rows(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,7 +29,6 @@ from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.rows.columns import RowBatch, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import (
-    SHARD_NAME,
     columns_of,
     compression_of,
     ids_of_rows,
@@ -310,7 +310,9 @@ class _Run:
             manifest = read_manifest(self.directory)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
-            return found | {name for name in files.names() if SHARD_NAME.fullmatch(name)}
+            own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
+            own += r"|dump-(\d+\.pkl|meta_data\.json)"
+            return found | {name for name in files.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
         self._storage.publish(entry.names, entry.last, entry.gone)

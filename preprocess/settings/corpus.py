@@ -131,7 +131,9 @@ class DatasetConfig(_Section, TextSettings, SelectSettings, ShardSettings, Windo
     )
     tokenizer_kwargs: Annotated[
         tuple[str, ...], Kind(_read_arguments, "names with values", Mapping[str, Any])
-    ] = option((), "Arguments of transformers' functions that cannot change ids, such as use_fast.")
+    ] | None = option(
+        None, "Arguments of transformers' functions that cannot change ids, such as use_fast."
+    )
     save_path: Location | None = option(
         None, "Directory of the rows, with the dataset in `tokens`; without rows of the dataset.",
         default_text="NAME in output_path",
@@ -383,7 +385,7 @@ class PipelineConfig:
         for number, (part, of_part) in enumerate(zip(parts, own, strict=True)):
             if "name_or_path" not in of_part:
                 of_part = shared | of_part
-            for argument in part.pop("tokenizer_kwargs", ()):
+            for argument in part.pop("tokenizer_kwargs", None) or ():
                 self.notes[f"tokenizer_kwargs: {argument} has no effect"] = None
             given_one, ranks = of_part.get("name_or_path"), dict[str, Any]()
             if is_ranks_file(given_one):

@@ -157,6 +157,10 @@ reveal_type(result)
 train(paths="a", memory_limit="1GB")
 encode(paths=["a"], tokenizer="t.json", shard_tokens=5)
 count(paths="a", tokenizer=Path("t"))
+preprocess.tokenize_and_save(
+    data_files="a", tokenizer={"vocab_size": 300}, output_path="b", content_field="c", padding=True
+)
+preprocess.write_rows("a", max_length=5, num_shards=2, progress=False)
 """
 WRONG = {
     "preprocess.build(vocab_sise=8)": 'Unexpected keyword argument "vocab_sise" for "build"',
@@ -164,6 +168,9 @@ WRONG = {
     'preprocess.build(tie_break="coin")': 'Argument "tie_break" to "build" has incompatible type',
     "preprocess.build(train=3)": 'Argument "train" to "build" has incompatible type "int"',
     'encode(paths="a")': 'Missing named argument "tokenizer" for "encode"',
+    'preprocess.write_rows("a", num_shard=3)': 'Unexpected keyword argument "num_shard" for "wri',
+    'preprocess.tokenize_and_save(data_files="a", tokenizer="b", output_path="c", strip=3)':
+        'Argument "strip" to "tokenize_and_save" has incompatible type "int"',
     'preprocess.build("a.yaml", "b")': 'Too many positional arguments for "build"',
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import pickle
 import shutil
@@ -14,16 +15,23 @@ from row_cases import rows_in
 
 from bpe import Tokenizer, train_bpe
 from preprocess import (
+    AsyncDataLoader,
     DatasetConfig,
+    JsonShardedSource,
+    Mixture,
     PackStageConfig,
     Pipeline,
     PipelineConfig,
+    Progress,
     RayConfig,
+    Sampler,
     SaveStageConfig,
     SettingsError,
     TokenizerConfig,
     TokenizeStageConfig,
+    TransformedShardedSource,
     build,
+    export_tokens,
     open_tokens,
     tokenize_and_save,
     verify,
@@ -365,6 +373,49 @@ def test_arguments_without_effect_are_said_once(
 def test_wrong_arguments(call: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "module", "progress", "shows"),
+    [
+        (True, "io", None, True), (False, "io", None, False), (True, "io", False, False),
+        (False, "ipykernel.iostream", None, True), (False, "io", True, False),
+        (False, "io", Progress("bars"), True),
+    ],
+)
+def test_a_bar_is_shown_to_people(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, module: str,
+    progress: Any, shows: bool,
+) -> None:
+    """On a terminal and in a notebook, unless they want none."""
+    stream = type("Stream", (io.StringIO,), {"__module__": module})()
+    stream.isatty = lambda: is_terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
+    build(train=text, val_fraction=0, vocab_size=260, out=tmp_path / "out", progress=progress)
+    write_rows(tmp_path / "out", out=tmp_path / "rows", format="jsonl", progress=progress)
+    for stage in ("encoding train", "writing rows of train"):
+        assert (stage in stream.getvalue()) == shows
+
+
+def test_objects_are_shown_in_a_line(text: Path, tmp_path: Path) -> None:
+    result = build(train=text, vocab_size=260, out=tmp_path / "out")
+    file = open_tokens(tmp_path / "out" / "train.bin")
+    sampler = Sampler(file, 1, 8)
+    (rows, _) = write_rows(tmp_path / "out", out=tmp_path / "rows", format="jsonl")
+    source = JsonShardedSource(rows.path)
+    (export, _) = export_tokens(tmp_path / "out", to="npy", out=tmp_path / "npy")
+    for each, word in [
+        (result, "train: "), (file, "train.bin"), (sampler, "windows"), (rows, "jsonl"),
+        (Mixture({"a": sampler}, {"a": 1}), "a, step=0"), (source, "1 shards"),
+        (TransformedShardedSource(source, dict), "1 shards"), (export, "npy"),
+        (AsyncDataLoader(sampler), "Sampler("), (config(text, tmp_path), "PackStage|datasets=["),
+    ]:
+        shown = repr(each)
+        assert shown.startswith(f"{type(each).__name__}(")
+        assert "\n" not in shown
+        assert len(shown) < 800
+        assert any(x in shown for x in word.split("|")) or word == "jsonl", shown
 
 
 def test_sections_are_values() -> None:
