@@ -269,11 +269,9 @@ class _ArrowFiles(_Files):
         super().__init__(paths)
 
     def _record_of(self, name: str, block: Any, number: int) -> Record:
-        try:
+        with _reading(name, self.kind):
             batches = block.slice(number, 1).to_batches()
             return next(chain.from_iterable(map(_records_of, batches)))
-        except _arrow_errors() as error:
-            raise _damaged(name, self.kind, error) from error
 
 
 class ParquetShardedSource(_ArrowFiles):
@@ -315,18 +313,13 @@ class ParquetShardedSource(_ArrowFiles):
             raise _damaged(name, f"{self.kind}, {where}", error) from error
 
     def _block_sizes(self, name: str) -> list[int]:
-        try:
-            with _open_parquet(name) as file:
-                return row_group_sizes(file)
-        except _arrow_errors() as error:
-            raise _damaged(name, self.kind, error) from error
+        with _reading(name, self.kind), _open_parquet(name) as file:
+            return row_group_sizes(file)
 
     def _read_block(self, path: Path, number: int) -> Any:
-        try:
-            with _open_parquet(str(path)) as file:
-                return file.read_row_group(number, use_threads=False)
-        except _arrow_errors() as error:
-            raise _damaged(str(path), f"{self.kind}, row group {number:,}", error) from error
+        name = str(path)
+        with _reading(name, f"{self.kind}, row group {number:,}"), _open_parquet(name) as file:
+            return file.read_row_group(number, use_threads=False)
 
 
 class ArrowShardedSource(_ArrowFiles):
@@ -364,18 +357,14 @@ class ArrowShardedSource(_ArrowFiles):
             raise _damaged(name, f"{self.kind}, record batch {number:,}", error) from error
 
     def _block_sizes(self, name: str) -> list[int]:
-        try:
+        with _reading(name, self.kind):
             return [*map(len, record_batches(Path(name), only_sizes=True))]
-        except _arrow_errors() as error:
-            raise _damaged(name, self.kind, error) from error
 
     def _read_block(self, path: Path, number: int) -> Any:
-        try:
+        with _reading(str(path), f"{self.kind}, record batch {number:,}"):
             batch = next(record_batches(path, number))
             batch.validate(full=True)
             return pyarrow().Table.from_batches([batch])
-        except _arrow_errors() as error:
-            raise _damaged(str(path), f"{self.kind}, record batch {number:,}", error) from error
 
 
 class TransformedShardedSource(ShardedSource):
@@ -543,6 +532,15 @@ def _open_parquet(name: str) -> Iterator[Any]:
 def _arrow_errors() -> tuple[type[Exception], ...]:
     """Return what pyarrow raises for damaged files; ValueError is of text that is not UTF-8."""
     return (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError)
+
+
+@contextmanager
+def _reading(name: str, what: str) -> Iterator[None]:
+    """Convert errors of pyarrow to RowsError."""
+    try:
+        yield
+    except _arrow_errors() as error:
+        raise _damaged(name, what, error) from error
 
 
 def _damaged(name: str, what: str, error: Exception) -> RowsError:

@@ -147,6 +147,9 @@ def _read_location(value: Any) -> str:
 
 def _read_tokenizer(value: Any) -> Any:
     """Convert a path or a name to a string, unchanged, or load an object as one of ours."""
+    given = getattr(value, "given", value)  # of a `TokenizerConfig`
+    if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
+        value = given["name_or_path"]
     if isinstance(value, str | os.PathLike):
         return _read_location(value)
     if not any(hasattr(value, name) for name in ("encode", "to_str")):

@@ -148,7 +148,7 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.seq_length is not None:
-            for name in ("max_length", "stride", "truncation", "add_special_tokens",
+            for name in ("stride", "truncation", "max_length", "add_special_tokens",
                          "drop_end_of_text"):
                 if getattr(self, name):
                     raise SettingsError(

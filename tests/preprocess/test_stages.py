@@ -457,7 +457,7 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
         ({"save": {"enabled": False}, "tokenize": None, "pack": {"seq_length": 4}},
          "for rows, which are not written; add a section save"),
         ({"pack": {"seq_length": 8}, "tokenize": {"max_length": 8, "truncation": True}},
-         "max_length is for rows of documents, seq_length for"),
+         "truncation is for rows of documents, seq_length for rows across"),
         ({"pack": {"strategy": "greedy"}}, "seq_length: is required"),
         ({"save": {"formats": "jsonl"}}, "formats: there is no such setting; did you mean format"),
         ({"tokenizer": {"workers": 3}}, "it belongs in the section tokenize"),
