@@ -208,8 +208,9 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
             path.parent.mkdir(parents=True, exist_ok=True)
             content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
             write_atomically(path, content.encode())
+    used = config.output_path if config.uses_output_path else config.builds[name].out
     return BuildResult(
-        Path(config.output_path), tokenizer or results[name].tokenizer,
+        Path(used), tokenizer or results[name].tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
         {x: each.stats for x, each in results.items()},
         [f"{x}: {line}" for x, each in results.items()

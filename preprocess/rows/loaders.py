@@ -124,11 +124,12 @@ class _Files(ShardedSource):
 
     kind: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]  # by which files of a directory are chosen
+    kept_bytes: ClassVar[int | None] = KEPT_BYTES  # of blocks, for `source[i]`; None: all are kept
 
     def __init__(self, paths: Paths) -> None:
         self.shard_names = _find_files(paths, self.kind, self.suffixes)
         self.place = None
-        self._cache = BlockCache[Any](max_bytes=KEPT_BYTES)
+        self._cache = BlockCache[Any](max_bytes=self.kept_bytes)
         self._blocks: dict[str, NDArray[np.int64]] = {}  # where the blocks of a file begin
 
     @abstractmethod
@@ -242,6 +243,7 @@ class JsonShardedSource(_Files):
     """
 
     kind = "JSON Lines"
+    kept_bytes = None
     suffixes = tuple(
         suffix + outer for suffix in (".jsonl", ".ndjson") for outer in ("", ".gz", ".zst")
     )
