@@ -69,7 +69,8 @@ class ChangedError(UnavailableError):
 
 # An option, perhaps with a value before a bracket or comma; or a command line, which stays.
 _OPTION = re.compile(
-    r"((?:tokenmill \w+|verify|ray start) )?--([a-z][a-z0-9-]*[a-z0-9])(?: ([^\s(),;]+)(?=[),;]))?"
+    r"(?:^|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?--([a-z][a-z0-9-]*[a-z0-9])(?![\w.:/])"
+    r"(?: ([^\s(),;]+)(?=[),;]))?"
 )
 _SWITCHES = frozenset({"append-end-of-text", "deduplicate", "overwrite", "split-documents"})
 _PLURAL = {"column": "columns", "ray-resource": "ray_resources", "special-token": "special_tokens"}

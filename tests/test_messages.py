@@ -73,9 +73,12 @@ def test_messages_name_arguments_in_python() -> None:
         assert "--" not in spelled(part) or command
         with options_as_in_command():
             assert spelled(part) == part
-    assert str(CorpusError("give it (--special-token), (--unit-size 5)")) == (
-        "give it (special_tokens), (unit_size=5)"
-    )
+    for text, expected in [
+        ("give it (--special-token), (--unit-size 5)", "give it (special_tokens), (unit_size=5)"),
+        ("--out: exists; data--x/--y.txt, ./--out", "--out: exists; data--x/--y.txt, ./--out"),
+        ("--chat sharegpt, or another", "chat='sharegpt', or another"),
+    ]:
+        assert str(CorpusError(text)) == expected
 
 
 def test_every_message_is_expected_by_a_test(expected: str) -> None:
