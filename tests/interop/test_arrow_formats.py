@@ -263,7 +263,7 @@ def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> N
         ([1, 2], "text", r"column 'text' is int64, expected text; choose another with content_f"),
         ([["a"]], "text", r"column 'text' is list<.*>, expected text"),
         ([{"a": "b"}], "text", r"column 'text' is struct<a: string>, expected text"),
-        (["a"], "body", r"has no column named 'body', there are 'text'; choose another with --c"),
+        (["a"], "body", r"has no column named 'body', there are 'text'; choose another with c"),
         ([{"a": "b"}], "text.c", r"has no column named 'text\.c', there are 'a'"),
         (["a"], "text.c", r"has no column named 'text\.c', there are \(none\)"),
         ([b"\xff"], "text", r"row 0: not valid UTF-8"),
