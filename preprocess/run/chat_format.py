@@ -38,7 +38,9 @@ def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatF
         TokenizerFileError: The tokenizer's template cannot be read.
     """
     given = getattr(settings, "tokenizer", None)
-    names = {} if given is None else read_token_names(given)
+    if not isinstance(given, str) or given.startswith("sha256:"):  # was given as an object
+        given = tokenizer
+    names = read_token_names(given)
     if (eos := getattr(tokenizer, "eos_token", None)) is not None:
         names.setdefault("eos_token", eos)
     special = tokenizer.special_tokens
@@ -52,7 +54,7 @@ def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatF
     elif settings.chat_template is not None:
         template, where = _read(settings.chat_template), f"{settings.chat_template}"
     else:
-        found = None if given is None else read_chat_template(given)
+        found = read_chat_template(given)
         if found is None:
             return None
         template, where = found, "the chat template of the tokenizer"

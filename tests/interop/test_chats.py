@@ -55,6 +55,11 @@ def test_ids_are_those_of_transformers(
     transform = ChatTemplateTransform(own)
     loaded = transformers.AutoTokenizer.from_pretrained(own)
     of_object = ChatTemplateTransform(loaded)
+    build(train=path, val_fraction=0, tokenizer=loaded, out=tmp_path / "object")
+    assert all(each.sound for each in verify(tmp_path / "object", deep=True))
+    for column in ("train.bin", "train.mask"):
+        both = ((tmp_path / name / column).read_bytes() for name in ("out", "object"))
+        assert len({*both}) == 1
     assert of_object.pad_id == transform.pad_id == SPECIAL_ID
     assert file.n_documents == len(DIALOGUES)
     for number, dialogue in enumerate(DIALOGUES):
