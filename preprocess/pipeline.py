@@ -117,6 +117,8 @@ def build(
     chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
     chat_template: str | None = None,
     train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
+    chat_date: str | None = None,
+    chat_template_kwargs: str | Mapping[str, Any] | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str | None = None, workers: int | None = None,

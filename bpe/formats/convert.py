@@ -95,6 +95,7 @@ def from_tiktoken(
             )
     else:
         # The README of tiktoken uses these attributes to extend an encoding.
+        check_longest_special(source)
         ranks = source._mergeable_ranks
         pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
         special_tokens = source._special_tokens if special_tokens is None else special_tokens
@@ -106,6 +107,21 @@ def from_tiktoken(
             raise
         raise TokenizerFileError(f"{os.fspath(source)}: {error}") from error
     return check_parts(vocabulary, pattern, None, eos_token)
+
+
+def check_longest_special(encoding: tiktoken.Encoding) -> tiktoken.Encoding:
+    """Return an encoding; raise VocabularyError if it takes a special token for a shorter one.
+
+    Of special tokens that begin alike, tiktoken takes the first in the order of a hash table.
+    """
+    for text, token_id in encoding._special_tokens.items():
+        if (found := encoding.encode(text, allowed_special="all")) != [token_id]:
+            raise VocabularyError(
+                f"the special token {text!r} has the id {token_id}, and tiktoken gives {found} for"
+                " it, as it finds one that it begins with: expected special tokens of which none"
+                " begins with another; use it through tokenizer.json instead"
+            )
+    return encoding
 
 
 def files_of(source: Any) -> hf_read.TokenizerFiles:

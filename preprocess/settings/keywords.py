@@ -5,8 +5,8 @@ Defaults are those of the options; tests compare names and types.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypedDict
 
 from preprocess.settings.options import StrPath
 
@@ -40,6 +40,8 @@ class RunKeywords(TextKeywords, total=False):
     chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]
     chat_template: str | None
     train_on: Literal["assistant", "all", "last-assistant"]
+    chat_date: str | None
+    chat_template_kwargs: str | Mapping[str, Any] | None
     executor: Literal["threads", "ray"]
     ray_address: str | None
     ray_resources: Iterable[str]
