@@ -26,7 +26,7 @@ except ModuleNotFoundError as error:
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, in_order, open_rows
-from preprocess.rows.columns import Numbers
+from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import DUMP_FILE, RowsError
 from preprocess.sampling.data import IGNORED, check_integer
 
@@ -77,7 +77,7 @@ class StreamingTokenizedDataset(TokenizedDataset):
     """
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
-        self._cache = BlockCache(check_integer("cache_size", cache_size, 1))
+        self._cache = BlockCache[RowBatch](check_integer("cache_size", cache_size, 1))
         self._cache_size = cache_size
         self._rows = open_rows(Path(local_path(directory)), self._cache)
 

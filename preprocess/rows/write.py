@@ -12,21 +12,22 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import xxhash
 from msgspec import Struct, structs
 
+from bpe.files.locations import split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.report.progress import OutOfTimeError, Progress, logger
+from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
@@ -50,11 +51,19 @@ from preprocess.rows.manifest import (
     read_manifest,
 )
 from preprocess.rows.plan import RowPlan
-from preprocess.run.finished import find_manifests, find_token_files, read_stats
+from preprocess.run.finished import find_manifests, find_run, find_token_files, newest_source
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
-from preprocess.settings.options import SettingsError, StrPath, convert, options_of
-from preprocess.settings.rows import RowSettings, RowsSettings
+from preprocess.settings.keywords import RowKeywords
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    checks_names,
+    convert,
+    options_of,
+)
+from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.sources.selected import SELECTED
 from preprocess.storage import Files, OutputError, Stream, open_storage
 
@@ -108,6 +117,9 @@ class RowsResult(NamedTuple):
     seconds: float
     n_written: int
 
+    def __repr__(self) -> str:
+        return f"RowsResult({self.line})"
+
     @property
     def line(self) -> str:
         """The result in words."""
@@ -122,24 +134,18 @@ class RowsResult(NamedTuple):
         )
 
 
+@checks_names
 def write_rows(
-    path: StrPath, *, out: StrPath = "rows", tokenizer: StrPath | None = None,
+    path: StrPath, *, out: StrPath = "rows", tokenizer: TokenizerSource | None = None,
     format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    max_length: int | None = None, stride: int | None = None, truncation: bool = False,
-    drop_short: bool = False, seq_length: int | None = None,
+    max_length: int | None = None, seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    drop_end_of_text: bool = False, add_special_tokens: bool = False,
-    columns: str | Iterable[str] = (),
-    padding: Literal["none", "longest", "max-length"] = "none",
-    padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
-    compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
-    per_file: bool = False, num_shards: int | None = None, max_shard_size: int | str = 500 << 20,
     workers: int | None = None, max_minutes: float | None = None, overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None, **options: Unpack[RowKeywords],
 ) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
-    Options: docs/options.md or `tokenmill rows --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill rows --help`; `progress=False` shows none.
 
     Raises:
         TokenFileError: There is no dataset, or it is damaged.
@@ -148,37 +154,45 @@ def write_rows(
         SettingsError: Options are invalid.
         OutOfTimeError: The time limit is reached.
     """
-    options = {**locals()}
-    progress = options.pop("progress") or Progress()
-    settings = convert(options, RowsSettings)
+    given: dict[str, Any] = {**locals()}
+    progress = progress_of(given.pop("progress"))
+    settings = convert(given | given.pop("options"), RowsSettings)
     progress.begin(settings.max_minutes)
     return write_all(settings, progress)
 
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     """Write rows as `write_rows`."""
+    paths, out = find_token_files(settings.path), Path(settings.out)
+    is_one = len(paths) == 1
     runs = [
-        _Run(open_tokens(path), settings, Path(settings.out) / path.stem)
-        for path in find_token_files(settings.path)
+        _Run(open_tokens(path), settings, out if is_one else out / path.stem, path.stem)
+        for path in paths
     ]
-    if settings.num_shards is not None:
-        for run in runs:  # before any is written
-            run.check_shards()
+    for other in [out / paths[0].stem] if is_one else [out]:
+        if (other / MANIFEST_FILE).exists():
+            raise OutputError(
+                f"{other}: has rows, and these would be beside them in"
+                f" {' and '.join(str(run.directory) for run in runs)}; remove them, or choose"
+                " another directory (--out)"
+            )
     return [run.write(progress) for run in runs]
 
 
 class _Run:
-    """Writes the rows of one token file into one directory."""
+    """Writes the rows of one token file into one directory; files are named after `name`."""
 
-    def __init__(self, file: TokenFile, settings: RowsSettings, directory: Path) -> None:
-        self._file, self._settings, self._directory = file, settings, directory
+    def __init__(
+        self, file: TokenFile, settings: RowsSettings, directory: Path, name: str
+    ) -> None:
+        self._file, self._settings, self.directory, self._name = file, settings, directory, name
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
         self._n_written = 0
         (before, after), pad_id = self._ids
         self._made_from = {
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
-            "ids": [[*before], [*after], pad_id],
+            "ids": [[*before], [*after], pad_id * (settings.padded_to != "none")],
         }
         self._storage = open_storage(directory, _RUN)
 
@@ -203,16 +217,16 @@ class _Run:
         return self._result(True, time.perf_counter() - started, self._n_written)
 
     def _result(self, is_new: bool, seconds: float, n_written: int) -> RowsResult:
-        manifest = read_manifest(self._directory)
-        return RowsResult(self._directory, manifest, is_new, seconds, n_written)
+        manifest = read_manifest(self.directory)
+        return RowsResult(self.directory, manifest, is_new, seconds, n_written)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
         final = self._storage.final
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found = read_manifest(self._directory)
-        theirs = _made_from(found)
+        found = read_manifest(self.directory)
+        theirs = self._made_from_of(found)
         if self._settings.per_file and self._is_as_wanted(theirs):
             wanted = {each.name for each in self._files}
             for each in found.shards:
@@ -229,16 +243,16 @@ class _Run:
                     state += "" if size is None else f" the {each.bytes:,} that were written"
                     raise OutputError(
                         f"{final.where(each.name)}: {state}; run tokenmill verify --repair"
-                        f" {self._directory}"
+                        f" {self.directory}"
                     )
             return True
         own = self._of_settings
-        names = [name for name, value in found.settings.items() if own.get(name) != value]
+        names = [name for name, value in theirs["settings"].items() if own.get(name) != value]
         is_same = found.dataset_digest == self._made_from["dataset_digest"]
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
-            f"{self._directory}: has rows of {other}; choose another directory, or replace them"
+            f"{self.directory}: has rows of {other}; choose another directory, or replace them"
             " (--overwrite)"
         )
 
@@ -278,7 +292,7 @@ class _Run:
             if stage.done < total and progress.out_of_time():
                 raise OutOfTimeError(out_of_time(progress, _RESUMES if done else _NO_FILE))
 
-        title = f"writing rows of {self._directory.name}"
+        title = f"writing rows of {self._name}"
         with (
             progress.stage(title, total, "rows", sum(x.rows for x in done.values())) as stage,
             closing(run_in_order(todo, lambda: work, settings.workers)) as results,
@@ -288,8 +302,7 @@ class _Run:
                 journal.append(ShardDone(number, facts))
         manifest = self._manifest_of(tuple(done[number] for number in range(len(files))))
         seconds = time.perf_counter() - started
-        others = _descriptions(manifest, settings, self._file, seconds, progress.peak_memory)
-        digests = dict[str, str]()
+        others, digests = self._descriptions(manifest, seconds, progress.peak_memory), {}
         for name, content in others.items():
             data = (json.dumps(content, indent=2) + "\n").encode()
             self._storage.put(name, data)
@@ -306,7 +319,7 @@ class _Run:
     def _manifest_of(self, shards: tuple[ShardFacts, ...]) -> RowsManifest:
         file, files, (around, pad_id) = self._file, self._files, self._ids
         # A relative path, so that both may be moved together.
-        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self._directory)
+        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self.directory)
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
             around=around, columns=columns_of(self._settings), vocab_size=file.vocab_size,
@@ -319,9 +332,9 @@ class _Run:
     def _check_free(self, names: list[str]) -> None:
         """Raise OutputError if files of other programs, or a dataset, are in the way."""
         final = self._storage.final
-        if find_manifests(self._directory):
+        if find_manifests(self.directory):
             raise OutputError(
-                f"{self._directory}: has a dataset; choose another directory for its rows (--out)"
+                f"{self.directory}: has a dataset; choose another directory for its rows (--out)"
             )
         wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         if self._settings.format == "pickle":
@@ -340,11 +353,11 @@ class _Run:
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            manifest = read_manifest(self._directory)
+            manifest = read_manifest(self.directory)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
-            name = re.escape(self._directory.name)
-            own = rf"{name}-\d{{5}}-of-\d{{5}}\..*|dump-(\d+\.pkl|meta_data\.json)"
+            own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
+            own += r"|dump-(\d+\.pkl|meta_data\.json)"
             return found | {name for name in files.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
@@ -360,7 +373,7 @@ class _Run:
             return [*files_of_sources(self._file, settings, *self._ids)]
         plan, shape = self._layout
         bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
-        names = shard_names(self._directory.name, len(bounds) - 1, settings)
+        names = shard_names(self._name, len(bounds) - 1, settings)
         reader = RowReader(self._file, plan, shape)
         return [
             OutputFile(name, reader, first, stop)
@@ -374,8 +387,8 @@ class _Run:
         if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
             return kept
         with suppress(RowsError):  # a damaged manifest is replaced, or `_is_there` raises
-            found = read_manifest(self._directory)
-            theirs, there = _made_from(found), {each.name: each for each in found.shards}
+            found = read_manifest(self.directory)
+            theirs, there = self._made_from_of(found), {each.name: each for each in found.shards}
             for each in self._files if self._is_as_wanted(theirs) else ():
                 facts = there.get(each.name)
                 if facts and digest_of_file(final, each.name) == facts.digest and (
@@ -383,6 +396,18 @@ class _Run:
                 ):
                     kept[each.name] = facts
         return kept
+
+    def _made_from_of(self, manifest: RowsManifest) -> dict[str, Any]:
+        """Return what rows that exist were made from, as `RowsBegun` has it."""
+        # Earlier versions had fewer options.
+        own = options_of(RowSettings).values()
+        known = {each.name: each.default for each in own if each.changes_result}
+        before, after = manifest.around
+        pad_id = manifest.pad_id * (self._settings.padded_to != "none")
+        return {
+            "dataset_digest": manifest.dataset_digest, "settings": known | manifest.settings,
+            "ids": [[*before], [*after], pad_id],
+        }
 
     def _is_as_wanted(self, made_from: dict[str, Any]) -> bool:
         """Return True if rows have the settings and special ids of these, of any dataset."""
@@ -394,51 +419,83 @@ class _Run:
         if n_short := sum(each.reader.n_short for each in self._files if not each.first):
             length = settings.max_length or settings.seq_length
             text = f"{n_short:,} rows of fewer than {length:,} tokens are left out (--drop-short)"
-            logger.info("%s: %s", self._directory, text)
+            logger.info("%s: %s", self.directory, text)
         if settings.padded_to != settings.padding:
             to = "the longest" if settings.padded_to == "longest" else "seq_length"
             text = f"{settings.format} has rows of one length, so they are padded to {to}"
-            logger.info("%s: %s; --drop-short leaves out shorter ones", self._directory, text)
+            logger.info("%s: %s; --drop-short leaves out shorter ones", self.directory, text)
         if settings.format == "pickle" and self._file.has_mask:
             text = "pickle has ids alone, so which tokens are trained on is lost"
-            logger.warning("%s: %s; choose another --format", self._directory, text)
+            logger.warning("%s: %s; choose another --format", self.directory, text)
 
     @cached_property
     def _layout(self) -> tuple[RowPlan, Shape]:
         file, settings = self._file, self._settings
         return plan_rows(file, settings, *self._ids)
 
-    def check_shards(self) -> None:
-        """Raise SettingsError if there are fewer rows than files."""
-        given, n_rows = self._settings.num_shards, len(self._layout[0])
-        if given is not None and given > n_rows:
-            raise SettingsError(
-                f"num_shards {given:,} is above the number of rows of {self._file.path},"
-                f" {n_rows:,}; lower it"
-            )
-
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
-        given = self._settings.num_shards
+        wanted, largest = self._settings.num_shards, self._settings.max_shard_size
         size = 4 * len(shape.columns) * (
             len(plan) * shape.length if shape.length
             else plan.n_tokens + len(plan) * shape.n_around
         )
-        return given or min(len(plan), -(-size // self._settings.max_shard_size))
+        needed = -(-size // (largest or MAX_SHARD_SIZE)) if largest or not wanted else 1
+        found = min(len(plan), max(wanted or 1, needed))
+        if wanted and found != wanted:
+            logger.warning(
+                "%s: %s files instead of num_shards=%s, for %s", self.directory, f"{found:,}",
+                f"{wanted:,}", f"there are {found:,} rows" if found < wanted else
+                f"their arrays have {size:,} bytes, and max_shard_size is {largest:,}",
+            )
+        return found
+
+    def _descriptions(
+        self, manifest: RowsManifest, seconds: float, peak_memory: int
+    ) -> dict[str, Any]:
+        """Return the contents of the files that describe rows for people and other programs."""
+        n_bytes = sum(each.bytes for each in manifest.shards)
+        place, name = split_location(str(self._file.absolute_path))
+        run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
+        fingerprint = self._file.manifest.tokenizer_fingerprint
+        shown = None if run is None or run.settings is None else run.settings.get("tokenizer")
+        sources = self._file.manifest.sources
+        is_selected = any(each.get("name") == SELECTED for each in sources)
+        seconds += 0 if run is None else run.seconds
+        about = {
+            "tokenizer": shown or (f"sha256:{fingerprint}" if fingerprint else "not known"),
+            "max_length": self._settings.max_length, "truncation": self._settings.truncation,
+        }
+        found: dict[str, Any] = {
+            CONFIG_FILE: manifest.settings | about | {
+                "dataset": manifest.dataset, "tokenizer_fingerprint": fingerprint,
+                "vocab_size": manifest.vocab_size, "pad_id": manifest.pad_id,
+            },
+            METADATA_FILE: about | {
+                "num_examples": manifest.rows, "tokens": manifest.tokens,
+                "documents": manifest.documents, "longest": manifest.longest,
+                "average_length": manifest.tokens / manifest.rows,
+                "columns": list(manifest.columns), "files": [each.name for each in manifest.shards],
+                # Not the time of the run, so that the same input gives the same bytes.
+                "created_at": None if run is None else newest_source(run),
+            },
+            STATS_FILE: {
+                "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
+                "avg_sequence_length": manifest.tokens / manifest.rows,
+                "processing_time_seconds": seconds,
+                "sequences_per_second": manifest.rows / max(seconds, 1e-9),
+                "files_processed": run.files if run and is_selected else len(sources),
+                "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
+                "memory_usage_mb": peak_memory / 1e6,
+            },
+        }
+        if manifest.format == "pickle":
+            found[DUMP_FILE] = {
+                "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
+            }
+        return found
 
     def _is_complete(self, facts: ShardFacts | None) -> bool:
         return facts is not None and self._storage.size(facts.name) == facts.bytes
-
-
-def _made_from(manifest: RowsManifest) -> dict[str, Any]:
-    """Return what rows were made from, as `RowsBegun` has it."""
-    before, after = manifest.around
-    # Earlier versions had fewer options.
-    options = options_of(RowSettings)
-    known = {name: each.default for name, each in options.items() if each.changes_result}
-    return {
-        "dataset_digest": manifest.dataset_digest, "settings": known | manifest.settings,
-        "ids": [[*before], [*after], manifest.pad_id],
-    }
 
 
 def content_of(output: OutputFile) -> str:
@@ -530,50 +587,3 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
             f"{name}: the dataset has ids outside of its vocabulary of {vocab_size:,}, so it is"
             " damaged; run tokenmill verify on it"
         )
-
-
-def _descriptions(
-    manifest: RowsManifest, settings: RowsSettings, file: TokenFile, seconds: float,
-    peak_memory: int,
-) -> dict[str, Any]:
-    """Return the contents of the files that describe rows for people and other programs."""
-    n_bytes = sum(each.bytes for each in manifest.shards)
-    n_inputs, seconds_of_build = _build_of(file)
-    seconds += seconds_of_build
-    found: dict[str, Any] = {
-        CONFIG_FILE: manifest.settings | {
-            "dataset": manifest.dataset, "tokenizer": settings.tokenizer,
-            "vocab_size": manifest.vocab_size, "pad_id": manifest.pad_id,
-        },
-        METADATA_FILE: {
-            "examples": manifest.rows, "tokens": manifest.tokens, "documents": manifest.documents,
-            "longest": manifest.longest, "average_length": manifest.tokens / manifest.rows,
-            "columns": list(manifest.columns), "files": [each.name for each in manifest.shards],
-        },
-        STATS_FILE: {
-            "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
-            "avg_sequence_length": manifest.tokens / manifest.rows,
-            "processing_time_seconds": seconds,
-            "sequences_per_second": manifest.rows / max(seconds, 1e-9),
-            "files_processed": n_inputs,
-            "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
-            "memory_usage_mb": peak_memory / 1e6,
-        },
-    }
-    if manifest.format == "pickle":
-        found[DUMP_FILE] = {
-            "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
-        }
-    return found
-
-
-def _build_of(file: TokenFile) -> tuple[int, float]:
-    """Return (input files, seconds) of the build of a dataset, as its stats.json says."""
-    n_inputs = len(file.manifest.sources)
-    files = open_storage(file.directory).final
-    for name in files.names():
-        stats = read_stats(files, name) if name.endswith("stats.json") else None
-        if stats is not None and manifest_name(Path(file.path).stem) in stats.manifests:
-            is_selected = any(each.get("name") == SELECTED for each in file.manifest.sources)
-            return stats.files if is_selected else n_inputs, stats.seconds
-    return n_inputs, 0.0

@@ -326,7 +326,8 @@ def needs_tokenizer_file(
         return writes
     path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
-        is_same = os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer)
+        given = settings.tokenizer if isinstance(settings.tokenizer, str) else ""
+        is_same = os.path.exists(given) and os.path.samefile(path, given)
         # It may lack a special token that is given.
         if is_same and settings.end_of_text is None:
             return False
