@@ -37,27 +37,23 @@ def load_given_tokenizer(
     end_of_text = getattr(settings, "end_of_text", None)
     if end_of_text is None or found.special_tokens:
         return found
-    return _with_special_tokens(found, special_tokens)
+    begin_of_text = getattr(settings, "begin_of_text", None)
+    return _with_special_tokens(found, special_tokens, begin_of_text)
 
 
-def _with_special_tokens(tokenizer: AnyTokenizer, tokens: Sequence[str]) -> AnyTokenizer:
+def _with_special_tokens(
+    tokenizer: AnyTokenizer, tokens: Sequence[str], begin_of_text: str | None
+) -> AnyTokenizer:
     """Return a tokenizer with special tokens, whose ids follow the others, the first ends text."""
     from bpe import load_tokenizer
-    from bpe.formats.hf_write import FLAGS
+    from bpe.special_tokens import pad_token_of
 
-    ids = {text: token_id for token_id, text in tokenizer.vocab.items()}
-    added = [
-        dict.fromkeys(FLAGS, False) | {
-            "id": ids.get(token.encode(), tokenizer.vocab_size + number), "content": token,
-            "special": True,
-        }
-        for number, token in enumerate(tokens)
-    ]
+    named = {"eos_token": tokens[0], "pad_token": pad_token_of(tokens) or tokens[0]}
+    named |= {"bos_token": begin_of_text} if begin_of_text else {}
+    others = [token for token in tokens if token not in named.values()]
     with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
         path, config = Path(directory, "tokenizer.json"), Path(directory, "tokenizer_config.json")
         tokenizer.save(path)
-        content, settings = json.loads(path.read_bytes()), json.loads(config.read_bytes())
-        content["added_tokens"] = [*(content.get("added_tokens") or ()), *added]
-        path.write_text(json.dumps(content))
-        config.write_text(json.dumps(settings | {"eos_token": tokens[0]}))
+        settings = json.loads(config.read_bytes()) | named | {"extra_special_tokens": others}
+        config.write_text(json.dumps(settings))
         return load_tokenizer(path)

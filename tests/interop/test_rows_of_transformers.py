@@ -412,12 +412,13 @@ def test_a_tokenizer_without_special_tokens_can_be_given_some(
     assert run([*command, "--end-of-text", END, "--begin-of-text", "<s>"]) == 0  # up to date
     n = engine.get_vocab_size()
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    assert (theirs.token_to_id(END), theirs.token_to_id("<s>")) == (n, n + 1)
-    expected = [[n + 1, *engine.encode(text).ids, n] for text in ("ab", "a b")]
+    assert (theirs.token_to_id("<s>"), theirs.token_to_id(END)) == (n, n + 1)
+    expected = [[n, *engine.encode(text).ids, n + 1] for text in ("ab", "a b")]
     file = open_tokens(tmp_path / "out" / "train.bin")
     assert [file.doc(i).tolist() for i in range(2)] == expected
     assert all(each.sound for each in verify(tmp_path / "out", deep=True))
     # In its own directory it would be changed.
     command[command.index("--out") + 1] = str(tmp_path / "given")
     assert run([*command, "--end-of-text", END]) == 1
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").eos_token == END
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (auto.eos_token, auto.pad_token, auto.bos_token) == (END, END, "<s>")
