@@ -1,9 +1,9 @@
 """Rows as pickled lists of lists of ids: `dump-N.pkl`.
 
 Only ids are written. Where rows are padded, a second pickle follows in the same file, which those
-who load one do not see: the list of [begin, end) of the tokens of each row. Reading runs nothing:
-before it is loaded, each opcode of a pickle is checked, and one with anything but lists and numbers
-is refused; names of NumPy's arrays stand for classes here.
+who load one do not see: the list of numbers of tokens of the rows, negative for padding on the
+left. Reading runs nothing: before it is loaded, each opcode of a pickle is checked, and one with
+anything but lists and numbers is refused; names of NumPy's arrays stand for classes here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from preprocess.rows.arrow import as_int32
-from preprocess.rows.columns import Numbers, RowBatch, Values
+from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import RowsError
 
 _ROWS = 1 << 10  # that are returned at a time
@@ -41,44 +42,27 @@ def write_shard(
     batches: Callable[[], Iterable[RowBatch]],
 ) -> None:
     """Write the ids of all batches as one list, without having it in memory."""
-    spans = list[Numbers]()
-
-    def ids() -> Iterator[tuple[Values, Numbers]]:
-        for batch in batches():
-            yield batch.values["input_ids"], batch.offsets
-            if "attention_mask" in columns:
-                spans.append(_spans_of(batch))
-
-    _write_lists(file, ids())
-    if spans:
-        bounds = np.concatenate(spans)
-        _write_lists(file, [(bounds.reshape(-1), 2 * np.arange(len(bounds) + 1))])
-
-
-def _write_lists(file: IO[bytes], parts: Iterable[tuple[Numbers | Values, Numbers]]) -> None:
-    """Write the pickle of a list of lists; parts are (values, offsets) of some lists."""
     file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_LIST)
-    for values, offsets in parts:
-        numbers = values.tolist()
+    counts = list[int]()
+    for batch in batches():
+        numbers = batch.values["input_ids"].tolist()
         file.write(pickle.MARK)
-        for start, stop in pairwise(offsets.tolist()):
+        for start, stop in pairwise(batch.offsets.tolist()):
             # Without the protocol in front, and STOP at the end.
             file.write(pickle.dumps(numbers[start:stop], _PROTOCOL)[2:-1])
         file.write(pickle.APPENDS)
+        if "attention_mask" in columns:
+            mask, starts = batch.values["attention_mask"], batch.offsets[:-1]
+            n_tokens = np.add.reduceat(mask, starts)
+            counts += np.where(mask[starts] > 0, n_tokens, -n_tokens).tolist()
     file.write(pickle.STOP)
-
-
-def _spans_of(batch: RowBatch) -> Numbers:
-    """Return [begin, end) of the tokens in each padded row: int64[n_rows, 2]."""
-    mask, starts = batch.values["attention_mask"], batch.offsets[:-1]
-    counts = np.add.reduceat(mask, starts, dtype=np.int64)
-    begins = np.where(mask[starts] > 0, 0, np.diff(batch.offsets) - counts)
-    return np.stack([begins, begins + counts], axis=1)
+    if counts:
+        file.write(pickle.dumps(counts, _PROTOCOL))
 
 
 def read_shard(path: Path) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches; padded ones that were written here have a mask."""
-    rows, spans = load(path)
+    rows, counts = load(path)
     for first in range(0, len(rows), _ROWS):
         some = rows[first : first + _ROWS]
         try:
@@ -87,14 +71,17 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
                 raise ValueError(len(parts))
         except (ValueError, TypeError) as error:
             raise _not_rows(path, "something else inside of rows") from error
-        offsets = np.append(0, np.cumsum([*map(len, parts)])).astype(np.int64)
+        lengths = np.array([*map(len, parts)], np.int64)
+        offsets = np.append(0, np.cumsum(lengths))
         parts = [as_int32(path, "input_ids", part) for part in parts]
         values = {"input_ids": np.concatenate([np.empty(0, np.int32), *parts])}
-        if spans is not None:
-            bounds = spans[first : first + _ROWS] + offsets[:-1, None]
-            places = np.arange(offsets[-1])
-            begins, ends = np.repeat(bounds, np.diff(offsets), axis=0).T
-            values["attention_mask"] = ((begins <= places) & (places < ends)).astype(np.int32)
+        if counts is not None:
+            n_tokens = np.repeat(counts[first : first + _ROWS], lengths)
+            places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+            is_token = np.where(
+                n_tokens < 0, places >= np.repeat(lengths, lengths) + n_tokens, places < n_tokens
+            )
+            values["attention_mask"] = is_token.astype(np.int32)
         yield RowBatch(offsets, values)
 
 
@@ -103,7 +90,8 @@ def load(path: Path) -> tuple[list[Any] | Any, Numbers | None]:
 
     Returns:
         (list of lists of ids, or of arrays, or an array of two dimensions;
-        [begin, end) of the tokens in each row, int64[n_rows, 2], None if rows are not padded).
+        int64[n_rows], the number of tokens in each row, negative if padding is before them; None
+        if rows are not padded).
 
     Raises:
         RowsError: It is no such file, or damaged.
@@ -113,18 +101,20 @@ def load(path: Path) -> tuple[list[Any] | Any, Numbers | None]:
     except OSError as error:
         raise RowsError(f"{path}: cannot be read: {error.strerror}; check the path") from error
     rows, end = _load(path, data, 0)
+    is_array = isinstance(rows, np.ndarray) and rows.ndim == 2
+    if not is_array and not (
+        isinstance(rows, list) and all(isinstance(row, list | np.ndarray) for row in rows)
+    ):
+        raise _not_rows(path, f"a {type(rows).__name__}")
     if end == len(data):
         return rows, None
     found, last = _load(path, data, end)
     lengths = np.array([*map(len, rows)], np.int64)
-    try:
-        spans = np.array(found, np.int64).reshape(len(rows), 2)
-    except (ValueError, TypeError) as error:
-        raise _damaged(path, error) from error
-    begins, ends = spans.T
-    if last != len(data) or not ((begins >= 0) & (begins <= ends) & (ends <= lengths)).all():
+    is_counts = isinstance(found, list) and {*map(type, found)} == {int}
+    counts = np.array(found if is_counts else [], np.int64)
+    if last != len(data) or len(counts) != len(rows) or (np.abs(counts) > lengths).any():
         raise _damaged(path, "the list of padding is of other rows")
-    return rows, spans
+    return rows, counts
 
 
 def _load(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
@@ -133,35 +123,32 @@ def _load(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
     place = begin if match is None else match.end()
     try:
         if data[place : place + 1] == pickle.STOP:
-            found = pickle.loads(memoryview(data)[begin : place + 1])
-        elif b"numpy" in data:
-            found, place = _load_arrays(path, data, begin)
-        else:
-            raise _refused(path, data, place)
+            return pickle.loads(memoryview(data)[begin : place + 1]), place + 1
+        if b"numpy" in data:
+            return _load_arrays(path, data, begin)
     except RowsError:
         raise
     except Exception as error:
-        raise _damaged(path, error) from error
-    is_array = isinstance(found, np.ndarray) and found.ndim == 2
-    if not is_array and not (
-        isinstance(found, list) and all(isinstance(row, list | np.ndarray) for row in found)
-    ):
-        raise _not_rows(path, f"a {type(found).__name__}")
-    return found, place + 1
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    raise RowsError(
+        f"{path}: byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of"
+        " numbers; it is refused, for a pickle may run any program when it is loaded. If it should"
+        " be rows, make it again, or run tokenmill verify --repair"
+    )
+
+
+class _Noted:
+    """A call that a pickle asks for: noted, not made; `state` is what it gives to the result."""
+
+    def __init__(self, name: str, *arguments: Any) -> None:
+        self.name, self.arguments, self.state = name, arguments, [None] * 5
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
 
 
 def _load_arrays(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
-    """Return (content of a pickle with arrays, the place of its STOP).
-
-    What it calls is noted, not called, and what is noted is read if it is an array of NumPy.
-    """
-
-    class Noted:
-        def __init__(self, name: str, arguments: Any) -> None:
-            self.name, self.arguments, self.state = name, arguments, [None] * 5
-
-        def __setstate__(self, state: Any) -> None:
-            self.state = state
+    """Return (content of a pickle with arrays, where it ends)."""
 
     # The one in Python, for places in the memo take no memory there.
     class Reader(pickle._Unpickler):
@@ -171,45 +158,37 @@ def _load_arrays(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
                     f"{path}: names {module}.{name}, which is in no pickle of rows; it is refused,"
                     " for a pickle may run any program when it is loaded"
                 )
-            return lambda *arguments: Noted(name, arguments)
-
-    def values_of(kind: Noted, content: Any) -> Any:
-        name = f"{kind.state[1] or '='}{kind.arguments[0]}"
-        if not _DTYPE.fullmatch(name):
-            raise _not_rows(path, f"arrays of {name}")
-        if isinstance(content, Noted):  # bytes, in protocol 2
-            content = content.arguments[0].encode("latin1")
-        return np.frombuffer(content, np.dtype(name))
+            return partial(_Noted, name)
 
     def plain(value: Any) -> Any:
+        """Return what a noted call would make, if it is an array or a number of NumPy."""
         if isinstance(value, list):
             return [*map(plain, value)]
-        if not isinstance(value, Noted):
+        if not isinstance(value, _Noted):
             return value
+        shape: Any = ()
+        order: Any = "C"
         if value.name == "scalar":
-            return int(values_of(*value.arguments)[0])
-        if value.name == "_frombuffer":
+            kind, content = value.arguments
+        elif value.name == "_frombuffer":
             content, kind, shape, order = value.arguments
         else:
             _, shape, kind, is_fortran, content = value.state
             order = "F" if is_fortran else "C"
-        return values_of(kind, content).reshape(shape, order=order)
+        dtype = f"{kind.state[1] or '='}{kind.arguments[0]}"
+        if not _DTYPE.fullmatch(dtype):
+            raise _not_rows(path, f"arrays of {dtype}")
+        if isinstance(content, _Noted):  # bytes, in protocol 2
+            content = content.arguments[0].encode("latin1")
+        found = np.frombuffer(content, dtype).reshape(shape, order=order)
+        return found if found.ndim else int(found)
 
     stream = io.BytesIO(data)
     stream.seek(begin)
-    return plain(Reader(stream).load()), stream.tell() - 1
+    return plain(Reader(stream).load()), stream.tell()
 
 
-def _refused(path: Path, data: bytes, place: int) -> RowsError:
-    return RowsError(
-        f"{path}: byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of"
-        " numbers; it is refused, for a pickle may run any program when it is loaded. If it should"
-        " be rows, make it again, or run tokenmill verify --repair"
-    )
-
-
-def _damaged(path: Path, error: Exception | str) -> RowsError:
-    what = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+def _damaged(path: Path, what: str) -> RowsError:
     return RowsError(
         f"{path}: is a damaged pickle ({what}); make it again, or run tokenmill verify --repair"
     )

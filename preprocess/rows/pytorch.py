@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
-from preprocess.rows.access import BlockCache, Row, in_order, open_rows
+from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows
 from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import DUMP_FILE, RowsError
 from preprocess.sampling.data import IGNORED, check_integer
@@ -136,40 +136,42 @@ class PickledTrainerDataset(Dataset[Tensors]):
     def __init__(
         self, folders: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     ) -> None:
-        ids, masks, lengths = [np.empty(0, np.int32)], [np.empty(0, np.bool_)], [np.zeros(1, int)]
         given = [folders] if isinstance(folders, str | os.PathLike) else [*folders]
         if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
-        for folder in map(local_path, given):
-            paths = in_order(Path(folder).glob("dump-*.pkl"))
+        batches = list[RowBatch]()
+        for folder in map(Path, map(local_path, given)):
+            paths = in_order(folder.glob("dump-*.pkl"))
             if not paths:
                 raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
-            n_before = len(ids)
-            for batch in (batch for path in paths for batch in pickled.read_shard(path)):
-                ids.append(batch.values["input_ids"])
-                mask = batch.values.get("attention_mask", np.ones_like(ids[-1]))
-                masks.append(mask.astype(np.bool_))
-                lengths.append(np.diff(batch.offsets))
-            _compare_with_meta(Path(folder), {
-                "files": len(paths), "samples": sum(map(len, lengths[n_before:])),
-                "tokens": sum(int(mask.sum()) for mask in masks[n_before:]),
+            found = [_with_mask(batch) for path in paths for batch in pickled.read_shard(path)]
+            batches += found
+            _compare_with_meta(folder, {
+                "files": len(paths), "samples": sum(map(len, found)),
+                "tokens": sum(int(batch.values["attention_mask"].sum()) for batch in found),
             })
-        self._ids, self._mask = np.concatenate(ids), np.concatenate(masks)
-        self._offsets = np.cumsum(np.concatenate(lengths))
+        self._rows = joined(folder, batches)
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
         n, place = len(self), operator.index(index)
         place += n if place < 0 else 0
         if not 0 <= place < n:
             raise IndexError(f"there are {n:,} rows; got {index}")
-        begin, end = self._offsets[place : place + 2].tolist()
-        ids = torch.from_numpy(self._ids[begin:end].astype(np.int64))
-        mask = torch.from_numpy(self._mask[begin:end].astype(np.int64))
-        labels = ids.masked_fill(mask == 0, IGNORED)
-        return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+        begin, end = self._rows.offsets[place : place + 2].tolist()
+        tensors = _tensors_of({name: x[begin:end] for name, x in self._rows.values.items()})
+        ids, mask = tensors["input_ids"], tensors["attention_mask"]
+        return tensors | {"labels": ids.masked_fill(mask == 0, IGNORED)}
+
+
+def _with_mask(batch: RowBatch) -> RowBatch:
+    """Return rows with a mask; without one, all are tokens."""
+    mask = np.ones_like(batch.values["input_ids"])
+    return RowBatch(batch.offsets, batch.values | {
+        "attention_mask": batch.values.get("attention_mask", mask).astype(np.int8)
+    })
 
 
 def _compare_with_meta(folder: Path, found: dict[str, int]) -> None:

@@ -202,7 +202,7 @@ def test_inputs_that_are_gone_or_unclear(data: Path, tmp_path: Path) -> None:
     assert foreign.read_text() == "mine"
     write_text(tmp_path / "text", "part_002.jsonl", ["z"])
     encode(tmp_path)
-    with pytest.raises(RowsError, match=r"the inputs part_002\.jsonl and part_002\.txt would both"):
+    with pytest.raises(RowsError, match=r"part_002\.txt would both have the output part_002"):
         write_rows(data, **options)
     encode(tmp_path, shuffle_documents=1)
     with pytest.raises(RowsError, match="its documents were selected, shuffled or imported, so"):
