@@ -63,10 +63,12 @@ class RowBatch:
     Attributes:
         offsets: int64[n_rows + 1]: row i is `column[offsets[i] : offsets[i + 1]]`.
         values: Name of a column -> int32[offsets[-1]].
+        n_tokens: Tokens of rows that are made, without padding; 0 of rows that are read.
     """
 
     offsets: Numbers
     values: dict[str, Values]
+    n_tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -114,11 +116,6 @@ class RowReader:
                 begin, n_before = following, int(ends[following - 1])
             first = end
 
-    def n_tokens(self, first: int, stop: int) -> int:
-        """Return the number of tokens of rows [first, stop), without padding."""
-        pieces = self._plan.pieces(first, stop)
-        return int(pieces.lengths.sum()) + (stop - first) * self._shape.n_around
-
     def space(self) -> Values:
         """Return memory for the arrays of a batch: int32, enough for any that `bounds` has."""
         longest = self._shape.length or self.longest
@@ -127,7 +124,8 @@ class RowReader:
     def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:
         """Make the arrays of rows [first, stop), in memory from `space` if it is given."""
         made = _Made(self._file, self._plan.pieces(first, stop), self._shape, space)
-        return RowBatch(made.offsets, {name: getattr(made, name) for name in self._shape.columns})
+        values = {name: getattr(made, name) for name in self._shape.columns}
+        return RowBatch(made.offsets, values, made.n_tokens)
 
 
 class _Made:
@@ -139,7 +137,7 @@ class _Made:
         self._file, self._pieces, self._shape = file, pieces, shape
         n_before = len(shape.before)
         self._sizes = pieces.row_lengths() + shape.n_around
-        n_rows = len(self._sizes)
+        n_rows, self.n_tokens = len(self._sizes), int(self._sizes.sum())
         lengths = np.full(n_rows, shape.length) if shape.length else self._sizes
         self.offsets = np.append(0, np.cumsum(lengths))
         self._begins = self.offsets[:-1] + (lengths - self._sizes if shape.pads_left else 0)

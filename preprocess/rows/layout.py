@@ -85,8 +85,8 @@ def plan_rows(
                 " each row, so rows would not advance; raise it"
             )
         plan = DocumentRows(
-            ends, room, stride, settings.truncation, n_before, n_after, settings.drop_short,
-            documents,
+            ends, room, stride, n_before=n_before, n_after=n_after, documents=documents,
+            first_only=settings.truncation, drop_short=settings.drop_short,
         )
     if not len(plan) and documents is None:
         what = "a shorter max_length or seq_length, or leave out drop_short"

@@ -6,13 +6,14 @@ numbered from 0, and the pieces of any range of rows are found without those bef
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.packing import open_plan
+from preprocess.sampling.windows import DocumentSpans
 
 Numbers = npt.NDArray[np.int64]
 
@@ -57,79 +58,18 @@ class RowPlan(Protocol):
         """Return the pieces of rows [first, stop)."""
 
 
-class DocumentRows:
-    """Rows of one document each: windows that begin every `stride` tokens, until one has its end.
-
-    Args:
-        ends: uint64[n_documents], the position after each document.
-        length: Tokens of a row at most; None: each document is a row.
-        stride: Distance of the rows of a document, at most `length`.
-        first_only: True for one row per document; what does not fit is left out.
-        n_before: Ids at the start of each document that are not in rows.
-        n_after: Ids at its end that are not in rows.
-        drop_short: True to leave out rows of fewer than `length` tokens.
-        documents: Numbers of consecutive documents that have rows; None: all.
-    """
+class DocumentRows(DocumentSpans):
+    """Rows of one document each: `DocumentSpans`, without a length a row for each document."""
 
     def __init__(
-        self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None,
-        first_only: bool = False, n_before: int = 0, n_after: int = 0, drop_short: bool = False,
-        documents: range | None = None,
+        self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None, **more: Any
     ) -> None:
-        self._ends, self._first_only, self._drop_short = ends, first_only, drop_short
-        self._chosen = range(len(ends)) if documents is None else documents
-        self._length = length or int(np.iinfo(np.int64).max)
-        self._stride = stride or self._length
-        self._n_before, self._n_after = n_before, n_after
-        self.n_tokens = self.longest = self.n_short = 0
-        rows = [0]
-        for first in range(0, len(self._chosen), _BLOCK):
-            _, sizes, counts, n_short = self._documents(first)
-            # Lengths of all rows of a document but the last, and of the last.
-            cut = np.where(counts > 0, np.minimum(sizes, self._length), 0)
-            last = np.minimum(sizes - (counts - 1) * self._stride, cut)
-            self.n_tokens += int((np.maximum(counts - 1, 0) * cut + last).sum())
-            self.longest = max(self.longest, int(cut.max()))
-            self.n_short += n_short
-            rows.append(int(counts.sum()))
-        self._rows_before = np.cumsum(rows)
-
-    def __len__(self) -> int:
-        return int(self._rows_before[-1])
+        length = length or int(np.iinfo(np.int64).max)
+        super().__init__(ends, length, stride or length, block=_BLOCK, **more)
 
     def pieces(self, first: int, stop: int) -> RowPieces:
-        block = int(np.searchsorted(self._rows_before, first, "right")) - 1
-        starts, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        while first < stop:
-            begins, sizes, counts, _ = self._documents(block * _BLOCK)
-            before = np.append(0, np.cumsum(counts)) + self._rows_before[block]
-            numbers = np.arange(first, min(stop, int(before[-1])))
-            document = np.searchsorted(before, numbers, "right") - 1
-            inside = (numbers - before[document]) * self._stride
-            starts.append(begins[document] + inside)
-            lengths.append(np.minimum(sizes[document] - inside, self._length))
-            first, block = first + len(numbers), block + 1
-        return _single(np.concatenate(starts), np.concatenate(lengths))
-
-    def _documents(self, first: int) -> tuple[Numbers, Numbers, Numbers, int]:
-        """Return (begins, sizes, numbers of rows) of a block of documents: int64[n] each.
-
-        The last value is the number of their rows that are left out.
-        """
-        chosen = self._chosen[first : first + _BLOCK]
-        ends = self._ends[chosen.start : chosen.stop].astype(np.int64)
-        begin = int(self._ends[chosen.start - 1]) if chosen.start else 0
-        begins = np.append(begin, ends[:-1]) + self._n_before
-        sizes = np.maximum(ends - self._n_after - begins, 0)
-        counts = np.ones(len(sizes), np.int64)
-        if not self._first_only:
-            counts += -(-np.maximum(sizes - self._length, 0) // self._stride)
-        # A document of nothing but ids that are left out has no row.
-        counts[sizes == 0] = 0
-        is_short = (counts > 0) & (sizes - (counts - 1) * self._stride < self._length)
-        if not self._drop_short:
-            is_short[:] = False
-        return begins, sizes, counts - is_short, int(is_short.sum())
+        starts, left = self.find(np.arange(first, stop))
+        return _single(starts, np.minimum(left, self._length))
 
 
 class StreamRows:

@@ -538,7 +538,7 @@ def write_shard(
             if n_seen < n_rows:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
-                n_tokens += reader.n_tokens(start, end)
+                n_tokens += batch.n_tokens
             yield batch
             n_seen += len(batch)
             advance(n_seen // n_passes - n_reported)

@@ -82,7 +82,89 @@ class StrideWindows:
         return _whole(starts, self._n_tokens - starts, self._context_length)
 
 
-class DocumentWindows:
+class DocumentSpans:
+    """Spans of documents: one begins every `stride` tokens, until one has the end of its document.
+
+    Args:
+        ends: uint64[n_documents], the position after each document, mapped.
+        length: Tokens of a span at most.
+        stride: Distance of the spans of a document.
+        n_before: Tokens at the start of each document that are in no span.
+        n_after: Tokens at its end that are in none.
+        first_only: True for the first span of each document alone.
+        drop_short: True to leave out spans of fewer than `length` tokens.
+        documents: Numbers of consecutive documents that have spans; None: all.
+        block: Documents whose number of spans is summed up in memory.
+
+    Attributes:
+        n_tokens: Tokens of all spans; overlaps count again.
+        longest: Tokens of the longest span.
+        n_partial: Number of spans of fewer than `length` tokens.
+        n_short: Number of spans that are left out for this.
+    """
+
+    def __init__(
+        self, ends: npt.NDArray[np.uint64], length: int, stride: int, *, n_before: int = 0,
+        n_after: int = 0, first_only: bool = False, drop_short: bool = False,
+        documents: range | None = None, block: int = _BLOCK,
+    ) -> None:
+        self._ends, self._length, self._stride, self._block = ends, length, stride, block
+        self._n_before, self._n_after = n_before, n_after
+        self._first_only, self._drop_short = first_only, drop_short
+        self._chosen = range(len(ends)) if documents is None else documents
+        self.n_tokens = self.longest = self.n_partial = self.n_short = 0
+        totals = [np.zeros(1, np.int64)]
+        step = block << 12
+        for first in range(0, len(self._chosen), step):
+            _, sizes, counts, n_short = self._count(first, first + step)
+            # All spans of a document but the last have all tokens.
+            left = sizes - (counts - 1) * stride
+            lasts = np.where(counts > 0, np.minimum(left, length), 0)
+            cut = np.where(counts > 0, np.minimum(sizes, length), 0)
+            self.n_tokens += int((np.maximum(counts - 1, 0) * cut + lasts).sum())
+            self.longest = max(self.longest, int(cut.max()))
+            self.n_partial += int(((counts > 0) & (left < length)).sum())
+            self.n_short += n_short
+            totals.append(np.add.reduceat(counts, np.arange(0, len(counts), block)))
+        self._before = np.cumsum(np.concatenate(totals))  # spans before each block
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def find(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Return (where spans begin, the tokens from there to the end of the document).
+
+        Both are int64[n]; those before and after that are in no span are not counted.
+        """
+        starts, left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
+        blocks = np.searchsorted(self._before, numbers, side="right") - 1
+        order = np.argsort(blocks, kind="stable")
+        for here in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
+            block = int(blocks[here[0]]) if len(here) else 0
+            begins, sizes, counts, _ = self._count(block * self._block, (block + 1) * self._block)
+            before = np.append(0, np.cumsum(counts)) + self._before[block]
+            document = np.searchsorted(before, numbers[here], side="right") - 1
+            inside = (numbers[here] - before[document]) * self._stride
+            starts[here], left[here] = begins[document] + inside, sizes[document] - inside
+        return starts, left
+
+    def _count(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers, int]:
+        """Return (begins, sizes, numbers of spans, spans left out) of documents [first, stop)."""
+        chosen = self._chosen[first:stop]
+        ends = self._ends[chosen.start : chosen.stop].astype(np.int64)
+        begin = int(self._ends[chosen.start - 1]) if chosen.start else 0
+        begins = np.append(begin, ends[:-1]) + self._n_before
+        sizes = np.maximum(ends - self._n_after - begins, 0)
+        counts = count_windows(sizes + 1, self._length, self._stride)
+        if self._first_only:
+            counts = np.minimum(counts, 1)
+        if not self._drop_short:
+            return begins, sizes, counts, 0
+        is_short = (counts > 0) & (sizes - (counts - 1) * self._stride < self._length)
+        return begins, sizes, counts - is_short, int(is_short.sum())
+
+
+class DocumentWindows(DocumentSpans):
     """Windows of one document each; a document longer than a window has several.
 
     Args:
@@ -96,49 +178,13 @@ class DocumentWindows:
         self, ends: npt.NDArray[np.uint64], context_length: int, stride: int,
         drop_short: bool = False,
     ) -> None:
-        self._ends, self._context_length, self._stride = ends, context_length, stride
-        self._drop_short = drop_short
-        self.n_inputs = 0  # of all windows
-        n_blocks = -(-len(ends) // _BLOCK)
-        totals = np.zeros(n_blocks + 1, np.int64)
-        step = 1 << 12
-        for block in range(0, n_blocks, step):
-            documents = slice(block * _BLOCK, (block + step) * _BLOCK)
-            bounds, counts = self._counts(documents.start, documents.stop)
-            # All windows of a document but the last have all inputs.
-            lasts = np.diff(bounds) - (counts - 1) * stride
-            whole = np.maximum(counts - 1, 0) * context_length
-            last = np.where(counts > 0, np.minimum(lasts, context_length), 0)
-            self.n_inputs += int((whole + last).sum())
-            sums = np.add.reduceat(counts, np.arange(0, len(counts), _BLOCK))
-            totals[block + 1 : block + 1 + len(sums)] = sums
-        self._before = np.cumsum(totals)  # windows before each block
-
-    def __len__(self) -> int:
-        return int(self._before[-1])
+        # Spans are of the inputs that have a target.
+        super().__init__(ends, context_length, stride, n_after=1, drop_short=drop_short)
+        self.n_inputs = self.n_tokens + self.n_partial
 
     def pieces(self, numbers: Numbers) -> Pieces:
-        all_starts, all_left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-        blocks = np.searchsorted(self._before, numbers, side="right") - 1
-        for block in np.unique(blocks).tolist():
-            here = blocks == block
-            bounds, counts = self._counts(block * _BLOCK, (block + 1) * _BLOCK)
-            before = np.append(0, np.cumsum(counts)) + self._before[block]
-            document = np.searchsorted(before, numbers[here], side="right") - 1
-            inside = (numbers[here] - before[document]) * self._stride
-            starts = bounds[document] + inside
-            all_starts[here], all_left[here] = starts, bounds[document + 1] - starts
-        return _whole(all_starts, all_left, self._context_length)
-
-    def _counts(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
-        """Return (bounds int64[n + 1], numbers of windows int64[n]) of documents [first, stop)."""
-        ends = self._ends[first:stop].astype(np.int64)
-        begin = int(self._ends[first - 1]) if first else 0
-        bounds = np.append(begin, ends)
-        if self._drop_short:
-            n_to_last = (np.diff(bounds) - 1 - self._context_length) // self._stride
-            return bounds, np.maximum(n_to_last + 1, 0)
-        return bounds, count_windows(np.diff(bounds), self._context_length, self._stride)
+        starts, left = self.find(numbers)
+        return _whole(starts, left + 1, self._length)
 
 
 def segments_of(pieces: Pieces, ends: npt.NDArray[np.uint64]) -> Numbers:

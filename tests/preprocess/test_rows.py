@@ -70,7 +70,8 @@ def test_rows_of_documents(data: st.DataObject) -> None:
     block, module._BLOCK = module._BLOCK, data.draw(st.sampled_from([1, 3, 4096]))
     try:
         plan = DocumentRows(
-            ends, length, stride, first_only, n_before, n_after, drop_short, chosen
+            ends, length, stride, first_only=first_only, n_before=n_before, n_after=n_after,
+            drop_short=drop_short, documents=chosen,
         )
         expected, n_short = [], 0
         for end, size in [*zip(ends.tolist(), sizes, strict=True)][chosen.start : chosen.stop]:
