@@ -116,10 +116,10 @@ def _decode(options: _Options, console: _Console) -> bool:
 
 
 def _inspect(options: _Options, console: _Console) -> bool:
-    from preprocess.check.inspect import facts, format_lines, is_bad
+    from preprocess.check.inspect import facts, format_lines
 
     found = facts(**options)
-    return console.show(found, format_lines(found)) and not is_bad(found)
+    return console.show(found, format_lines(found)) and not found.get("bad_files")
 
 
 def _compare(options: _Options, console: _Console) -> bool:
@@ -275,7 +275,7 @@ def _advise(name: str, known: Iterable[str]) -> str:
         if any(name in option.names for option in each.options())
     ]
     if having:
-        return f"; it is an option of {', '.join(having)}: see tokenmill {having[0]} --help"
+        return f"; it is an option of tokenmill {', '.join(having)}"
     return nearest(name, known)
 
 

@@ -83,9 +83,9 @@ def decode_range(
 def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
-    A directory has "tokenizer" (or None), "token_files", "val_in_train", "runs", "unfinished", and
-    "bad_files": path and text of those that cannot be described. One of rows has "rows", as of
-    `inspect_rows.describe`, and "unfinished"; that of a corpus has "places", as of directories.
+    A directory has "bad_files": path and text of those that cannot be described; "unfinished"; and
+    "tokenizer" (or None), "token_files", "val_in_train" and "runs", or "rows", as of
+    `inspect_rows.describe`; that of a corpus has "places", as of directories.
 
     Args:
         path: A file, a directory, or a name of a tokenizer, as of `bpe.load_tokenizer`.
@@ -98,13 +98,13 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     from bpe import load_tokenizer
 
     if place.is_dir():
-        places = verify_rows.find_places(place)
+        places, bad = verify_rows.find_places(place), list[dict[str, str]]()
         if places == [place]:
-            return _describe_directory(place)
-        described, bad = list[dict[str, Any]](), list[dict[str, str]]()
+            return _describe_directory(place, bad) | {"bad_files": bad}
+        described = list[dict[str, Any]]()
         for each in places:
             with noted(bad, each):
-                described.append(_describe_directory(each))
+                described.append(_describe_directory(each, bad))
         return {"path": str(place), "places": described, "bad_files": bad}
     if not place.exists() and place.suffix in (".bin", ".json"):
         raise TokenFileError(f"{place}: no such file or directory; check the path")
@@ -120,44 +120,34 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     return inspect_tokenizer.describe(place, load_tokenizer(place, pattern=pattern))
 
 
-def is_bad(found: dict[str, Any]) -> bool:
-    """Return True if the result of `facts` has files that cannot be described."""
-    # "rows" of rows themselves is their number.
-    inside = [] if "dtype" in found else [*found.get("places", ()), *found.get("rows", ())]
-    return bool(found.get("bad_files")) or any(map(is_bad, inside))
-
-
 def format_lines(found: dict[str, Any]) -> list[str]:
     """Format the result of `facts` for people."""
     if "kind" in found:
         return inspect_tokenizer.format_lines(found)
     if "dtype" in found:
         return quality.format_lines(found)
-    unfinished = found.get("unfinished", ())
-    lines = [f"{each['path']}: not finished: {each['text']}" for each in unfinished]
-    lines += [f"{each['path']}: BAD: {each['text']}" for each in found.get("bad_files", ())]
-    if "places" in found:
-        return [*(line for each in found["places"] for line in format_lines(each)), *lines]
-    if "rows" in found:
-        return [*(x for each in found["rows"] for x in inspect_rows.format_lines(each)), *lines]
-    parts = [found["tokenizer"]] if found["tokenizer"] else []
+    get = found.get
+    parts = [get("tokenizer"), *get("token_files", ()), *get("places", ())]
     return [
-        *(line for part in (*parts, *found["token_files"]) for line in format_lines(part)),
-        *(quality.format_shared(each) for each in found["val_in_train"]),
-        *(quality.format_run(each) for each in found["runs"]),
-        *lines,
+        *(line for part in parts if part for line in format_lines(part)),
+        *(line for each in get("rows", ()) for line in inspect_rows.format_lines(each)),
+        *(quality.format_shared(each) for each in get("val_in_train", ())),
+        *(quality.format_run(each) for each in get("runs", ())),
+        *(f"{each['path']}: not finished: {each['text']}" for each in get("unfinished", ())),
+        *(f"{each['path']}: BAD: {each['text']}" for each in get("bad_files", ())),
     ]
 
 
-def _describe_directory(directory: Path) -> dict[str, Any]:
+def _describe_directory(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
+    """Describe the outputs in a directory; files that cannot be described are added to `bad`."""
     from bpe import load_tokenizer
 
     unfinished = [how_far(*each) for each in verify_rows.find_unfinished(directory)]
-    manifests = find_manifests(directory)
+    manifests, n_bad = find_manifests(directory), len(bad)
     if not manifests and (rows := verify_rows.find_rows(directory)):
-        described = [inspect_rows.describe(each) for each in rows]
+        described = [inspect_rows.describe(each, bad) for each in rows]
         return {"path": str(directory), "rows": described, "unfinished": unfinished}
-    path, tokenizer, bad = directory / TOKENIZER_FILE, None, list[dict[str, str]]()
+    path, tokenizer = directory / TOKENIZER_FILE, None
     files, hashes = dict[str, TokenFile](), dict[str, NDArray[np.uint64]]()
     if path.exists():
         with noted(bad, path):
@@ -183,10 +173,9 @@ def _describe_directory(directory: Path) -> dict[str, Any]:
             if "look_alikes" in stats
         ],
         "unfinished": unfinished,
-        "bad_files": bad,
     }
-    keys = "tokenizer", "token_files", "runs", "unfinished", "bad_files"
-    if not any(found[key] for key in keys):
+    keys = "tokenizer", "token_files", "runs", "unfinished"
+    if len(bad) == n_bad and not any(found[key] for key in keys):
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
     return found
 

@@ -15,13 +15,13 @@ from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.sampling.data import IGNORED
 
 
-def describe(directory: Path) -> dict[str, Any]:
+def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     """Describe the rows in a directory as a dictionary for JSON; every file is read.
 
-    "bad_files" has path and text of each file that is damaged, of which rows before the damage are
-    counted, or that has other columns than those before it.
+    To `bad` are added path and text of each file that is damaged, of which rows before the damage
+    are counted, or that has other columns than those before it.
     """
-    bad, files, has_mask = list[dict[str, str]](), row_files(directory), False
+    files, has_mask = row_files(directory), False
     if (directory / MANIFEST_FILE).exists():
         with noted(bad, directory / MANIFEST_FILE):
             manifest = read_manifest(directory)
@@ -60,7 +60,7 @@ def describe(directory: Path) -> dict[str, Any]:
         "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
         "shortest": shortest or 0, "longest": longest, "empty_rows": n_empty,
         "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
-        "unique_tokens": len(seen), "bad_files": bad,
+        "unique_tokens": len(seen),
         "greatest_id": int(seen[-1]) if len(seen) else None,
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
     }
@@ -81,4 +81,4 @@ def format_lines(found: dict[str, Any]) -> list[str]:
     ]
     if trained is not None:
         lines.append(f"  {trained:.1%} of the tokens have a label")
-    return [*lines, *(f"{each['path']}: BAD: {each['text']}" for each in found["bad_files"])]
+    return lines

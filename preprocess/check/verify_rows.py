@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from preprocess.report.progress import Progress
 from preprocess.rows.access import batches_of
 from preprocess.rows.columns import RowBatch, RowReader, Values
 from preprocess.rows.formats import RowsError, format_of
-from preprocess.rows.layout import OutputFile, files_of_sources, plan_rows, shard_bounds
+from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
     ContentDigest,
@@ -224,9 +223,7 @@ def _open_origin(directory: Path, manifest: RowsManifest) -> _Origin:
         # Earlier versions padded other rows.
         shape = replace(shape, columns=manifest.columns, length=manifest.length)
         reader = RowReader(file, plan, shape)
-        bounds = pairwise(shard_bounds(len(plan), len(manifest.shards)))
-        names = (each.name for each in manifest.shards)
-        files = [OutputFile(name, reader, *rows) for name, rows in zip(names, bounds, strict=True)]
+        files = divided(reader, [each.name for each in manifest.shards])
     return _Origin(settings, files)
 
 

@@ -83,30 +83,16 @@ class RowReader:
     """Makes the arrays of rows of a dataset."""
 
     def __init__(self, file: TokenFile, plan: RowPlan, shape: Shape) -> None:
-        self._file, self._plan, self._shape = file, plan, shape
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the arrays."""
-        return self._shape.columns
-
-    @property
-    def longest(self) -> int:
-        """Number of tokens of the longest row, without padding."""
-        return self._plan.longest + self._shape.n_around
-
-    @property
-    def n_short(self) -> int:
-        """Number of rows that are left out because they are shorter than they may be."""
-        return self._plan.n_short
+        self._file, self.plan, self.shape = file, plan, shape
+        self.longest = plan.longest + shape.n_around  # tokens of a row, without padding
 
     def bounds(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows that are read at a time; they depend on `first` alone."""
         while first < stop:
             end = min(first + _ROWS_AT_ONCE, stop)
-            lengths = self._plan.pieces(first, end).row_lengths() + self._shape.n_around
-            if self._shape.length:
-                lengths[:] = self._shape.length
+            lengths = self.plan.pieces(first, end).row_lengths() + self.shape.n_around
+            if self.shape.length:
+                lengths[:] = self.shape.length
             ends = np.cumsum(lengths)
             begin = n_before = 0
             while begin < len(lengths):
@@ -118,13 +104,13 @@ class RowReader:
 
     def space(self) -> Values:
         """Return memory for the arrays of a batch: int32, enough for any that `bounds` has."""
-        longest = self._shape.length or self.longest
-        return np.empty(len(self._shape.columns) * max(longest, _AT_ONCE), np.int32)
+        longest = self.shape.length or self.longest
+        return np.empty(len(self.shape.columns) * max(longest, _AT_ONCE), np.int32)
 
     def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:
         """Make the arrays of rows [first, stop), in memory from `space` if it is given."""
-        made = _Made(self._file, self._plan.pieces(first, stop), self._shape, space)
-        values = {name: getattr(made, name) for name in self._shape.columns}
+        made = _Made(self._file, self.plan.pieces(first, stop), self.shape, space)
+        values = {name: getattr(made, name) for name in self.shape.columns}
         return RowBatch(made.offsets, values, made.n_tokens)
 
 

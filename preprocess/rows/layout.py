@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,16 +102,6 @@ def plan_rows(
         )
         shape = replace(shape, length=length)
     return plan, shape
-
-
-def shard_bounds(n_rows: int, n_shards: int) -> list[int]:
-    """Return where shards begin, and the number of rows; they differ by one row at most.
-
-    >>> shard_bounds(7, 3)
-    [0, 3, 5, 7]
-    """
-    size, longer = divmod(n_rows, n_shards)
-    return [number * size + min(number, longer) for number in range(n_shards + 1)]
 
 
 def shard_names(name: str, n_shards: int, settings: RowSettings) -> list[str]:
@@ -262,6 +253,15 @@ class OutputFile(NamedTuple):
     reader: RowReader
     first: int
     stop: int
+
+
+def divided(reader: RowReader, names: Sequence[str]) -> list[OutputFile]:
+    """Divide rows among files, which differ by one row at most."""
+    size, longer = divmod(len(reader.plan), len(names))
+    bounds = [number * size + min(number, longer) for number in range(len(names) + 1)]
+    return [
+        OutputFile(name, reader, *rows) for name, rows in zip(names, pairwise(bounds), strict=True)
+    ]
 
 
 def files_of_sources(

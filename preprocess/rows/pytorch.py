@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
 
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
-from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows
+from preprocess.rows.access import BlockCache, Row, find_part, in_order, joined, open_rows
 from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import DUMP_FILE, RowsError
 from preprocess.sampling.data import IGNORED, check_integer
@@ -156,10 +156,7 @@ class PickledTrainerDataset(Dataset[Tensors]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
-        n, place = len(self), operator.index(index)
-        place += n if place < 0 else 0
-        if not 0 <= place < n:
-            raise IndexError(f"there are {n:,} rows; got {index}")
+        _, place = find_part(np.array([0, len(self)]), operator.index(index))
         begin, end = self._rows.offsets[place : place + 2].tolist()
         tensors = _tensors_of({name: x[begin:end] for name, x in self._rows.values.items()})
         ids, mask = tensors["input_ids"], tensors["attention_mask"]
@@ -187,11 +184,10 @@ def _compare_with_meta(folder: Path, found: dict[str, int]) -> None:
             f"{path}: is no JSON object with counts ({error}); get it again, or remove it"
         ) from error
     for name, number in found.items():
-        expected = counts.get(name, number)
-        if expected != number:
+        if (expected := counts.get(name, number)) != number:
             raise RowsError(
-                f"{path}: expected {expected:,} {name}, found {number:,} in the files"
-                " dump-*.pkl; get those that are missing, or write the rows again"
+                f"{path}: expected {expected} {name}, found {number} in the files dump-*.pkl; get"
+                " those that are missing, or write the rows again"
             )
 
 

@@ -13,9 +13,8 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from functools import cached_property
-from itertools import pairwise
+from contextlib import closing
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -32,14 +31,15 @@ from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
 from preprocess.rows.layout import (
+    Ids,
     OutputFile,
     columns_of,
     compression_of,
+    divided,
     files_of_sources,
     ids_of_rows,
     plan_rows,
     settings_of_rows,
-    shard_bounds,
     shard_names,
 )
 from preprocess.rows.manifest import (
@@ -61,7 +61,6 @@ from preprocess.settings.options import (
     TokenizerSource,
     checks_names,
     convert,
-    options_of,
 )
 from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.sources.selected import SELECTED
@@ -189,11 +188,8 @@ class _Run:
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
         self._n_written = 0
-        (before, after), pad_id = self._ids
-        self._made_from = {
-            "dataset_digest": file.manifest.digest, "settings": self._of_settings,
-            "ids": [[*before], [*after], pad_id * (settings.padded_to != "none")],
-        }
+        around, pad_id = self._ids
+        self._made_from = self._describe(file.manifest.digest, self._of_settings, around, pad_id)
         self._storage = open_storage(directory, _RUN)
 
     def write(self, progress: Progress) -> RowsResult:
@@ -227,7 +223,7 @@ class _Run:
             return False
         found = read_manifest(self.directory)
         theirs = self._made_from_of(found)
-        if self._settings.per_file and self._is_as_wanted(theirs):
+        if self._kept is not None:
             wanted = {each.name for each in self._files}
             for each in found.shards:
                 if each.name not in wanted and final.size(each.name) is not None:
@@ -247,7 +243,7 @@ class _Run:
                     )
             return True
         own = self._of_settings
-        names = [name for name, value in theirs["settings"].items() if own.get(name) != value]
+        names = [name for name, value in found.settings.items() if own.get(name) != value]
         is_same = found.dataset_digest == self._made_from["dataset_digest"]
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
@@ -257,11 +253,8 @@ class _Run:
         )
 
     def _make(self, journal: Journal, progress: Progress, started: float) -> None:
-        settings, files = self._settings, self._files
-        done = {
-            number: self._kept[each.name]
-            for number, each in enumerate(files) if each.name in self._kept
-        }
+        settings, files, kept = self._settings, self._files, self._kept or {}
+        done = {i: kept[each.name] for i, each in enumerate(files) if each.name in kept}
         names = [each.name for each in files]
         self._check_free(names)
         total = sum(each.stop - each.first for each in files)
@@ -311,7 +304,7 @@ class _Run:
         manifest = structs.replace(manifest, beside=digests)
         self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
         gone = sorted(self._files_before() - {*names, *others, MANIFEST_FILE})
-        written = [name for name in names if name not in self._kept]
+        written = [name for name in names if name not in kept]
         entry = Committing([*written, *others], [MANIFEST_FILE], gone)
         journal.append(entry)
         self._publish(entry)
@@ -323,7 +316,8 @@ class _Run:
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
             around=around, columns=columns_of(self._settings), vocab_size=file.vocab_size,
-            pad_id=pad_id, length=None if self._settings.per_file else self._layout[1].length,
+            pad_id=pad_id,
+            length=None if self._settings.per_file else files[0].reader.shape.length,
             rows=sum(each.rows for each in shards), tokens=sum(each.tokens for each in shards),
             documents=file.n_documents, longest=max(each.reader.longest for each in files),
             text_bytes=file.manifest.n_bytes, shards=shards,
@@ -371,67 +365,58 @@ class _Run:
         settings = self._settings
         if settings.per_file:
             return [*files_of_sources(self._file, settings, *self._ids)]
-        plan, shape = self._layout
-        bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
-        names = shard_names(self._name, len(bounds) - 1, settings)
-        reader = RowReader(self._file, plan, shape)
-        return [
-            OutputFile(name, reader, first, stop)
-            for name, (first, stop) in zip(names, pairwise(bounds), strict=True)
-        ]
+        reader = RowReader(self._file, *plan_rows(self._file, settings, *self._ids))
+        n_shards = self._n_shards(reader.plan, reader.shape)
+        return divided(reader, shard_names(self._name, n_shards, settings))
 
     @cached_property
-    def _kept(self) -> dict[str, ShardFacts]:
-        """The files of `per_file` that are as they would be written, by name."""
-        kept, final = dict[str, ShardFacts](), self._storage.final
-        if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
-            return kept
-        with suppress(RowsError):  # a damaged manifest is replaced, or `_is_there` raises
-            found = read_manifest(self.directory)
-            theirs, there = self._made_from_of(found), {each.name: each for each in found.shards}
-            for each in self._files if self._is_as_wanted(theirs) else ():
-                facts = there.get(each.name)
-                if facts and digest_of_file(final, each.name) == facts.digest and (
-                    theirs == self._made_from or content_of(each) == facts.content
-                ):
-                    kept[each.name] = facts
-        return kept
+    def _kept(self) -> dict[str, ShardFacts] | None:
+        """The files of `per_file` that are as they would be written, by name.
 
-    def _made_from_of(self, manifest: RowsManifest) -> dict[str, Any]:
-        """Return what rows that exist were made from, as `RowsBegun` has it."""
-        # Earlier versions had fewer options.
-        own = options_of(RowSettings).values()
-        known = {each.name: each.default for each in own if each.changes_result}
-        before, after = manifest.around
-        pad_id = manifest.pad_id * (self._settings.padded_to != "none")
+        None: no rows are there that were made in the same way, of any dataset.
+        """
+        final, own = self._storage.final, self._made_from
+        if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
+            return None
+        try:
+            found = read_manifest(self.directory)
+        except RowsError:  # a damaged manifest is replaced, or `_is_there` raises
+            return None
+        theirs, there = self._made_from_of(found), {each.name: each for each in found.shards}
+        if theirs | {"dataset_digest": own["dataset_digest"]} != own:
+            return None
         return {
-            "dataset_digest": manifest.dataset_digest, "settings": known | manifest.settings,
-            "ids": [[*before], [*after], pad_id],
+            each.name: facts for each in self._files
+            if (facts := there.get(each.name))
+            and digest_of_file(final, each.name) == facts.digest
+            and (theirs == own or content_of(each) == facts.content)
         }
 
-    def _is_as_wanted(self, made_from: dict[str, Any]) -> bool:
-        """Return True if rows have the settings and special ids of these, of any dataset."""
-        return made_from | {"dataset_digest": self._made_from["dataset_digest"]} == self._made_from
+    def _made_from_of(self, found: RowsManifest) -> dict[str, Any]:
+        """Return what rows that exist were made from."""
+        return self._describe(found.dataset_digest, found.settings, found.around, found.pad_id)
+
+    def _describe(
+        self, digest: str, settings: dict[str, Any], around: tuple[Ids, Ids], pad_id: int
+    ) -> dict[str, Any]:
+        """Return what rows are made from, as `RowsBegun` has it; without padding of any id."""
+        pad_id *= self._settings.padded_to != "none"
+        ids = [*map(list, around), pad_id]
+        return {"dataset_digest": digest, "settings": settings, "ids": ids}
 
     def _report_plan(self) -> None:
         """Log what is left out, and padding that was not asked for."""
-        settings = self._settings
-        if n_short := sum(each.reader.n_short for each in self._files if not each.first):
+        settings, log = self._settings, partial(logger.info, "%s: %s", self.directory)
+        if n_short := sum(each.reader.plan.n_short for each in self._files if not each.first):
             length = settings.max_length or settings.seq_length
-            text = f"{n_short:,} rows of fewer than {length:,} tokens are left out (--drop-short)"
-            logger.info("%s: %s", self.directory, text)
+            log(f"{n_short:,} rows of fewer than {length:,} tokens are left out (--drop-short)")
         if settings.padded_to != settings.padding:
             to = "the longest" if settings.padded_to == "longest" else "seq_length"
             text = f"{settings.format} has rows of one length, so they are padded to {to}"
-            logger.info("%s: %s; --drop-short leaves out shorter ones", self.directory, text)
+            log(f"{text}; --drop-short leaves out shorter ones")
         if settings.format == "pickle" and self._file.has_mask:
             text = "pickle has ids alone, so which tokens are trained on is lost"
             logger.warning("%s: %s; choose another --format", self.directory, text)
-
-    @cached_property
-    def _layout(self) -> tuple[RowPlan, Shape]:
-        file, settings = self._file, self._settings
-        return plan_rows(file, settings, *self._ids)
 
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
         wanted, largest = self._settings.num_shards, self._settings.max_shard_size
@@ -526,7 +511,7 @@ def write_shard(
     codec = FORMATS[settings.format].codec()
     content, n_tokens, n_seen, n_reported = ContentDigest(), 0, 0, 0
     n_rows = stop - first
-    n_passes = len(reader.columns) if settings.format == "npz" else 1  # over all rows
+    n_passes = len(reader.shape.columns) if settings.format == "npz" else 1  # over all rows
     # New memory for each batch would take a tenth more time, and so would a thread that is a batch
     # ahead: more memory is in use, and leaves the caches.
     space = reader.space()
@@ -546,7 +531,7 @@ def write_shard(
 
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
-        codec.write_shard(file, reader.columns, compression_of(settings), n_rows, batches)
+        codec.write_shard(file, reader.shape.columns, compression_of(settings), n_rows, batches)
     return ShardFacts(
         name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )

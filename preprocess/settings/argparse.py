@@ -49,7 +49,7 @@ def _argument_options(option: Option) -> dict[str, Any]:
 
 
 def for_argparse(
-    arguments: list[str], options: Sequence[Option], ignored: list[str] | None = None
+    arguments: list[str], options: Sequence[Option], ignored: list[str]
 ) -> list[str]:
     """Rewrite arguments that argparse would misinterpret, and options of other programs.
 
@@ -60,9 +60,9 @@ def for_argparse(
     >>> from preprocess.settings.options import options_of
     >>> from preprocess.settings.schema import CountSettings
     >>> options = [*options_of(CountSettings).values()]
-    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options)
+    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options, [])
     ['--unit-size=1_0', 'a_b', '--separator=--', './-c']
-    >>> for_argparse(["--input", "a", "--batch_size", "500"], options)
+    >>> for_argparse(["--input", "a", "--batch_size", "500"], options, [])
     ['a']
     """
     by_name = {name: each for each in options if not each.positional for name in each.names}
@@ -76,15 +76,13 @@ def for_argparse(
         name = name.replace("_", "-")
         option, other = by_name.get(name), OTHER_SPELLINGS.get(name, "")
         if option is None and other.startswith("ignored: "):
-            if ignored is not None:
-                ignored.append(f"{name} is {other}")
+            ignored.append(f"{name} is {other}")
             _ = equals or next(left, None)
             continue
-        if option is None and (found := next(filter(own.get, other.split()), None)):
-            if own[found].positional:
+        if option is None and (option := next(filter(None, map(own.get, other.split())), None)):
+            if option.positional:
                 spelled.append(_as_path(value if equals else next(left, "")))
                 continue
-            option = own[found]
             name = option.names[0]
         if option is None:
             before = by_name.get(spelled[-1]) if spelled else None

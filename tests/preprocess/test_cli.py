@@ -171,8 +171,8 @@ def test_options_of_other_programs(
     assert run([*cut, "--cut-documents", "--val-fraction", "0"]) == 0
     assert json.loads((tmp_path / "cut" / "train.json").read_text())["n_bytes"] <= 20
     for more, message in [
-        (["--seq_length", "1536"], "--seq_length; it is an option of rows: see tokenmill rows "),
-        (["--max-length", "8", "--stride", "4"], "; it is an option of rows: see tokenmill rows "),
+        (["--seq_length", "1536"], "--seq_length; it is an option of tokenmill rows; see"),
+        (["--max-length", "8", "--stride", "4"], "; it is an option of tokenmill rows; see"),
         (["--learning_rate", "1"], "; it trains a model; examples/train_gpt.py has it; see token"),
         (["--use_params", "x"], "; it trains a model; examples/train_gpt.py has it, as --config"),
         (["--vocab-sise", "9"], "; did you mean --vocab-size?"),
@@ -221,12 +221,12 @@ def test_only_options_are_spelled_anew() -> None:
     parameters = KNOWN["train"].options()
     given = ["a_b", "--special_token", "--e_f g", "--separator", "--", "--overwrite", "--c_d", "-"]
     spelled = ["a_b", "--special-token=--e_f g", "--separator=--", "--overwrite", "--c_d", "-"]
-    assert for_argparse(given, parameters) == spelled
-    assert for_argparse(["--out"], parameters) == ["--out"]
-    assert for_argparse(["--", "--g_h", "--", "i"], parameters) == ["./--g_h", "./--", "i"]
+    assert for_argparse(given, parameters, []) == spelled
+    assert for_argparse(["--out"], parameters, []) == ["--out"]
+    assert for_argparse(["--", "--g_h", "--", "i"], parameters, []) == ["./--g_h", "./--", "i"]
     parameters = KNOWN["build"].options()
     given = ["--train_file", "-x", "--val", "--out", "--y", "--", "z"]
-    assert for_argparse(given, parameters) == [
+    assert for_argparse(given, parameters, []) == [
         "--train",
         "./-x",
         "--val",
