@@ -10,10 +10,12 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from msgspec import structs
 
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
 _CONFIG_FILE = "config.json"  # of a corpus
 
 Settings = TypeVar("Settings", bound=ReadSettings)
+_Given = ParamSpec("_Given")
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,20 @@ class BuildResult:
     rows: Mapping[str, list[RowsResult]] = field(default_factory=dict)
 
 
+def _takes_config(build: Callable[_Given, BuildResult]) -> Callable[_Given, BuildResult]:
+    """Let `build` take a configuration, with the options that are given: defaults are not."""
+
+    @wraps(build)
+    def call(*arguments: _Given.args, **options: _Given.kwargs) -> BuildResult:
+        given = signature(build).bind(*arguments, **options).arguments
+        if given.get("config") is None:
+            return build(*arguments, **options)
+        return _build_corpus(given)
+
+    return call
+
+
+@_takes_config
 def build(
     config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
     val: StrPath | Iterable[StrPath] = (),
@@ -117,7 +134,8 @@ def build(
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
-    Options: docs/options.md or `tokenmill build --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill build --help`; `progress=None` shows no progress. With a
+    configuration, options that are given win over its own, whatever their value, unless it is None.
 
     Raises:
         SettingsError: An option has a value that cannot work.
@@ -126,8 +144,6 @@ def build(
         TokenmillError: Any other expected error.
     """
     options = {**locals()}
-    if config is not None:
-        return _build_corpus(options)
     settings, progress = _begin(options, BuildSettings)
     return _build(settings, options, progress)
 
@@ -160,7 +176,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     from preprocess.settings.yaml_file import read_corpus
 
     config = read_corpus(options)
-    progress: Progress = options["progress"] or Progress()
+    progress: Progress = options.get("progress") or Progress()
     progress.begin(config.max_minutes)
     place = open_storage(config.output_path).final
     _check_corpus(config, place)  # before hours of work

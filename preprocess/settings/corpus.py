@@ -311,6 +311,8 @@ class PipelineConfig:
         ]
         if wrong:
             raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
+        if read.get("executor", "ray") != "ray":
+            read = {"ray_address": None, "ray_resources": ()} | read
         self.max_minutes = read.get("max_minutes", self.max_minutes)
         self.given = {name: each | read for name, each in self.given.items()}
         self.builds = {name: replace(each, **read) for name, each in self.builds.items()}
