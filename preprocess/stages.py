@@ -9,12 +9,14 @@ from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
 from preprocess.run.finished import find_manifests
 from preprocess.settings.corpus import PipelineConfig
 from preprocess.settings.options import SettingsError, StrPath
+from preprocess.storage import LocalStorage
 
 _TOKENS = "tokens"  # directory of the dataset
 
@@ -106,17 +108,18 @@ def _remove_dataset(
 
     The tokenizer stays if it is the one that was given, or if another dataset needs it.
     """
+    own = [manifest_name(name) for name in manifests]
+    others = {path.name for path in find_manifests(directory)} - {*own}
+    gone = [*own]
     for name, manifest in manifests.items():
-        for file in manifest.files(name):
-            (directory / file.name).unlink(missing_ok=True)
-        for plan in directory.iterdir():
-            if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
-                plan.unlink()
-        (directory / f"{name}.json").unlink(missing_ok=True)
+        plan = rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan"
+        gone += [file.name for file in manifest.files(name)]
+        gone += [each for each in sorted(os.listdir(directory)) if re.fullmatch(plan, each)]
     inside = {directory.resolve(), directory.resolve() / "tokenizer.json"}
-    if not find_manifests(directory) and not (tokenizer and tokenizer.resolve() in inside):
-        for name in ("stats.json", "tokenizer.json", "tokenizer_config.json"):
-            (directory / name).unlink(missing_ok=True)
+    if not others and not (tokenizer and tokenizer.resolve() in inside):
+        gone += ["stats.json", "tokenizer.json", "tokenizer_config.json"]
+    with LocalStorage(directory, "removal") as storage:
+        storage.remove_finished(gone)
     if not any(directory.iterdir()):
         directory.rmdir()
 

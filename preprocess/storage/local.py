@@ -3,6 +3,7 @@
     DIRECTORY/.tokenmill.lock    names the writer; a lock of the system, released with its process
     DIRECTORY/.NAME.partial/    work files of the run NAME
     DIRECTORY/.NAME.lock        instead of the first, of a run that others write beside
+    DIRECTORY/.tokenmill.removal    names of files that are being removed
 
 A failed write raises an `OutputError` that names the file; earlier writes are kept.
 """
@@ -32,6 +33,7 @@ from preprocess.storage.base import (
 )
 
 LOCK_FILE = ".tokenmill.lock"
+_REMOVAL_FILE = ".tokenmill.removal"
 _PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -185,6 +187,7 @@ class LocalStorage(LocalFiles):
         with writing(self._location):
             self._location.mkdir(parents=True, exist_ok=True)
             self._lock = _acquire_lock(self._location / self._lock_file)
+        self._complete_removal()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -195,6 +198,26 @@ class LocalStorage(LocalFiles):
             finally:
                 os.close(self._lock)
                 self._lock = None
+
+    def remove_finished(self, names: Sequence[str]) -> None:
+        """Remove files under their final names, in this order: manifests first.
+
+        Whoever locks the directory next completes a removal that was interrupted.
+        """
+        listed = self._location / _REMOVAL_FILE
+        with writing(listed, OUTPUTS_KEPT):
+            data, temporary = json.dumps([*names]).encode(), listed.with_suffix(".new")
+            write_atomically(listed, data, temporary=temporary)
+        self._complete_removal()
+
+    def _complete_removal(self) -> None:
+        listed = self._location / _REMOVAL_FILE
+        if listed.exists():
+            with writing(self._location, OUTPUTS_KEPT):
+                for name in json.loads(listed.read_bytes()):
+                    _remove(self._location / name)
+                sync_directory(self._location)
+                _remove(listed)
 
     def check_writable(self) -> None:
         place = self._location
