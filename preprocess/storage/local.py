@@ -127,12 +127,16 @@ class LocalFiles:
         return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def size(self, name: str) -> int | None:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        try:
             return os.stat(self.directory / name).st_size
-        return None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None  # also a link that leads nowhere
+            raise
 
     def sizes(self) -> dict[str, int]:
-        return {name: os.stat(self.directory / name).st_size for name in self.names()}
+        sizes = {name: self.size(name) for name in self.names()}
+        return {name: size for name, size in sizes.items() if size is not None}
 
     def get(self, name: str) -> bytes | None:
         path = self.directory / name
@@ -302,7 +306,7 @@ class LocalStorage(LocalFiles):
 
     def space(self) -> tuple[int, int]:
         state = os.statvfs(self._location)
-        used = sum(os.stat(self.directory / name).st_size for name in self.names())
+        used = sum(self.sizes().values())
         return state.f_bavail * state.f_frsize, used
 
     def _make(self) -> None:
