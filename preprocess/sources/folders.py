@@ -1,4 +1,7 @@
-"""Files of directories; `.gitignore` is respected, and what is beside data is skipped."""
+"""Files of directories; `.gitignore` is respected, and what is beside data is skipped.
+
+What tokenmill writes is skipped, too: outputs may lie beside the text.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 from bpe.errors import CorpusError
 from bpe.text_file import InputFile, new_array
 from preprocess.sources.base import import_library, open_file
+from preprocess.sources.own_files import own_files_in
 
 _BEGIN_BYTES = 8192  # of a file, read to tell text from other content
 # Files that Hugging Face `datasets` writes beside its Arrow files, in directories with these.
@@ -52,12 +56,14 @@ def _files_below(
             f"{directory}: cannot be listed: {error.strerror}; make it readable or leave it out"
         ) from error
     names = {entry.name for entry in entries}
+    own = own_files_in(directory)
     if ".gitignore" in names:
         ignored = (*ignored, (directory, _read_gitignore(directory / ".gitignore")))
     for entry in entries:
         is_directory = entry.is_dir()
         if (
             entry.name.startswith(".")
+            or entry.name in own
             or is_beside_data(entry.name, names)
             or _is_ignored(entry, is_directory, ignored)
         ):

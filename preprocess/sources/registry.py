@@ -11,6 +11,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from preprocess.sources.compressed import (
     codec_of_content,
 )
 from preprocess.sources.folders import files_below, is_binary
+from preprocess.sources.own_files import own_files_in
 from preprocess.sources.remote import RemoteFile, open_url
 from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text import TextSource
@@ -106,14 +108,17 @@ def find_sources(
     are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
     does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
     matches are sorted. `@name` is a file with a path in each line, `-` standard input. URLs are as
-    `urls.files_at` says.
+    `urls.files_at` says. Files that tokenmill has written are left out, unless there are no others.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
             directory has no files; nothing matches a pattern.
     """
     sources: list[Source] = []
-    for path in _expand(paths):
+    own = cache(own_files_in)
+    expanded = [*_expand(paths)]
+    text = [x for x in expanded if not (isinstance(x, Path) and x.name in own(x.parent))]
+    for path in text or expanded:  # if outputs alone are named, it is said what they are
         if path is None:
             sources.append(StandardInput(reading, open_source))
             continue
@@ -130,8 +135,8 @@ def find_sources(
         if not files:
             raise CorpusError(
                 f"{path}: no text files in this directory or below it (names that begin with a"
-                " dot, binary files and what .gitignore excludes are skipped); give another"
-                " directory"
+                " dot, binary files, outputs of tokenmill and what .gitignore excludes are"
+                " skipped); give another directory"
             )
         sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
     return sources

@@ -33,8 +33,8 @@ from preprocess.storage.base import (
 )
 
 LOCK_FILE = ".tokenmill.lock"
-_REMOVAL_FILE = ".tokenmill.removal"
-_PARTIAL = ".partial"
+REMOVAL_FILE = ".tokenmill.removal"
+PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -179,7 +179,7 @@ class LocalStorage(LocalFiles):
         self._location = Path(location)
         self._run = run
         self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
-        super().__init__(self._location / f".{run}{_PARTIAL}")
+        super().__init__(self._location / f".{run}{PARTIAL}")
         self.final: Files = LocalFiles(self._location)
         self._lock: int | None = None
 
@@ -208,14 +208,14 @@ class LocalStorage(LocalFiles):
 
         Whoever locks the directory next completes a removal that was interrupted.
         """
-        listed = self._location / _REMOVAL_FILE
+        listed = self._location / REMOVAL_FILE
         with writing(listed, OUTPUTS_KEPT):
             data, temporary = json.dumps([*names]).encode(), listed.with_suffix(".new")
             write_atomically(listed, data, temporary=temporary)
         self._complete_removal()
 
     def _complete_removal(self) -> None:
-        listed = self._location / _REMOVAL_FILE
+        listed = self._location / REMOVAL_FILE
         if listed.exists():
             with writing(self._location, OUTPUTS_KEPT):
                 for name in json.loads(listed.read_bytes()):
@@ -241,9 +241,9 @@ class LocalStorage(LocalFiles):
 
     def runs(self) -> list[str]:
         return [
-            name[1 : -len(_PARTIAL)]
+            name[1 : -len(PARTIAL)]
             for name in self.final.names()
-            if name[0] == "." and name.endswith(_PARTIAL) and self.final.path(name).is_dir()
+            if name[0] == "." and name.endswith(PARTIAL) and self.final.path(name).is_dir()
         ]
 
     def stream(self, name: str, n_bytes: int = 0) -> LocalStream:

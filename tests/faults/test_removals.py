@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +21,6 @@ from preprocess.rows.write import write_rows
 TEXTS = [f"Document {i} of many, " * (1 + i % 7) for i in range(9)]
 
 
-def each_cut(work: Callable[[], Any]) -> Iterator[int]:
-    """Yield each time that `work` ended before its n-th change of a name, until it does all."""
-    for at in count(1):
-        calls: list[str] = []
-
-        def dies(real: Any, at: int = at, calls: list[str] = calls) -> Any:
-            def call(*arguments: Any, **more: Any) -> Any:
-                calls.append(real.__name__)
-                if len(calls) >= at:
-                    raise faults.CutOff
-                return real(*arguments, **more)
-
-            return call
-
-        with pytest.MonkeyPatch.context() as patched:
-            for name in ("unlink", "remove", "replace", "rename", "rmdir"):
-                patched.setattr(os, name, dies(getattr(os, name)))
-            with suppress(faults.CutOff):
-                work()
-        if len(calls) < at:
-            return
-        yield at
-
-
 def options_of(tmp_path: Path) -> dict[str, Any]:
     text, tokenizer = tmp_path / "text.jsonl", tmp_path / "tokenizer.json"
     text.write_text("".join(json.dumps({"text": each}) + "\n" for each in TEXTS))
@@ -64,7 +36,7 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
     tokenize_and_save(**options)
     plan = tokens / f"train.greedy-32-{'0' * 16}.plan"
     n_cuts = 0
-    for _ in each_cut(lambda: tokenize_and_save(**options, keep_tokens=False)):
+    for _ in faults.each_cut(lambda: tokenize_and_save(**options, keep_tokens=False)):
         n_cuts += 1
         if (tokens / "train.json").exists():
             open_tokens(tokens / "train.bin")  # complete
@@ -95,7 +67,7 @@ def test_repaired_rows_keep_a_manifest(tmp_path: Path) -> None:
         path.write_bytes(b"{}")
 
     damage()
-    for _ in each_cut(lambda: verify(rows, repair=True)):
+    for _ in faults.each_cut(lambda: verify(rows, repair=True)):
         verify(rows, repair=True)
         assert all(each.sound for each in verify(rows))
         assert rows_in(rows) == sound
@@ -116,7 +88,7 @@ def test_what_is_replaced_is_never_half_described(tmp_path: Path, kind: str) -> 
                           overwrite=overwrite)
 
     write(2)
-    for at in each_cut(lambda: write(1)):
+    for at in faults.each_cut(lambda: write(1)):
         write(1)
         write(1, overwrite=False)  # up to date
         assert at
