@@ -250,7 +250,8 @@ class PipelineConfig:
         parts = [section(("datasets", i), each, DatasetConfig) for i, each in enumerate(given)]
         if wrong:
             raise SettingsError("; ".join(wrong))
-        self.output_path = local_path(str(values.get("output_path") or "data"))
+        given_path = values.get("output_path")
+        self.output_path = local_path("data" if given_path is None else str(given_path))
         self.max_minutes: float | None = stage.get("max_minutes")
         given_tokenizer = vocabulary.pop("name_or_path", None)
         self.builds: dict[str, BuildSettings] = {}

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
+from bpe.files.locations import BUCKETS, EMPTY, LOCAL, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 REQUIRED = MISSING
@@ -117,6 +117,8 @@ def _read_input(value: Any) -> str:
     location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
+    if not location:
+        raise ValueError(EMPTY)
     return location
 
 

@@ -176,7 +176,7 @@ class ChatSettings(Settings):
     chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = option(
         "auto", "Conversations in records: found by their fields, off, or fields of this kind."
     )
-    chat_template: str | None = option(
+    chat_template: Token | None = option(
         None, "File with a Jinja template that makes text of conversations, or chatml.",
         default_text="the tokenizer's",
     )
