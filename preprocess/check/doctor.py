@@ -21,7 +21,7 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from bpe.parallel import available_workers
-from preprocess.report.progress import system_values
+from preprocess.report.progress import amount, system_values
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
@@ -92,14 +92,14 @@ def _processor() -> str:
 
 def _memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    said = f"{total / 1e9:,.1f} GB"
+    said = amount(total)
     if (limit := _memory_limit()) is not None and limit < total:
         total = limit
-        said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
+        said += f", {amount(limit)} of them for this group of processes (cgroup)"
     # Available without swapping, file cache included.
     if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
         free = int(available.split()[0]) * 1024
-        said += f", {free / 1e9:,.1f} GB available on the machine now"
+        said += f", {amount(free)} available on the machine now"
         total = min(total, free)
     if total < _LEAST_MEMORY:
         raise NotFitError(
@@ -153,7 +153,7 @@ def _accelerator() -> str:
         ) from error
     if done != 1000:
         raise NotFitError(f"{name} computes {done} as the sum of 1000 ones; use another one")
-    memory = f"{total / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB of it free"
+    memory = f"{amount(total)} of memory, {amount(free)} of it free"
     return f"{torch.cuda.device_count()} x {name}, {memory}"
 
 
@@ -208,7 +208,7 @@ def _disk(path: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
         rate = _WRITTEN_BYTES / 1e6 / (time.perf_counter() - began)
-    text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
+    text = f"{amount(free)} free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:
         raise OutputError(f"{text}; make space or choose another directory")
     if (largest := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from math import isinf
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -38,7 +40,6 @@ from preprocess.sources.fields import PRESETS, join_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 _TEXT, _TEXT_OR_NULL = (b'"',), (b'"', b"n")  # first bytes of values
 
@@ -266,14 +267,6 @@ class JsonUnit(FileUnit):
         return self.separator.join(valid), len(given) - len(valid), 0
 
 
-def check_is_utf8(file: InputFile) -> None:
-    """Raise CorpusError if a file is UTF-16."""
-    if file.read(0, file.clip(2), new_array).tobytes() in _UTF_16:
-        raise CorpusError(
-            f"{file.path}: is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
-        )
-
-
 def choose_json_fields(
     file: InputFile, record: bytes, reading: ReadOptions
 ) -> tuple[ReadOptions, tuple[str, ...]] | None:
@@ -360,6 +353,9 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
             value = value[key]
         if not isinstance(value, str):
             return f"field {field!r} is {_KINDS[type(value)]}, expected text; correct or remove it"
+    for number in re.findall(rb"-?\d[\d.]*[eE]\+?\d+", record):
+        if isinf(float(number)):
+            return f"has the number {number.decode()}, which no float can be; correct or remove it"
     return "has the escape of a lone surrogate, which is no character; correct or remove it"
 
 
