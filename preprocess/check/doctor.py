@@ -25,7 +25,7 @@ from preprocess.report.progress import amount, system_values
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
-from preprocess.storage import OutputError, open_storage, writing
+from preprocess.storage import LocalStorage, OutputError, open_storage, writing
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -163,20 +163,27 @@ def _directory(path: Path) -> str:
     if path.is_dir():
         with storage:
             pass  # takes the lock, or raises an error that names its owner
-    _write_as_a_build_does(_existing(path))
+    has_locks = _write_as_a_build_does(_existing(path))
     work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
     more = f"; unfinished: {', '.join(work)}" if work else ""
+    if not has_locks:
+        more += "; its file system has no locks, so a lock file that is renewed is used instead"
     return f"{path} can be written{'' if path.exists() else ' (it does not exist yet)'}{more}"
 
 
-def _write_as_a_build_does(place: Path) -> None:
-    """Lock, append, sync, rename and map files as a build, or raise OutputError."""
+def _write_as_a_build_does(place: Path) -> bool:
+    """Lock, append, sync, rename and map files as a build, or raise OutputError.
+
+    Returns:
+        True if the lock is one of the system.
+    """
     content = bytes(range(256))
     with (
         writing(place),
         tempfile.TemporaryDirectory(prefix=".tokenmill-doctor-", dir=place) as trial,
-        open_storage(trial, "doctor") as storage,
+        LocalStorage(trial, "doctor") as storage,
     ):
+        has_locks = storage.has_system_lock
         stream = storage.stream("trial.bin")
         stream.append(memoryview(content))
         stream.sync()
@@ -190,6 +197,7 @@ def _write_as_a_build_does(place: Path) -> None:
             f"{place}: a mapped file has other content than was written; choose a directory on"
             " another disk"
         )
+    return has_locks
 
 
 def _existing(path: Path) -> Path:

@@ -56,7 +56,35 @@ class ObjectInfo(Struct, frozen=True):
     version: str  # changes with the content; "": the server has none
 
 
-class ObjectStore(Protocol):
+class Versions(Protocol):
+    """What an `ObjectLock` needs of a store: objects with versions, by key."""
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """Return what is known about an object, None if it does not exist."""
+
+    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
+        """Read bytes [start, stop) of an object that has them all.
+
+        Raises:
+            ChangedError: The object does not exist, or has another version than `version`.
+        """
+
+    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
+        """Write a whole object, and return its version.
+
+        Args:
+            key: Key of the object.
+            data: C-contiguous bytes, which are not copied.
+            version: Version that the object must have until then, "" if it must not exist. None is
+                returned, and nothing is written, if it is another. A request whose answer was lost
+                is repeated, so the other version may be that of `data`.
+        """
+
+    def remove(self, key: str) -> None:
+        """Remove an object if it exists."""
+
+
+class ObjectStore(Versions, Protocol):
     """Objects below one root, such as a bucket, by key.
 
     Attributes:
@@ -70,35 +98,11 @@ class ObjectStore(Protocol):
     def pinned(self, key: str) -> str:
         """Return a key of the same object as it is now, if there is one, else the key."""
 
-    def info(self, key: str) -> ObjectInfo | None:
-        """Return what is known about an object, None if it does not exist."""
-
-    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
-        """Read bytes [start, stop) of an object that has them all.
-
-        Raises:
-            ChangedError: The object does not exist, or has another version than `version`.
-        """
-
     def get(self, key: str) -> bytes | None:
         """Return a whole object, None if it does not exist."""
 
-    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
-        """Write a whole object, and return its version.
-
-        Args:
-            key: Key of the object.
-            data: C-contiguous bytes, which are not copied.
-            version: Version that the object must have until then, "" if it must not exist. None is
-                returned, and nothing is written, if it is another. A request whose answer was lost
-                is repeated, so the other version may be that of `data`.
-        """
-
     def copy(self, source: str, target: str) -> None:
         """Copy an object on the server, replacing `target`."""
-
-    def remove(self, key: str) -> None:
-        """Remove an object if it exists."""
 
     def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
         """Yield (key, info) of all objects whose keys begin with `prefix`, a directory, sorted."""
