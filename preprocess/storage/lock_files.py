@@ -51,24 +51,27 @@ class LockFiles:
                 write_all(descriptor, memoryview(data))
             finally:
                 os.close(descriptor)
-            expected = [before, before + 1] if before else [1]
-            if self._versions(key) != expected:
-                os.unlink(path)
+            found = self._versions(key)
+            is_held = found[-2:] == [before, before + 1] if before else found == [1]
+            if not is_held:
+                Path(path).unlink(missing_ok=True)
                 return None
-            if before:
-                os.unlink(f"{key}.{before}")
+            Path(f"{key}.{before}").unlink(missing_ok=True)
         return str(before + 1)
 
     def remove(self, key: str) -> None:
-        """Remove all versions."""
+        """Remove all versions, the last one last."""
         with _remote_errors(key):
             for version in self._versions(key):
                 Path(f"{key}.{version}").unlink(missing_ok=True)
 
     def _versions(self, key: str) -> list[int]:
         directory, name = os.path.split(key)
-        found = (re.fullmatch(rf"{re.escape(name)}\.(\d+)", x) for x in os.listdir(directory))
-        return sorted(int(match[1]) for match in found if match)
+        pattern, before, found = rf"{re.escape(name)}\.(\d+)", [-1], [-2]
+        while found != before:  # a list may lack both a file and the one that replaces it meanwhile
+            matches = (re.fullmatch(pattern, each) for each in os.listdir(directory))
+            before, found = found, sorted(int(match[1]) for match in matches if match)
+        return found
 
 
 @contextmanager
