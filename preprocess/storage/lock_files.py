@@ -1,13 +1,15 @@
 """Lock files, for file systems without locks of the system: what an `ObjectLock` replaces.
 
 Version N of a lock is the file LOCK.N. It is made by an exclusive open, so one process alone makes
-it; and it holds only if it is the last, and if version N - 1 was there until then.
+it; and it holds only if it is the last, and if version N - 1 was there until then, or none for the
+first, whose number is the time: numbers are not used again.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,7 +41,8 @@ class LockFiles:
     def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
         """Replace a version ("": none), and return the new one; None if it is another."""
         before = int(version or 0)
-        path = f"{key}.{before + 1}"
+        number = before + 1 if before else time.time_ns()
+        path = f"{key}.{number}"
         with _remote_errors(path):
             if not before and self._versions(key):
                 return None
@@ -52,12 +55,11 @@ class LockFiles:
             finally:
                 os.close(descriptor)
             found = self._versions(key)
-            is_held = found[-2:] == [before, before + 1] if before else found == [1]
-            if not is_held:
+            if found[-2:] != ([before, number] if before else [number]):
                 Path(path).unlink(missing_ok=True)
                 return None
             Path(f"{key}.{before}").unlink(missing_ok=True)
-        return str(before + 1)
+        return str(number)
 
     def remove(self, key: str) -> None:
         """Remove all versions, the last one last."""
