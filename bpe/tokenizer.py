@@ -226,16 +226,17 @@ class Tokenizer:
         """Return a `tiktoken.Encoding` with the same ids.
 
         Raises:
-            VocabularyError: No ranks give the same ids.
+            VocabularyError: No ranks give the same ids, or special tokens begin alike.
             PatternError: No equivalent regex for tiktoken is known.
         """
         import tiktoken
 
         self._check_no_normalizer("tiktoken")
-        return tiktoken.Encoding(
+        encoding = tiktoken.Encoding(
             name, pat_str=to_tiktoken(self.pattern), mergeable_ranks=self.vocabulary.ranks(),
             special_tokens=self.special_tokens,
         )
+        return convert.check_longest_special(encoding)
 
     def to_huggingface(self) -> tokenizers.Tokenizer:
         """Return a `tokenizers.Tokenizer` with the same ids.
@@ -304,7 +305,7 @@ class Tokenizer:
     @property
     def normal_forms(self) -> tuple[str, ...]:
         """Unicode normal forms applied to text before it is split."""
-        return self._parts.normal_forms
+        return self.vocabulary.normal_forms
 
     @property
     def tie_break(self) -> str | None:

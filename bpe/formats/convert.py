@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from bpe.errors import (
     VocabularyError,
     listed,
 )
-from bpe.files.json_file import config_path, read_json
+from bpe.files.json_file import config_path, parse_json, read_json
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
@@ -95,6 +94,7 @@ def from_tiktoken(
             )
     else:
         # The README of tiktoken uses these attributes to extend an encoding.
+        check_longest_special(source)
         ranks = source._mergeable_ranks
         pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
         special_tokens = source._special_tokens if special_tokens is None else special_tokens
@@ -106,6 +106,21 @@ def from_tiktoken(
             raise
         raise TokenizerFileError(f"{os.fspath(source)}: {error}") from error
     return check_parts(vocabulary, pattern, None, eos_token)
+
+
+def check_longest_special(encoding: tiktoken.Encoding) -> tiktoken.Encoding:
+    """Return an encoding; raise VocabularyError if it takes a special token for a shorter one.
+
+    Of special tokens that begin alike, tiktoken takes the first in the order of a hash table.
+    """
+    for text, token_id in encoding._special_tokens.items():
+        if (found := encoding.encode(text, allowed_special="all")) != [token_id]:
+            raise VocabularyError(
+                f"the special token {text!r} has the id {token_id}, and tiktoken gives {found} for"
+                " it, as it finds one that it begins with: expected special tokens of which none"
+                " begins with another; use it through tokenizer.json instead"
+            )
+    return encoding
 
 
 def from_huggingface(source: Any) -> TokenizerParts:
@@ -126,8 +141,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
             document, config = read_json(path), read_json(config_path(path))
         # Set by the last call of the tokenizer, not settings.
         document |= {"padding": None, "truncation": None}
-        parts = hf_read.parse_tokenizer_json(json.dumps(document), name)
-        return hf_read.with_config(parts, config, name, name)
+        return hf_read.parse_tokenizer(document, config, name, name)
     try:
         text = source.to_str()
     except AttributeError:
@@ -135,7 +149,7 @@ def from_huggingface(source: Any) -> TokenizerParts:
             f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
             " directory or a name on the hub"
         ) from None
-    return hf_read.parse_tokenizer_json(text, name)
+    return hf_read.parse_tokenizer_json(parse_json(text, name), name)
 
 
 def _special_ids(

@@ -271,6 +271,8 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
     has_ends = docs.file.count and not docs.damaged and not docs.wrong_size
     ends = np.memmap(docs.path, docs.file.dtype, "r") if has_ends else None
     findings += [_check_blocks(scan, manifest, ends) for scan in scans]
+    # Chat templates may end turns with it, too.
+    ends_turns = any(scan.file.column.of_spans for scan in scans)
     for scan in scans:
         column, wrong = scan.file.column, ""
         if (limit := column.limit_for(manifest.vocab_size)) is None:
@@ -279,7 +281,9 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
         if scan.first_wrong is not None:
             place, value = scan.first_wrong
             wrong = f"{column.noun} of {column.per} {place:,} is {value}, and {rule}"
-        elif column == IDS and scan.n_ends != docs.file.count:
+        elif column == IDS and scan.n_ends != docs.file.count and not (
+            ends_turns and scan.n_ends > docs.file.count
+        ):
             found = f"{scan.n_ends:,} end-of-text ids ({manifest.end_of_text_id})"
             wrong = f"{found} for {docs.file.count:,} documents, expected one for each"
         findings.append(Finding(scan.path, not wrong, wrong or rule))

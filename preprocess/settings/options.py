@@ -9,12 +9,14 @@ tests compare it with signatures.
 from __future__ import annotations
 
 import inspect
+import json
 import operator
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from datetime import date
 from numbers import Real
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
@@ -164,6 +166,24 @@ def _read_prefix(value: Any) -> Any:
     return value
 
 
+def _read_date(value: Any) -> str:
+    """Convert a day to its text, YYYY-MM-DD."""
+    try:
+        return date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise TypeError from None
+
+
+def _read_variables(value: Any) -> str:
+    """Convert a mapping, or the text of a JSON object, to the text of JSON, its names sorted."""
+    given = msgspec.json.decode(value) if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise TypeError
+    if taken := {"messages", "tools", "add_generation_prompt"} & given.keys():
+        raise ValueError(f"should not have {min(taken)!r}, which is set for each conversation")
+    return json.dumps(dict(sorted(given.items())), ensure_ascii=False, allow_nan=False)
+
+
 def _elements(value: Any) -> Iterable[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise TypeError
@@ -195,6 +215,10 @@ Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
 Output = Annotated[str, Kind(_read_output, "a path", StrPath, "PATH")]
 BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
+Date = Annotated[str, Kind(_read_date, "a date, YYYY-MM-DD", str, "YYYY-MM-DD")]
+TemplateVariables = Annotated[
+    str, Kind(_read_variables, "a JSON object", str | Mapping[str, Any], "JSON")
+]
 Locations = Annotated[tuple[str, ...], _PATHS]
 Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", Any, "CONFIG")]
 
@@ -250,7 +274,7 @@ class Option:
             return None
         try:
             stored = msgspec.convert(self.kind.read(value), self.type)
-        except (TypeError, msgspec.ValidationError):
+        except (TypeError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.kind.expected}{_bounds(self.type)}") from None
         if self.is_required and stored == ():
             raise ValueError("should not be empty")

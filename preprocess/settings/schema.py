@@ -21,6 +21,7 @@ from preprocess.settings.options import (
     BinFile,
     Config,
     Count,
+    Date,
     Fields,
     Index,
     Location,
@@ -31,6 +32,7 @@ from preprocess.settings.options import (
     Settings,
     SettingsError,
     Size,
+    TemplateVariables,
     Token,
     Tokens,
     option,
@@ -188,6 +190,13 @@ class ChatSettings(Settings):
     )
     train_on: Literal["assistant", "all", "last-assistant"] = option(
         "assistant", "What of a conversation the mask says to train on."
+    )
+    chat_date: Date | None = option(
+        None, "Day that a chat template writes as that of today.",
+        default_text="none, an error if a template writes it",
+    )
+    chat_template_kwargs: TemplateVariables | None = option(
+        None, "More variables of the chat template, such as {\"enable_thinking\": false}."
     )
 
 

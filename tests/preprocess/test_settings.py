@@ -222,6 +222,7 @@ OTHER = {
     **{"on_bad_record": "skip", "max_bad_records": 5, "config": "x.yaml"},
     **{"deduplicate": True, "start_character": 9, "max_characters": 9, "max_documents": 9},
     **{"chat": "off", "chat_template": "x.jinja", "train_on": "all"},
+    **{"chat_date": "2024-07-26", "chat_template_kwargs": '{"x": 1}'},
     **{"cut_documents": True, "shuffle_documents": 0, "profile": "speed"},
     **{"task_index": 1, "task_count": 3, "executor": "ray", "ray_address": "auto"},
     **{"ray_resources": ("CPU=2",)},
@@ -291,6 +292,7 @@ def test_settings_in_stats_of_before_are_read() -> None:
         "deduplicate": False, "start_character": 0, "max_characters": None, "max_documents": None,
         "cut_documents": False, "shuffle_documents": None, "profile": None, "chat": "auto",
         "chat_template": None, "train_on": "assistant", "executor": "threads",
+        "chat_date": None, "chat_template_kwargs": None,
         "ray_address": None, "ray_resources": [],
     }
     of_build = {"config": None, "task_index": None, "task_count": None}
