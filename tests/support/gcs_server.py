@@ -35,10 +35,10 @@ class _Handler(BaseHTTPRequestHandler):
             "x_goog_generation": str(generation), "x_goog_metageneration": "1",
         }
 
-    def do_HEAD(self) -> None:  # noqa: N802 (of http.server)
+    def do_HEAD(self) -> None:
         self.do_GET()
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         parts = urlsplit(self.path)
         name = unquote(parts.path)[1:]
         if "list-type" in parts.query:
@@ -69,7 +69,7 @@ class _Handler(BaseHTTPRequestHandler):
             about["Content_Length"] = str(len(content))
         return self.answer(200, content, **about)
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:
         name = unquote(urlsplit(self.path).path)[1:]
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with self.lock:
@@ -83,7 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.objects[name] = body, generation
         return self.answer(200, **self.about(body, generation))
 
-    def do_DELETE(self) -> None:  # noqa: N802
+    def do_DELETE(self) -> None:
         with self.lock:
             found = self.objects.pop(unquote(urlsplit(self.path).path)[1:], None)
         self.answer(404 if found is None else 204)
