@@ -17,7 +17,7 @@ from bpe.files.locations import is_url, shown_url
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import ReadOptions, Rejected
 from preprocess.report.progress import Progress, logger
-from preprocess.report.summary import LeftOut, Report, check_has_text
+from preprocess.report.summary import LeftOut, Report, check_has_text, listed
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
 from preprocess.run.executors import with_shards
@@ -241,8 +241,8 @@ class Plan(Struct, frozen=True, dict=True):
         repeated = [location for location, n in Counter(files).items() if n > 1]
         if repeated and not self.datasets:
             logger.warning(
-                "%s: is read more than once (%d files are), so its documents are in both train and"
-                " val, or repeated; name it once unless that is meant", repeated[0], len(repeated),
+                "%s: read more than once, so in both train and val, or repeated; give each file"
+                " once unless that is meant", listed(repeated),
             )
 
     def describe_finished(self, outputs: Outputs) -> str:

@@ -41,6 +41,7 @@ from preprocess.sources.fields import PRESETS, join_documents
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
 
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TEXT, _TEXT_OR_NULL = (b'"',), (b'"', b"n")  # first bytes of values
 
 Decoder = msgspec.json.Decoder[Any]
@@ -343,14 +344,17 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
             return f"the name {field!r} has a dot, which divides names of levels; rename the field"
         for key in field.split("."):
             if not isinstance(value, dict) or key not in value:
+                why = f"its fields are {listed(found)}"
+                if not isinstance(value, dict):
+                    why = f"for what should have {key!r} is {_KINDS[type(value)]}"
                 return (
-                    f"has no field {field!r}, its fields are {listed(found)}; choose another with"
-                    f" --content-field, or remove the {noun}"
+                    f"has no field {field!r}, {why}; choose another with --content-field, or remove"
+                    f" the {noun}"
                 )
             value = value[key]
         if not isinstance(value, str):
             return f"field {field!r} is {_KINDS[type(value)]}, expected text; correct or remove it"
-    for number in re.findall(rb"-?\d[\d.]*[eE]\+?\d+", record):
+    for number in re.findall(rb"-?\d[\d.]*[eE]\+?\d+", _STRINGS.sub(b"", record)):
         if isinf(float(number)):
             return f"has the number {number.decode()}, which no float can be; correct or remove it"
     return "has the escape of a lone surrogate, which is no character; correct or remove it"

@@ -199,7 +199,10 @@ class LocalStorage(LocalFiles):
         with writing(self._location):
             self._location.mkdir(parents=True, exist_ok=True)
             self._lock = _acquire_lock(self._location / self._lock_file)
-        self._complete_removal()
+        with ExitStack() as stack:
+            stack.push(self)
+            self._complete_removal()
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -232,7 +235,13 @@ class LocalStorage(LocalFiles):
         listed = self._location / REMOVAL_FILE
         if listed.exists():
             with writing(self._location, OUTPUTS_KEPT):
-                for name in json.loads(listed.read_bytes()):
+                try:
+                    names = [Path(x).name for x in json.loads(listed.read_bytes())]
+                except (ValueError, TypeError) as error:
+                    raise OutputError(
+                        f"{listed}: does not list the files of a removal; remove this file"
+                    ) from error
+                for name in names:
                     _remove(self._location / name)
                 sync_directory(self._location)
                 _remove(listed)

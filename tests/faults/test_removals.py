@@ -17,6 +17,7 @@ from preprocess.check.verify import verify
 from preprocess.export.write import export_tokens
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest, replace_shard
 from preprocess.rows.write import write_rows
+from preprocess.storage import OutputError
 
 TEXTS = [f"Document {i} of many, " * (1 + i % 7) for i in range(9)]
 
@@ -50,6 +51,17 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
     rows = tokenize_and_save(**options).rows["tokens"][0]
     assert len(rows_in(rows.path)) == len(TEXTS)
     assert not rows.is_new
+    # Such a list of somebody else's removes nothing outside of its directory.
+    (tmp_path / "kept").touch()
+    listed = tokens / ".tokenmill.removal"
+    for content in ('["../../kept"]', "{", "[1]"):
+        listed.write_text(content)
+        try:
+            tokenize_and_save(**options)
+        except OutputError as error:
+            assert "does not list the files of a removal; remove this file" in str(error)
+            listed.unlink()
+    assert (tmp_path / "kept").exists()
 
 
 def test_repaired_rows_keep_a_manifest(tmp_path: Path) -> None:

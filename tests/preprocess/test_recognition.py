@@ -125,7 +125,7 @@ def test_files_that_are_read_twice(tmp_path: Path, capsys: Any, how: str) -> Non
              "pattern": ["--train", str(tmp_path / "*.txt"), "--val", a],
              "twice": ["--train", str(tmp_path), a, "--val-fraction", "0"]}[how]
     assert run(["build", *given, "--out", out, "--vocab-size", "259", "--quiet"]) == 0
-    expected = f"{a}: is read more than once (1 files are), so its documents are in both train and"
+    expected = f"{a}: read more than once, so in both train and val, or repeated; give each file"
     assert expected in capsys.readouterr().err
     assert run(["build", "--train", a, "--val", str(tmp_path / "b.txt"), "--out", f"{out}2",
                 "--vocab-size", "259"]) == 0  # fmt: skip
