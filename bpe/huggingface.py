@@ -30,9 +30,15 @@ from bpe.errors import (
     TokenmillError,
     VocabularyError,
 )
-from bpe.files.json_file import config_path, dumps, parse_json, read_text
+from bpe.files.json_file import config_path, dumps, parse_json
 from bpe.files.locations import local_path
-from bpe.formats.hf_read import check_normalized, special_token, with_named_tokens
+from bpe.formats.convert import files_of
+from bpe.formats.hf_read import (
+    TokenizerFiles,
+    check_normalized,
+    special_token,
+    with_named_tokens,
+)
 from bpe.formats.hub import huggingface_hub_file
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
@@ -44,13 +50,15 @@ _FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
 
 
 def load_tokenizer(
-    name: str | os.PathLike[str], *, pattern: str | None = None, special_tokens: Iterable[str] = ()
+    name: str | os.PathLike[str] | Any, *, pattern: str | None = None,
+    special_tokens: Iterable[str] = (),
 ) -> AnyTokenizer:
     """Read a tokenizer of any kind.
 
     Args:
         name: Path of a tokenizer.json, of its directory, or of a .tiktoken file; or the name of an
-            encoding of tiktoken; or a name on Hugging Face's hub.
+            encoding of tiktoken; or a name on Hugging Face's hub; or a tokenizer: of this package,
+            a `tokenizers.Tokenizer`, a fast tokenizer of transformers, a `tiktoken.Encoding`.
         pattern: Split pattern of a .tiktoken file, which does not contain it.
         special_tokens: Special tokens of a .tiktoken file; their ids follow its largest id.
 
@@ -63,6 +71,8 @@ def load_tokenizer(
         LocationError: The name is a URL.
         PatternError: No pattern for a .tiktoken file, or a pattern for another file.
     """
+    if not isinstance(name, str | os.PathLike):
+        return _convert(name)
     path = Path(local_path(name))
     if path.suffix == ".tiktoken" and path.exists():
         return Tokenizer.from_tiktoken(path, pattern=pattern, special_tokens=special_tokens)
@@ -91,6 +101,19 @@ def load_tokenizer(
             f"{error}; nor is it an encoding of tiktoken's, which are {', '.join(encodings)}"
         ) from error
     return _load_file(path)
+
+
+def _convert(tokenizer: Any) -> AnyTokenizer:
+    """Return a tokenizer of another library as one of ours."""
+    if isinstance(tokenizer, Tokenizer | TextTokenizer):
+        return tokenizer
+    if type(tokenizer).__module__.partition(".")[0] == "tiktoken":
+        return Tokenizer.from_tiktoken(tokenizer)
+    files = files_of(tokenizer)
+    try:
+        return Tokenizer.from_files(files)
+    except TokenizerFileError as error:
+        return HuggingFaceTokenizer(files, reason=str(error))
 
 
 def _load_file(path: Path) -> AnyTokenizer:
@@ -124,7 +147,8 @@ class HuggingFaceTokenizer(TextTokenizer):
     """Any tokenizer.json, run by Hugging Face's `tokenizers`.
 
     Args:
-        path: A tokenizer.json; the tokenizer_config.json in its directory names special tokens.
+        path: A tokenizer.json; tokenizer_config.json in its directory names special tokens. Or
+            the text of both.
         reason: Reason in the warning, why the library runs it.
 
     Attributes:
@@ -138,14 +162,14 @@ class HuggingFaceTokenizer(TextTokenizer):
 
     unicode_version = ""
 
-    def __init__(self, path: str | os.PathLike[str], reason: str = "") -> None:
-        path = Path(path)
+    def __init__(
+        self, path: str | os.PathLike[str] | TokenizerFiles, reason: str = ""
+    ) -> None:
+        files = path if isinstance(path, TokenizerFiles) else TokenizerFiles.read(path)
+        path, self._text = files.path, files.text
         beside = config_path(path)
-        self._text = read_text(path)
-        self._config = '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
-        if beside.exists():
-            self._config = read_text(beside)
-        settings = parse_json(self._config, beside)
+        self.config_json = files.config or '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
+        settings = parse_json(self.config_json, beside)
         written = parse_json(self._text, path)
         top = with_named_tokens(written, settings, beside)
         if top is not written:
@@ -212,7 +236,8 @@ class HuggingFaceTokenizer(TextTokenizer):
             batch = engine.encode_batch_fast(texts, add_special_tokens=False)
             return [encoding.ids for encoding in batch]
 
-    def _json(self) -> str:
+    def to_json(self) -> str:
+        """Return the text of tokenizer.json."""
         return self._text
 
     def _decode(self, ids: list[int]) -> str:
@@ -272,7 +297,7 @@ class SpecialTextEncoder:
         if isinstance(tokenizer, Tokenizer):
             text = tokenizer.to_huggingface().to_str()
         else:
-            text = tokenizer._json()
+            text = tokenizer.to_json()
         from tokenizers import AddedToken
         from tokenizers import Tokenizer as Engine
 

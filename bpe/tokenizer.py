@@ -110,9 +110,13 @@ class Tokenizer:
             UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
             TokenizerFileError: A file is unreadable or damaged.
         """
+        return cls.from_files(hf_read.TokenizerFiles.read(path))
+
+    @classmethod
+    def from_files(cls, files: hf_read.TokenizerFiles) -> Tokenizer:
+        """Read a byte-level BPE from the text of its files; raises as `from_file`."""
         from bpe.formats import tokenizer_cache
 
-        files = hf_read.TokenizerFiles.read(path)
         kept = tokenizer_cache.find(files)
         if kept is not None:
             tokenizer = cls._of(kept[0])
@@ -190,7 +194,7 @@ class Tokenizer:
         """
         if isinstance(source, str | os.PathLike):
             return cls.from_file(huggingface_hub_file(source))
-        return cls._of(convert.from_huggingface(source))
+        return cls.from_files(convert.files_of(source))
 
     def save_tiktoken(self, path: str | os.PathLike[str]) -> None:
         """Write a .tiktoken file of ranks, which has neither special tokens nor the split pattern.
@@ -247,6 +251,15 @@ class Tokenizer:
         import tokenizers
 
         return tokenizers.Tokenizer.from_str(hf_write.tokenizer_json(self._parts))
+
+    def to_json(self) -> str:
+        """Return the text of tokenizer.json; raise VocabularyError if it cannot be written."""
+        return hf_write.tokenizer_json(self._parts)
+
+    @property
+    def config_json(self) -> str:
+        """The text of a tokenizer_config.json that was read; "" if there was none."""
+        return self._parts.config
 
     def _check_no_normalizer(self, kind: str) -> None:
         if self._encoder.normalizer is not None:
@@ -324,7 +337,7 @@ class Tokenizer:
         If that cannot be written, of the ranks, special tokens, pattern and eos_token.
         """
         try:
-            text = hf_write.tokenizer_json(self._parts)
+            text = self.to_json()
         except (VocabularyError, PatternError):
             ranks = rank_files.tiktoken_ranks(self.vocabulary.ranks())
             text = json.dumps([ranks, self.vocabulary.special_tokens, self.pattern, self.eos_token])

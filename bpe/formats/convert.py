@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from bpe.errors import (
     VocabularyError,
     listed,
 )
-from bpe.files.json_file import config_path, parse_json, read_json
+from bpe.files.json_file import config_path, parse_json, read_json, read_text
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
@@ -123,9 +124,13 @@ def check_longest_special(encoding: tiktoken.Encoding) -> tiktoken.Encoding:
     return encoding
 
 
-def from_huggingface(source: Any) -> TokenizerParts:
-    """Convert a tokenizer of `tokenizers` or `transformers`, see `Tokenizer.from_huggingface`."""
-    name = Path(type(source).__name__)
+def files_of(source: Any) -> hf_read.TokenizerFiles:
+    """Return the files of a tokenizer of `tokenizers` or `transformers`.
+
+    Without truncation and padding, which calls of the tokenizer set, and which change documents;
+    with the chat template in the configuration.
+    """
+    name, config = Path(type(source).__name__), None
     if hasattr(source, "save_pretrained"):
         # Saved, as its backend lacks some special tokens and the chat template.
         import tempfile  # slow to import, and seldom needed
@@ -138,18 +143,24 @@ def from_huggingface(source: Any) -> TokenizerParts:
                     f"{name}: expected a fast tokenizer of transformers, found one that saves"
                     " no tokenizer.json; load it with use_fast=True"
                 )
-            document, config = read_json(path), read_json(config_path(path))
-        # Set by the last call of the tokenizer, not settings.
+            text, config = read_text(path), read_json(config_path(path))
+        if template := getattr(source, "chat_template", None):
+            if isinstance(template, dict):
+                template = [{"name": x, "template": y} for x, y in template.items()]
+            config["chat_template"] = template
+    else:
+        try:
+            text = source.to_str(pretty=True)  # as `save` writes it
+        except AttributeError:
+            raise TokenizerFileError(
+                f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
+                " directory or a name on the hub"
+            ) from None
+    document = parse_json(text, name)
+    if document.get("padding") or document.get("truncation"):
         document |= {"padding": None, "truncation": None}
-        return hf_read.parse_tokenizer(document, config, name, name)
-    try:
-        text = source.to_str()
-    except AttributeError:
-        raise TokenizerFileError(
-            f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
-            " directory or a name on the hub"
-        ) from None
-    return hf_read.parse_tokenizer_json(parse_json(text, name), name)
+        text = json.dumps(document, ensure_ascii=False, indent=2)
+    return hf_read.TokenizerFiles(name, text, None if config is None else json.dumps(config))
 
 
 def _special_ids(

@@ -26,8 +26,10 @@ def chat_format_of(settings: ChatSettings, tokenizer: AnyTokenizer) -> ChatForma
         ChatTemplateError: The tokenizer lacks the special tokens of ChatML.
         TokenizerFileError: The tokenizer's template cannot be read.
     """
-    given: str | None = getattr(settings, "tokenizer", None)
-    names, with_tools = read_token_names(given) if given else {}, None
+    given = getattr(settings, "tokenizer", None)
+    if not isinstance(given, str) or given.startswith("sha256:"):  # was given as an object
+        given = tokenizer
+    names, with_tools = read_token_names(given), None
     if (eos := getattr(tokenizer, "eos_token", None)) is not None:
         names.setdefault("eos_token", eos)
     special = tokenizer.special_tokens
@@ -41,7 +43,7 @@ def chat_format_of(settings: ChatSettings, tokenizer: AnyTokenizer) -> ChatForma
     elif settings.chat_template is not None:
         template, where = _read(settings.chat_template), f"{settings.chat_template}"
     else:
-        found = read_chat_templates(given) if given else {}
+        found = read_chat_templates(given)
         if not found:
             return None
         template, with_tools = found["default"], found.get("tool_use")

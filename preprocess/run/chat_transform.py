@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -10,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
+from bpe.formats.chat_template import read_token_names
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
 from preprocess.run.chat_format import chat_format_of
-from preprocess.settings.options import convert
+from preprocess.settings.options import TokenizerSource, convert
 from preprocess.settings.schema import EncodeSettings
 from preprocess.sources.chats import batch_of, chat_options, render_record
 
@@ -29,7 +29,8 @@ class ChatTemplateTransform:
     conversation.
 
     Args:
-        tokenizer: Path of a tokenizer.json or its directory, or a name on Hugging Face's hub.
+        tokenizer: As `bpe.load_tokenizer` takes it: a path, a name, or an object such as a
+            tokenizer of transformers with its chat template.
         chat: "auto": conversations are found by their fields; or a kind.
         chat_template: File with a Jinja template, or "chatml"; None: the tokenizer's.
         train_on: What the mask says to train on.
@@ -45,7 +46,7 @@ class ChatTemplateTransform:
     """
 
     def __init__(
-        self, tokenizer: str | os.PathLike[str], *,
+        self, tokenizer: TokenizerSource, *,
         chat: Literal["auto", "messages", "sharegpt", "prompt-completion"] = "auto",
         chat_template: str | None = None,
         train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
@@ -58,20 +59,32 @@ class ChatTemplateTransform:
              "chat_date": chat_date, "chat_template_kwargs": chat_template_kwargs,
              "tokenizer": tokenizer}, EncodeSettings,
         )  # fmt: skip
-        path = settings.tokenizer
-        self.tokenizer = load_tokenizer(path)
+        source = settings.tokenizer
+        self.tokenizer = load_tokenizer(source)
+        self._names = read_token_names(source)
         form = chat_format_of(settings, self.tokenizer)
         self._reading = ReadOptions(chat=settings.chat, chat_format=form)
         if form is None:
             raise CorpusError(
-                f"{path}: the tokenizer has no chat template; give one: chat_template, a file or"
+                f"{source}: the tokenizer has no chat template; give one: chat_template, a file or"
                 " chatml"
             )
         self._conversation_encoder = ConversationEncoder(self.tokenizer)
         self._encoder = self.tokenizer.new_encoder()
 
+    @property
+    def pad_id(self) -> int:
+        """Id to pad batches with: that of the tokenizer's pad token, else of its end of text."""
+        special = self.tokenizer.special_tokens
+        names = (self._names.get("pad_token"), self.tokenizer.eos_token)
+        return next((special[name] for name in names if name in special), 0)
+
     def __call__(self, record: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-        """Return "input_ids" and "loss_mask", int64[n_tokens] each: 1 for tokens to train on.
+        """Return the tokens of a conversation, and which to train on.
+
+        Returns:
+            "input_ids", "attention_mask" (ones) and "loss_mask" (1 for tokens to train on):
+            int64[n_tokens] each.
 
         Raises:
             CorpusError: The record is no conversation, or has nothing to train on.
@@ -87,4 +100,6 @@ class ChatTemplateTransform:
             raise CorpusError(str(error)) from error
         batch = batch_of([rendered], None)
         ids, _, mask = self._conversation_encoder.encode(self._encoder, batch, -1, -1)
-        return {"input_ids": ids.astype(np.int64), "loss_mask": mask.astype(np.int64)}
+        ids = ids.astype(np.int64)
+        ones = np.ones_like(ids)
+        return {"input_ids": ids, "attention_mask": ones, "loss_mask": mask.astype(np.int64)}

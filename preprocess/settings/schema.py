@@ -23,6 +23,7 @@ from preprocess.settings.options import (
     Count,
     Date,
     Fields,
+    GivenTokenizer,
     Index,
     Location,
     Locations,
@@ -329,7 +330,7 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
         flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
-    tokenizer: Location | None = option(
+    tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer to use instead of training one: a tokenizer.json, a directory that has"
         " one, a .tiktoken file, or a name (tiktoken, Hugging Face).", flags=_TOKENIZER,
     )
@@ -382,7 +383,7 @@ class CountSettings(RanksSettings, ReadSettings):
     """Options of `count`: the number of tokens of text."""
 
     paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
-    tokenizer: Location = option(
+    tokenizer: GivenTokenizer = option(
         REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
         " (tiktoken, Hugging Face).", flags=_TOKENIZER,
     )

@@ -25,10 +25,8 @@ def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
         SettingsError: As `load_config`; or an option belongs in the configuration.
     """
     config = options["config"]
-    if isinstance(config, PipelineConfig):
-        config = copy(config)  # the caller may build it again with other options
-    else:
-        config = load_config(Path(os.fspath(config)))
+    is_given = isinstance(config, PipelineConfig)
+    config = copy(config) if is_given else load_config(Path(os.fspath(config)))
     config.override({
         name: value
         for name, value in options.items()

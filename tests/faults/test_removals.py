@@ -46,8 +46,8 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
                   val_fraction=0)
         tokenize_and_save(**options)
         plan.touch()
-    assert n_cuts > 10
-    assert not tokens.exists()
+    assert n_cuts > 7
+    assert {path.name for path in tokens.iterdir()} <= {"tokenizer.json", "tokenizer_config.json"}
     rows = tokenize_and_save(**options).rows["tokens"][0]
     assert len(rows_in(rows.path)) == len(TEXTS)
     assert not rows.is_new

@@ -53,6 +53,14 @@ def test_ids_are_those_of_transformers(
     build(train=path, val_fraction=0, tokenizer=own, out=tmp_path / "out")
     file = open_tokens(tmp_path / "out" / "train.bin")
     transform = ChatTemplateTransform(own)
+    loaded = transformers.AutoTokenizer.from_pretrained(own)
+    of_object = ChatTemplateTransform(loaded)
+    build(train=path, val_fraction=0, tokenizer=loaded, out=tmp_path / "object")
+    assert all(each.sound for each in verify(tmp_path / "object", deep=True))
+    for column in ("train.bin", "train.mask"):
+        both = ((tmp_path / name / column).read_bytes() for name in ("out", "object"))
+        assert len({*both}) == 1
+    assert of_object.pad_id == transform.pad_id == SPECIAL_ID
     assert file.n_documents == len(DIALOGUES)
     for number, dialogue in enumerate(DIALOGUES):
         expected = theirs.apply_chat_template(
@@ -62,6 +70,9 @@ def test_ids_are_those_of_transformers(
         assert ids == [*expected, *[SPECIAL_ID] * (expected[-1] != SPECIAL_ID)]
         found = transform({"messages": dialogue})
         assert found["input_ids"].tolist() == expected
+        assert found["attention_mask"].tolist() == [1] * len(expected)
+        again = of_object({"messages": dialogue})
+        assert all(np.array_equal(again[name], found[name]) for name in found)
         end = int(file.document_ends[number])
         mask = file.loss_mask[end - len(ids) : end][: len(expected)]
         assert mask.tolist() == found["loss_mask"].tolist()

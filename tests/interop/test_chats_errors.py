@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from chat_cases import DIALOGUES, TEMPLATES, make_model, say, with_template, write
 
-from bpe import train_bpe
+from bpe import TokenizerFileError, train_bpe
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
 from preprocess.documents import chat_template, template_sandbox
 from preprocess.documents.chat_template import ChatFormat, render
@@ -48,7 +48,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "{% set x = 'x' * 60000000 %}{{ x }}{{ x }}",
             "it writes more than 67,108,864 characters",
         ),
-        ("{{ strftime_now('%Y') }}", "writes the date of today, .* give the date .*: --chat-date"),
+        ("{{ strftime_now('%Y') }}", "writes the date of today, .* give the date .*: chat_date"),
         ("{% raise_exception('roles') %}", "is no Jinja template .*; correct it"),
         ("{{ raise_exception('roles must alternate') }}", "TemplateError: roles must alternate"),
         ("{% for", "is no Jinja template .*; correct it"),
@@ -119,8 +119,8 @@ def test_a_transform_that_cannot_be(model: Path, tmp_path: Path) -> None:
     ]:
         with pytest.raises(kind, match=message):
             ChatTemplateTransform(model, **options)  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="tokenizer: should be a path; got <object"):
-        ChatTemplateTransform(object())  # type: ignore[arg-type]
+    with pytest.raises(TokenizerFileError, match=r"object: expected a tokenizers.Tokenizer, a fas"):
+        ChatTemplateTransform(object())
 
 
 def test_bad_kinds(model: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_what_cannot_be_chosen(model: Path, tmp_path: Path) -> None:
         ({"train": path, "tokenizer": None}, CorpusError, "and no chat template is known; give a"),
         ({"train": both, **chatml}, CorpusError, r"records have conversations \('messages'\) and"),
         ({"train": tmp_path / "x.txt", "chat": "messages"}, CorpusError,
-         "--chat messages is given, and no file has conversations; leave"),
+         "chat messages is given, and no file has conversations; leave"),
         ({"train": path, "chat": "messages", "content_field": "x"}, SettingsError,
          "chat 'messages' has fields of its own; leave out content_field"),
         ({"train": path, "max_documents": 1, **chatml}, SettingsError,
