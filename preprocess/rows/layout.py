@@ -9,11 +9,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import logger
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
-from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan, StreamRows
+from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan
 from preprocess.settings.options import SettingsError, TokenizerSource, options_of
 from preprocess.settings.rows import RowSettings
 from preprocess.sources.compressed import CODECS
@@ -64,8 +66,11 @@ def plan_rows(
             plan = PackedRows(file, settings.seq_length, settings.strategy)
         else:
             bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
-            tokens = range(*(int(ends[number - 1]) if number else 0 for number in bounds))
-            plan = StreamRows(tokens, settings.seq_length, settings.drop_short)
+            edges = [int(ends[number - 1]) if number else 0 for number in bounds]
+            plan = DocumentRows(
+                np.array(edges, np.uint64), settings.seq_length, None, documents=range(1, 2),
+                drop_short=settings.drop_short,
+            )
     else:
         n_before = n_after = 0
         if settings.add_special_tokens:

@@ -59,7 +59,10 @@ class RowPlan(Protocol):
 
 
 class DocumentRows(DocumentSpans):
-    """Rows of one document each: `DocumentSpans`, without a length a row for each document."""
+    """Rows of one document each, or of all tokens as if they were one.
+
+    Arguments are those of `DocumentSpans`; without a length each document is a row.
+    """
 
     def __init__(
         self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None, **more: Any
@@ -70,30 +73,6 @@ class DocumentRows(DocumentSpans):
     def pieces(self, first: int, stop: int) -> RowPieces:
         starts, left = self.find(np.arange(first, stop))
         return _single(starts, np.minimum(left, self._length))
-
-
-class StreamRows:
-    """Rows of `length` tokens each, across documents; the last one may be shorter.
-
-    Args:
-        tokens: Positions of the tokens.
-        length: Tokens of a row.
-        drop_short: True to leave out a last row of fewer tokens.
-    """
-
-    def __init__(self, tokens: range, length: int, drop_short: bool = False) -> None:
-        self._start, self._length = tokens.start, length
-        self.n_short = int(drop_short and len(tokens) % length > 0)
-        self.n_tokens = len(tokens) - self.n_short * (len(tokens) % length)
-        self.longest = min(length, self.n_tokens)
-
-    def __len__(self) -> int:
-        return -(-self.n_tokens // self._length)
-
-    def pieces(self, first: int, stop: int) -> RowPieces:
-        inside = np.arange(first, stop) * self._length
-        lengths = np.minimum(self.n_tokens - inside, self._length)
-        return _single(self._start + inside, lengths)
 
 
 class PackedRows:

@@ -52,36 +52,6 @@ def count_windows(n_tokens: Numbers, context_length: int, stride: int) -> Number
     return n_later + (n_targets > 0)
 
 
-class StrideWindows:
-    """Windows that begin at multiples of `stride`, across documents.
-
-    Args:
-        n_tokens: Number of tokens.
-        context_length: Number of inputs.
-        stride: Distance of windows.
-        drop_last: True to leave out a last window with fewer than `context_length` targets.
-    """
-
-    def __init__(self, n_tokens: int, context_length: int, stride: int, drop_last: bool) -> None:
-        self._n_tokens, self._context_length, self._stride = n_tokens, context_length, stride
-        n_windows = int(count_windows(np.array([n_tokens]), context_length, stride)[0])
-        is_partial = n_windows > 0 and (n_windows - 1) * stride + context_length > n_tokens - 1
-        self._n_whole = n_windows - is_partial
-        self._n_windows = self._n_whole if drop_last else n_windows
-
-    def __len__(self) -> int:
-        return self._n_windows
-
-    def whole_windows(self, numbers: Numbers) -> Numbers | None:
-        """Return where windows begin, if all have `context_length` targets; else None."""
-        is_whole = self._n_whole == self._n_windows or bool((numbers < self._n_whole).all())
-        return numbers * self._stride if is_whole else None
-
-    def pieces(self, numbers: Numbers) -> Pieces:
-        starts = numbers * self._stride
-        return _whole(starts, self._n_tokens - starts, self._context_length)
-
-
 class DocumentSpans:
     """Spans of documents: one begins every `stride` tokens, until one has the end of its document.
 
@@ -106,8 +76,9 @@ class DocumentSpans:
     def __init__(
         self, ends: npt.NDArray[np.uint64], length: int, stride: int, *, n_before: int = 0,
         n_after: int = 0, first_only: bool = False, drop_short: bool = False,
-        documents: range | None = None, block: int = _BLOCK,
+        documents: range | None = None, block: int | None = None,
     ) -> None:
+        block = block or _BLOCK
         self._ends, self._length, self._stride, self._block = ends, length, stride, block
         self._n_before, self._n_after = n_before, n_after
         self._first_only, self._drop_short = first_only, drop_short
@@ -185,6 +156,25 @@ class DocumentWindows(DocumentSpans):
     def pieces(self, numbers: Numbers) -> Pieces:
         starts, left = self.find(numbers)
         return _whole(starts, left + 1, self._length)
+
+
+class StrideWindows(DocumentWindows):
+    """Windows that begin at multiples of `stride`, across documents.
+
+    Args:
+        n_tokens: Number of tokens.
+        context_length: Number of inputs.
+        stride: Distance of windows.
+        drop_last: True to leave out a last window with fewer than `context_length` targets.
+    """
+
+    def __init__(self, n_tokens: int, context_length: int, stride: int, drop_last: bool) -> None:
+        super().__init__(np.array([n_tokens], np.uint64), context_length, stride, drop_last)
+
+    def whole_windows(self, numbers: Numbers) -> Numbers | None:
+        """Return where windows begin, if all have `context_length` targets; else None."""
+        is_whole = not self.n_partial or bool((numbers < len(self) - self.n_partial).all())
+        return numbers * self._stride if is_whole else None
 
 
 def segments_of(pieces: Pieces, ends: npt.NDArray[np.uint64]) -> Numbers:

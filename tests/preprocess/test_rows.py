@@ -28,7 +28,7 @@ from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import divided
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.rows.plan import DocumentRows, StreamRows
+from preprocess.rows.plan import DocumentRows
 from preprocess.rows.write import write_rows
 from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
@@ -104,20 +104,25 @@ def test_rows_of_documents(data: st.DataObject) -> None:
         module._BLOCK = block
 
 
+def stream_rows(tokens: range, length: int, **more: Any) -> DocumentRows:
+    ends = np.array([tokens.start, tokens.stop], np.uint64)
+    return DocumentRows(ends, length, None, documents=range(1, 2), **more)
+
+
 def test_cuts_of_the_stream() -> None:
-    plan = StreamRows(range(10), 4)
+    plan = stream_rows(range(10), 4)
     assert (len(plan), plan.n_tokens, plan.longest) == (3, 10, 4)
     pieces = plan.pieces(1, 3)
     assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([4, 8], [4, 2])
-    assert (len(StreamRows(range(8), 4)), StreamRows(range(3), 4).longest) == (2, 3)
-    plan = StreamRows(range(7, 17), 4, drop_short=True)
+    assert (len(stream_rows(range(8), 4)), stream_rows(range(3), 4).longest) == (2, 3)
+    plan = stream_rows(range(7, 17), 4, drop_short=True)
     assert (len(plan), plan.n_tokens, plan.longest, plan.n_short) == (2, 8, 4, 1)
     assert plan.pieces(0, 2).starts.tolist() == [7, 11]
 
 
 def test_shards_differ_by_one_row() -> None:
     for n_rows in range(1, 30):
-        reader = RowReader(None, StreamRows(range(n_rows), 1), Shape(()))  # type: ignore[arg-type]
+        reader = RowReader(None, stream_rows(range(n_rows), 1), Shape(()))  # type: ignore[arg-type]
         for n_shards in range(1, n_rows + 1):
             files = divided(reader, ["name"] * n_shards)
             assert [x.first for x in files] + [n_rows] == [0] + [x.stop for x in files]
