@@ -38,17 +38,6 @@ class Sized(Protocol):
 Block = TypeVar("Block", bound=Sized)
 
 
-class RowFile(Protocol):
-    """A file of rows; `starts` are where blocks of rows begin that are read at a time."""
-
-    path: Path
-    n_rows: int
-    starts: Numbers
-
-    def row(self, index: int) -> Row:
-        """Return a row, 0 <= index < n_rows; raise RowsError if the file is damaged."""
-
-
 class RowDirectory:
     """The rows of all files of a directory, one after another.
 
@@ -176,6 +165,9 @@ class _LineFile:
 
     def row(self, index: int) -> Row:
         return decode_lines(self.path, [self._lines.line(index)]).values
+
+
+RowFile = _BlockFile | _LineFile
 
 
 def open_rows(directory: Path, cache: BlockCache[RowBatch] | None = None) -> RowDirectory:

@@ -27,16 +27,44 @@ Ids = tuple[int, ...]
 def ids_of_rows(
     file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
 ) -> tuple[tuple[Ids, Ids], int]:
-    """Return ((ids before, ids after each row), id of padding)."""
-    if tokenizer is not None:
-        from bpe import load_tokenizer
-        from preprocess.dataset.reader import check_tokenizer
+    """Return ((ids before, ids after each row), id of padding).
 
-        check_tokenizer(Path(file.path), file.manifest, load_tokenizer(tokenizer).fingerprint)
-    around: tuple[Ids, Ids] = ((), ())
-    if settings.add_special_tokens:
-        around = _special_ids(file, tokenizer)
-    return around, _pad_id(file, settings, tokenizer)
+    The padding is as chosen, of the tokenizer, or the end of text.
+    """
+    from bpe import load_tokenizer
+    from bpe.formats.chat_template import read_token_names
+    from bpe.special_tokens import pad_token_of
+    from preprocess.dataset.reader import check_tokenizer
+
+    path, token, is_padded = _tokenizer_of(file, tokenizer), settings.pad_token, settings.is_padded
+    known = dict[str, int]()
+    if path is not None:
+        found = load_tokenizer(path)
+        is_needed = tokenizer is not None or settings.add_special_tokens or is_padded
+        if is_needed or found.fingerprint == file.manifest.tokenizer_fingerprint:
+            check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
+            known = found.special_tokens
+            names = read_token_names(str(path) if isinstance(path, Path) else path)
+            token = names.get("pad_token") or pad_token_of(known) if token is None else token
+    around = _special_ids(file, path) if settings.add_special_tokens else ((), ())
+    if isinstance(token, int):
+        if not 0 <= token < file.vocab_size:
+            raise SettingsError(
+                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
+            )
+        return around, token
+    if token is None or (token not in known and not is_padded):
+        return around, file.manifest.end_of_text_id
+    if path is None:
+        raise SettingsError(
+            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
+        )
+    if token not in known:
+        raise SettingsError(
+            f"pad_token {token!r} is no special token of {path}, which has"
+            f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
+        )
+    return around, known[token]
 
 
 def plan_rows(
@@ -68,7 +96,7 @@ def plan_rows(
             bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
             edges = [int(ends[number - 1]) if number else 0 for number in bounds]
             plan = DocumentRows(
-                np.array(edges, np.uint64), settings.seq_length, None, documents=range(1, 2),
+                np.array(edges, np.uint64), settings.seq_length, documents=range(1, 2),
                 drop_short=settings.drop_short,
             )
     else:
@@ -100,7 +128,7 @@ def plan_rows(
             f"{file.path}: has no tokens for rows; "
             + (f"choose {what}" if plan.n_short else "build it from more text")
         )
-    if settings.padded_to != "none":
+    if settings.is_padded:
         longest = plan.longest + shape.n_around
         length = longest if settings.padded_to == "longest" else (
             settings.max_length or settings.seq_length
@@ -135,7 +163,7 @@ def compression_of(settings: RowSettings) -> str:
 def columns_of(settings: RowSettings) -> tuple[str, ...]:
     """Return the names of the arrays; raise SettingsError for wrong ones."""
     if settings.format == "pickle":
-        own = COLUMNS[: 1 if settings.padded_to == "none" else 2]
+        own = COLUMNS[: 2 if settings.is_padded else 1]
         if settings.columns not in ((), ("input_ids",), own):
             raise SettingsError("columns: format pickle has ids alone; leave them out")
         return own
@@ -177,19 +205,15 @@ def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
     return found
 
 
-def _special_ids(file: TokenFile, tokenizer: TokenizerSource | None) -> tuple[Ids, Ids]:
+def _special_ids(file: TokenFile, path: Any) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
-    from bpe import load_tokenizer
     from bpe.formats.post_processor import read_special_ids
-    from preprocess.dataset.reader import check_tokenizer
 
-    path = _tokenizer_of(file, tokenizer)
     if path is None:
         raise SettingsError(
             f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
             " beside it; give it (--tokenizer)"
         )
-    check_tokenizer(Path(file.path), file.manifest, load_tokenizer(path).fingerprint)
     found = read_special_ids(path)
     if any(not 0 <= token < file.vocab_size for part in found for token in part):
         raise RowsError(
@@ -211,44 +235,6 @@ def _tokenizer_of(file: TokenFile, given: TokenizerSource | None) -> Any:
     path = Path(file.absolute_path).parent if given is None else Path(given)
     path = path / "tokenizer.json" if path.is_dir() else path
     return path if given is not None or path.exists() else None
-
-
-def _pad_id(
-    file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
-) -> int:
-    """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
-    from bpe import load_tokenizer
-    from bpe.formats.chat_template import read_token_names
-    from bpe.special_tokens import pad_token_of
-    from preprocess.dataset.reader import check_tokenizer
-
-    path, token = _tokenizer_of(file, tokenizer), settings.pad_token
-    if isinstance(token, int):
-        if not 0 <= token < file.vocab_size:
-            raise SettingsError(
-                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
-            )
-        return token
-    if path is None:
-        if token is None:
-            return file.manifest.end_of_text_id
-        raise SettingsError(
-            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
-        )
-    found = load_tokenizer(path)
-    check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
-    known = found.special_tokens
-    if token is None:
-        names = read_token_names(str(path) if isinstance(path, Path) else path)
-        token = names.get("pad_token") or pad_token_of(known)
-    if token is None or (token not in known and settings.padded_to == "none"):
-        return file.manifest.end_of_text_id
-    if token not in known:
-        raise SettingsError(
-            f"pad_token {token!r} is no special token of {path}, which has"
-            f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
-        )
-    return known[token]
 
 
 class OutputFile(NamedTuple):

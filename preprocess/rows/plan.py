@@ -6,7 +6,7 @@ numbered from 0, and the pieces of any range of rows are found without those bef
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,6 @@ from preprocess.sampling.packing import open_plan
 from preprocess.sampling.windows import DocumentSpans
 
 Numbers = npt.NDArray[np.int64]
-
-_BLOCK = 1 << 12  # documents whose number of rows is summed up in memory
-
 
 class RowPieces(NamedTuple):
     """The pieces of some rows.
@@ -39,44 +36,22 @@ class RowPieces(NamedTuple):
         return np.diff(before[self.offsets])
 
 
-class RowPlan(Protocol):
-    """All rows of a dataset; `len` is their number.
+class DocumentRows(DocumentSpans):
+    """Rows of one document each, or of all tokens as if they were one."""
 
-    Attributes:
-        n_tokens: Tokens of all rows, without special ids around them; overlaps count again.
-        longest: Tokens of the longest row, in the same way.
-        n_short: Number of rows that are left out because they are shorter than they may be.
-    """
-
-    n_tokens: int
-    longest: int
-    n_short: int
-
-    def __len__(self) -> int: ...
+    BLOCK = 1 << 12
 
     def pieces(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of rows [first, stop)."""
-
-
-class DocumentRows(DocumentSpans):
-    """Rows of one document each, or of all tokens as if they were one.
-
-    Arguments are those of `DocumentSpans`; without a length each document is a row.
-    """
-
-    def __init__(
-        self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None, **more: Any
-    ) -> None:
-        length = length or int(np.iinfo(np.int64).max)
-        super().__init__(ends, length, stride or length, block=_BLOCK, **more)
-
-    def pieces(self, first: int, stop: int) -> RowPieces:
         starts, left = self.find(np.arange(first, stop))
-        return _single(starts, np.minimum(left, self._length))
+        return RowPieces(starts, np.minimum(left, self._length), np.arange(len(starts) + 1))
 
 
 class PackedRows:
-    """Rows of several documents each, as a plan of `sampling.packing` has them."""
+    """Rows of several documents each, as a plan of `sampling.packing` has them.
+
+    Attributes are those of `DocumentRows`.
+    """
 
     def __init__(self, file: TokenFile, length: int, strategy: str) -> None:
         _, self._plan = open_plan(file, length, strategy)
@@ -97,6 +72,4 @@ class PackedRows:
         return RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
 
 
-def _single(starts: Numbers, lengths: Numbers) -> RowPieces:
-    """Return rows of one piece each."""
-    return RowPieces(starts, lengths, np.arange(len(starts) + 1))
+RowPlan = DocumentRows | PackedRows  # `len` is the number of rows

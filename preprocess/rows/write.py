@@ -31,7 +31,6 @@ from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
 from preprocess.rows.layout import (
-    Ids,
     OutputFile,
     columns_of,
     compression_of,
@@ -106,7 +105,7 @@ class RowsResult(NamedTuple):
         path: Directory of the rows.
         manifest: What was written.
         is_new: False if the rows were there already.
-        seconds: Time that writing took.
+        seconds: Time that it took.
         n_written: Number of files that were written; the others were there.
     """
 
@@ -189,12 +188,15 @@ class _Run:
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
         self._n_written = 0
         around, pad_id = self._ids
-        self._made_from = self._describe(file.manifest.digest, self._of_settings, around, pad_id)
+        self._made_from = {
+            "dataset_digest": file.manifest.digest, "settings": self._of_settings,
+            "ids": [*map(list, around), pad_id * settings.is_padded],
+        }
         self._storage = open_storage(directory, _RUN)
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
-        started = time.perf_counter()
+        started, is_new = time.perf_counter(), True
         self._storage.check_writable()
         with self._storage:
             begun, overwrite = RowsBegun(self._made_from), self._settings.overwrite
@@ -204,17 +206,14 @@ class _Run:
                     if (entry := journal.last(Committing)) is not None:
                         self._publish(entry)
                     elif not journal.entries and self._is_there():
-                        return self._result(False, 0, 0)
+                        is_new = False
                     else:
                         self._make(journal, progress, started)
             except (SettingsError, RowsError):  # the same command would fail again
                 self._storage.clear()
                 raise
-        return self._result(True, time.perf_counter() - started, self._n_written)
-
-    def _result(self, is_new: bool, seconds: float, n_written: int) -> RowsResult:
-        manifest = read_manifest(self.directory)
-        return RowsResult(self.directory, manifest, is_new, seconds, n_written)
+        manifest, seconds = read_manifest(self.directory), time.perf_counter() - started
+        return RowsResult(self.directory, manifest, is_new, seconds, self._n_written)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
@@ -222,7 +221,7 @@ class _Run:
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
         found = read_manifest(self.directory)
-        theirs = self._made_from_of(found)
+        is_same = found.dataset_digest == self._file.manifest.digest
         if self._kept is not None:
             wanted = {each.name for each in self._files}
             for each in found.shards:
@@ -231,8 +230,8 @@ class _Run:
                         f"{final.where(each.name)}: has rows of an input that the dataset no longer"
                         " has; move it away, or have it removed (--overwrite)"
                     )
-            return theirs == self._made_from and self._kept.keys() == wanted
-        if theirs == self._made_from:
+            return is_same and self._kept.keys() == wanted
+        if is_same and self._is_alike(found):
             for each in found.shards:
                 if (size := final.size(each.name)) != each.bytes:
                     state = "is missing" if size is None else f"has {size:,} bytes instead of"
@@ -244,7 +243,6 @@ class _Run:
             return True
         own = self._of_settings
         names = [name for name, value in found.settings.items() if own.get(name) != value]
-        is_same = found.dataset_digest == self._made_from["dataset_digest"]
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
@@ -375,34 +373,29 @@ class _Run:
 
         None: no rows are there that were made in the same way, of any dataset.
         """
-        final, own = self._storage.final, self._made_from
+        final = self._storage.final
         if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
             return None
         try:
             found = read_manifest(self.directory)
         except RowsError:  # a damaged manifest is replaced, or `_is_there` raises
             return None
-        theirs, there = self._made_from_of(found), {each.name: each for each in found.shards}
-        if theirs | {"dataset_digest": own["dataset_digest"]} != own:
+        if not self._is_alike(found):
             return None
+        there = {each.name: each for each in found.shards}
+        is_same = found.dataset_digest == self._file.manifest.digest
         return {
             each.name: facts for each in self._files
             if (facts := there.get(each.name))
             and digest_of_file(final, each.name) == facts.digest
-            and (theirs == own or content_of(each) == facts.content)
+            and (is_same or content_of(each) == facts.content)
         }
 
-    def _made_from_of(self, found: RowsManifest) -> dict[str, Any]:
-        """Return what rows that exist were made from."""
-        return self._describe(found.dataset_digest, found.settings, found.around, found.pad_id)
-
-    def _describe(
-        self, digest: str, settings: dict[str, Any], around: tuple[Ids, Ids], pad_id: int
-    ) -> dict[str, Any]:
-        """Return what rows are made from, as `RowsBegun` has it; without padding of any id."""
-        pad_id *= self._settings.padded_to != "none"
-        ids = [*map(list, around), pad_id]
-        return {"dataset_digest": digest, "settings": settings, "ids": ids}
+    def _is_alike(self, found: RowsManifest) -> bool:
+        """Return True if rows were made in the way of these, of any dataset."""
+        around, pad_id = self._ids
+        is_same_padding = found.pad_id == pad_id or not self._settings.is_padded
+        return found.settings == self._of_settings and found.around == around and is_same_padding
 
     def _report_plan(self) -> None:
         """Log what is left out, and padding that was not asked for."""

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
 
-_BLOCK = 256  # documents whose number of windows is summed up in memory
-
 
 class Pieces(NamedTuple):
     """Positions of the tokens of some windows; a window has one piece, or several.
@@ -57,14 +55,13 @@ class DocumentSpans:
 
     Args:
         ends: uint64[n_documents], the position after each document, mapped.
-        length: Tokens of a span at most.
-        stride: Distance of the spans of a document.
+        length: Tokens of a span at most; None: any number.
+        stride: Distance of the spans of a document; None: `length`.
         n_before: Tokens at the start of each document that are in no span.
         n_after: Tokens at its end that are in none.
         first_only: True for the first span of each document alone.
         drop_short: True to leave out spans of fewer than `length` tokens.
         documents: Numbers of consecutive documents that have spans; None: all.
-        block: Documents whose number of spans is summed up in memory.
 
     Attributes:
         n_tokens: Tokens of all spans; overlaps count again.
@@ -73,30 +70,32 @@ class DocumentSpans:
         n_short: Number of spans that are left out for this.
     """
 
+    BLOCK = 256  # documents whose number of spans is summed up in memory
+
     def __init__(
-        self, ends: npt.NDArray[np.uint64], length: int, stride: int, *, n_before: int = 0,
-        n_after: int = 0, first_only: bool = False, drop_short: bool = False,
-        documents: range | None = None, block: int | None = None,
+        self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None = None, *,
+        n_before: int = 0, n_after: int = 0, first_only: bool = False, drop_short: bool = False,
+        documents: range | None = None,
     ) -> None:
-        block = block or _BLOCK
-        self._ends, self._length, self._stride, self._block = ends, length, stride, block
+        length = length or int(np.iinfo(np.int64).max)
+        self._ends, self._length, self._stride = ends, length, stride or length
         self._n_before, self._n_after = n_before, n_after
         self._first_only, self._drop_short = first_only, drop_short
         self._chosen = range(len(ends)) if documents is None else documents
         self.n_tokens = self.longest = self.n_partial = self.n_short = 0
         totals = [np.zeros(1, np.int64)]
-        step = block << 12
+        step = self.BLOCK << 12
         for first in range(0, len(self._chosen), step):
             _, sizes, counts, n_short = self._count(first, first + step)
             # All spans of a document but the last have all tokens.
-            left = sizes - (counts - 1) * stride
+            left = sizes - (counts - 1) * self._stride
             lasts = np.where(counts > 0, np.minimum(left, length), 0)
             cut = np.where(counts > 0, np.minimum(sizes, length), 0)
             self.n_tokens += int((np.maximum(counts - 1, 0) * cut + lasts).sum())
             self.longest = max(self.longest, int(cut.max()))
             self.n_partial += int(((counts > 0) & (left < length)).sum())
             self.n_short += n_short
-            totals.append(np.add.reduceat(counts, np.arange(0, len(counts), block)))
+            totals.append(np.add.reduceat(counts, np.arange(0, len(counts), self.BLOCK)))
         self._before = np.cumsum(np.concatenate(totals))  # spans before each block
 
     def __len__(self) -> int:
@@ -112,7 +111,7 @@ class DocumentSpans:
         order = np.argsort(blocks, kind="stable")
         for here in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
             block = int(blocks[here[0]]) if len(here) else 0
-            begins, sizes, counts, _ = self._count(block * self._block, (block + 1) * self._block)
+            begins, sizes, counts, _ = self._count(block * self.BLOCK, (block + 1) * self.BLOCK)
             before = np.append(0, np.cumsum(counts)) + self._before[block]
             document = np.searchsorted(before, numbers[here], side="right") - 1
             inside = (numbers[here] - before[document]) * self._stride

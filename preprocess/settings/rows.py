@@ -170,6 +170,11 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                 return "max-length"
         return self.padding
 
+    @property
+    def is_padded(self) -> bool:
+        """True if rows are padded."""
+        return self.padded_to != "none"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.drop_short and (self.strategy or not (self.max_length or self.seq_length)):
@@ -190,9 +195,7 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
-        if self.padded_to == "none" and (
-            self.pad_token is not None or self.padding_side == "left"
-        ):
+        if not self.is_padded and (self.pad_token is not None or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")

@@ -65,10 +65,8 @@ def test_rows_of_documents(data: st.DataObject) -> None:
     drop_short = length is not None and data.draw(st.booleans())
     chosen = range(*sorted(data.draw(st.tuples(*[st.integers(0, len(sizes))] * 2))))
     ends = np.cumsum(sizes).astype(np.uint64)
-    import preprocess.rows.plan as module
-
-    block, module._BLOCK = module._BLOCK, data.draw(st.sampled_from([1, 3, 4096]))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DocumentRows, "BLOCK", data.draw(st.sampled_from([1, 3, 4096])))
         plan = DocumentRows(
             ends, length, stride, first_only=first_only, n_before=n_before, n_after=n_after,
             drop_short=drop_short, documents=chosen,
@@ -100,8 +98,6 @@ def test_rows_of_documents(data: st.DataObject) -> None:
             for start, n in zip(pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
         ]
         assert found == expected[first:stop]
-    finally:
-        module._BLOCK = block
 
 
 def stream_rows(tokens: range, length: int, **more: Any) -> DocumentRows:
