@@ -153,4 +153,9 @@ def test_gs_is_an_emulator_over_http(
         assert "up to date" in build(**given).lines[0]
         assert open_tokens("gs://made/data/train.json").tokens[0] >= 0
         assert contents("gs://made") == torture.contents(tmp_path / "local")
+        objects["me/box/a"] = b"of Azure", 1
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://{host}/me")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
+        monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
+        assert open_objects("az://box").get("a") == b"of Azure"
         open_objects.cache_clear()

@@ -12,7 +12,7 @@ import torture
 
 from preprocess import CorpusError, Sampler, build, open_tokens
 from preprocess.cli import run
-from preprocess.pipeline import count
+from preprocess.pipeline import count, encode, train
 
 TEXT = "<|endoftext|>".join(f"document {i} of many, and more words" for i in range(60))
 
@@ -60,13 +60,19 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "named": {"train": ".", "name": "one"},
     "both": {"train": "a", "val": "b"},
     "selected": {"train": ".", "deduplicate": True, "shuffle_documents": 1},
+    "encoded": {"train": "./*", "is_encoded": True},
 }
 
 
 def build_in(directory: Path, **options: Any) -> list[str]:
     if options["train"] is None:
         options["train"] = sorted(str(x) for x in directory.iterdir() if x.name[0] != ".")
-    return build(**{"out": ".", "vocab_size": 280} | options, workers=1).lines
+    if not options.pop("is_encoded", False):
+        return build(**{"out": ".", "vocab_size": 280} | options, workers=1).lines
+    tokenizer = directory.with_suffix(".json")
+    if not tokenizer.exists():
+        train(paths=directory / "a", out=tokenizer, vocab_size=280)
+    return encode(paths=options.pop("train"), tokenizer=tokenizer, out="x.bin", **options).lines
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -85,7 +91,7 @@ def test_outputs_beside_the_text(
     whole = torture.contents_of_files(place)
     assert all("up to date" in line for line in build_in(tmp_path, **options))
     for overwrite in (True, False):
-        step = 1 if layout in ("below", "shards") else 7
+        step = {"below": 1, "shards": 3}.get(layout, 7)
 
         def work(overwrite: bool = overwrite) -> None:
             build_in(tmp_path, **options, overwrite=overwrite)
