@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
-from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
+from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
-from preprocess.run.finished import find_manifests
+from preprocess.run.finished import manifests_in
 from preprocess.settings.corpus import (
     DatasetConfig,
     PipelineConfig,
@@ -26,6 +26,7 @@ from preprocess.settings.options import (
     checks_names,
     options_of,
 )
+from preprocess.storage import open_storage
 
 _TOKENS = "tokens"  # directory of the dataset
 
@@ -50,7 +51,7 @@ def tokenize_and_save(
         data_files: As train of `build`.
         tokenizer: As `bpe.load_tokenizer` takes it; or a `TokenizerConfig`, or its options, by
             which one may be trained.
-        output_path: Directory of the outputs.
+        output_path: Directory of the outputs, or a URL in a bucket.
         output_format: Format of the rows.
         max_length: As of `write_rows`.
         keep_tokens: False to remove the dataset, but for its tokenizer, when the rows are written.
@@ -73,21 +74,20 @@ def tokenize_and_save(
     values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
     result = build(PipelineConfig.from_mapping(values, lambda path: ""), progress=progress)
     if not keep_tokens:
-        _remove_dataset(Path(output_path, _TOKENS), result.datasets[_TOKENS].manifests)
+        built = result.datasets[_TOKENS]
+        _remove_dataset(str(built.directory), built.manifests)
     return result
 
 
-def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
+def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
     """Remove the files of a dataset but the tokenizer; manifests first, for builds trust them."""
-    for name, manifest in manifests.items():
-        (directory / f"{name}.json").unlink(missing_ok=True)
-        for file in manifest.files(name):
-            (directory / file.name).unlink(missing_ok=True)
-        for plan in directory.iterdir():
-            if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
-                plan.unlink()
-    if not find_manifests(directory):
-        (directory / "stats.json").unlink(missing_ok=True)
+    gone = [*map(manifest_name, manifests)]
+    with open_storage(location, "removal") as storage:
+        names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
+        for name, manifest in manifests.items():
+            plan = re.compile(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan")
+            gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
+        storage.publish([], [], gone + ["stats.json"] * is_last)
 
 
 class Pipeline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ from bpe.errors import TokenmillError
 BUCKETS = ("s3", "gs", "az")  # schemes of URLs that are written, too
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_CHANGED_URL = re.compile(r"(?:s3|gs|az|hf|https?):/(?!/)", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
     " give its path"
@@ -32,10 +34,21 @@ def is_url(location: str) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> str:
-    """Return a location as text, unchanged; raise LocationError for a URL."""
+    """Return a location as text, unchanged; raise LocationError for a URL, also of a `Path`."""
     path = os.fspath(location)
-    if is_url(path):
+    if is_url(path) or _CHANGED_URL.match(path):
         raise LocationError(f"{shown_url(path)}: {LOCAL}")
+    return path
+
+
+def given_location(location: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text, unchanged; raise LocationError for `Path("s3://bucket")`."""
+    path = os.fspath(location)
+    if isinstance(path, str) and _CHANGED_URL.match(path):
+        raise LocationError(
+            f"{path}: is a URL that pathlib has changed, and would be a directory here; give it as"
+            " text"
+        )
     return path
 
 
@@ -84,6 +97,23 @@ def join_location(directory: str, name: str) -> str:
     ('s3://bucket/data/train.bin', 'data/train.bin')
     """
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def relative_location(location: str, directory: str) -> str:
+    """Return the way from a directory to a location; an absolute one if one of them is elsewhere.
+
+    >>> relative_location("s3://bucket/data/train.json", "s3://bucket/rows")
+    '../data/train.json'
+    >>> relative_location("s3://bucket/data/train.json", "rows")
+    's3://bucket/data/train.json'
+    """
+    if not is_url(location) and not is_url(directory):
+        return os.path.relpath(location, directory)
+    (place, _, path), (other, _, inside) = (
+        x.partition("://")[2].partition("/") for x in (location, directory)
+    )
+    is_there = location.split("://")[0] == directory.split("://")[0] and place == other
+    return posixpath.relpath(f"/{path}", f"/{inside}") if is_there else location
 
 
 def split_location(location: str) -> tuple[str, str]:

@@ -176,7 +176,7 @@ class TokenFile:
         if self._tokenizer is None:
             from bpe import load_tokenizer
 
-            path, shown = self._tokenizer_file()
+            path, shown = self.tokenizer_file()
             if path is None:
                 raise TokenFileError(
                     f"{shown}: missing, and no tokenizer was given; pass the one that the dataset"
@@ -188,7 +188,7 @@ class TokenFile:
         found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
         return found.decode("utf-8", "replace")
 
-    def _tokenizer_file(self) -> tuple[Path | None, str]:
+    def tokenizer_file(self) -> tuple[Path | None, str]:
         """Return the tokenizer.json of the dataset, None if there is none, and its location."""
         if isinstance(self.path, Path):
             path = self.directory / _TOKENIZER

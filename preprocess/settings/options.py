@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
+from bpe.files.locations import BUCKETS, LOCAL, given_location, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.
@@ -133,7 +133,7 @@ def _read_pattern(value: Any) -> Any:
 
 def _read_input(value: Any) -> str:
     """Convert a path or URL of text to a string, unchanged."""
-    location = os.fspath(value)
+    location = given_location(value)
     if not isinstance(location, str):
         raise TypeError
     return location
@@ -168,8 +168,8 @@ def is_ranks_file(tokenizer: TokenizerSource | None) -> bool:
 
 def _read_output(value: Any) -> str:
     """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
-    location = os.fspath(value)
-    if isinstance(location, str) and is_url(location):
+    location = _read_input(value)
+    if is_url(location):
         if is_bucket(location):
             return location
         schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)

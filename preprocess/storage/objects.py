@@ -344,14 +344,15 @@ class ObjectStorage(ObjectFiles):
         if n_bytes > LARGEST_OBJECT:
             raise OutputError(
                 f"{self.where(name)}: {n_bytes:,} bytes, and an object has at most"
-                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens), and divide documents"
-                " that are larger (--split-documents)"
+                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
+                " --max-shard-size), and divide documents that are larger (--split-documents)"
             )
         if self._is_helper:
             self._put_whole(name, n_bytes, end)
             return
-        if self._uploads is None:
-            self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")
+        with self._guard:
+            if self._uploads is None:
+                self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")
         waiting = list(self._waiting)
         for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
             self._settle(other)
