@@ -13,7 +13,7 @@ from bpe.errors import TokenmillError
 BUCKETS = ("s3", "gs", "az")  # schemes of URLs that are written, too
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_CHANGED_URL = re.compile(r"(?:s3|gs|az|hf|https?):/(?!/)", re.IGNORECASE)
+_CHANGED_URL = re.compile(r"(?:s3|gs|az|hf|https?|file):/(?!/)", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
     " give its path"

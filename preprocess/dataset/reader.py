@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from bpe.files.locations import is_url, shown_url, url_name
+from bpe.files.locations import given_location, is_url, shown_url, url_name
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
@@ -300,7 +300,8 @@ def open_tokens(
         CacheError: The cache for datasets at URLs cannot be used.
         RemoteError: The server of a URL does not answer or refuses the request.
     """
-    url = os.fspath(path) if is_url(os.fspath(path)) else ""
+    location = given_location(path)
+    url = location if is_url(location) else ""
     scheme, colon, rest = url.partition(":")
     url = f"{scheme.lower()}{colon}{rest}"
     shown = shown_url(url) if url else path

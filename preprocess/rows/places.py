@@ -62,14 +62,15 @@ class RemotePath:
         if self._file is not None and self._process != os.getpid():
             # A forked process cannot use the connections of its parent.
             self._file, self._process = copy(self._file), os.getpid()
-        self._file = self._file or find_object(self._url)
-        if self._file is None:
+        if not self.exists():
             raise FileNotFoundError(f"{self}: there is no such file")
+        assert self._file is not None
         return self._file
 
     def exists(self) -> bool:
         """Return True if there is such a file."""
-        return self._file is not None or find_object(self._url) is not None
+        self._file = self._file or find_object(self._url)
+        return self._file is not None
 
     def is_file(self) -> bool:
         """Return True: what `iterdir` lists are files."""

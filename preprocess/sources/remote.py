@@ -333,6 +333,9 @@ class Handle(io.RawIOBase):
         self._position = stop
         return self._file.read(start, stop, new_array).data
 
+    def readall(self) -> bytes:
+        return bytes(self.read())
+
     def readinto(self, buffer: Any, /) -> int:
         data = self.read(len(buffer))
         buffer[: len(data)] = data

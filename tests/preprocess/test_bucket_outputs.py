@@ -16,8 +16,7 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import LocationError
-from preprocess import PipelineConfig, build, pipeline
+from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings.options import SettingsError
@@ -158,9 +157,8 @@ def test_an_object_has_a_largest_size(
 
 
 def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, Any]) -> None:
-    whole = options | {"shard_tokens": None}
-    with pytest.raises(SettingsError, match="s3://b/data: outputs in a bucket are shards, for obj"):
-        build(**whole, out="s3://b/data")
+    assert build(**options | {"shard_tokens": None}, out="s3://b/whole").stats
+    assert "whole/train_00000.bin" in bucket.contents()
     with pytest.raises(SettingsError, match=r"out: should be a path, or a URL of a bucket that"):
         build(**options, out="https://b/data")
     with pytest.raises(RemoteError, match="has a user or a password in it"):
@@ -244,14 +242,6 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
         for _ in range(2):
             mine.close()
         assert not there.exists()
-
-
-def test_a_configuration_has_its_place_on_this_machine(options: dict[str, Any]) -> None:
-    dataset = {"name": "x", "data_files": options["train"], "shard_tokens": 500}
-    with pytest.raises(LocationError, match="s3://b/data: should be a path on this machine"):
-        PipelineConfig(datasets=[dataset], output_path="s3://b/data")
-    with pytest.raises(SettingsError, match="save_path: should be a path on this machine"):
-        PipelineConfig(datasets=[dataset | {"save_path": "s3://b/data"}])
 
 
 def test_a_late_request_of_a_run_that_was_displaced_changes_nothing(bucket: Bucket) -> None:
