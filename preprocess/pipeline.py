@@ -195,9 +195,8 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         logger.info("dataset %s, %d of %d", name, number, len(config.builds))
         settings = _with_special_ids(config, name, settings, tokenizer)
         if settings.tokenizer is None:
-            is_remote = is_url(config.tokenizer_file)
-            trained = tokenizer if is_remote else config.tokenizer_file
-            settings = replace(settings, tokenizer=trained)
+            trained = config.tokenizer_file
+            settings = replace(settings, tokenizer=tokenizer if is_url(trained) else trained)
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
         if name in config.rows:
@@ -207,7 +206,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
             rows[name] = write_all(of_rows, progress.part())
     if config.uses_output_path and place.size(MANIFEST_FILE) is None:  # not of rows alone
         content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
-        with open_storage(config.output_path, "config") as storage:
+        with open_storage(config.output_path, "config", own_lock=True) as storage:
             storage.put(_CONFIG_FILE, content.encode())
             storage.publish([_CONFIG_FILE])
             storage.clear()

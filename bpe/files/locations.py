@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -107,13 +106,8 @@ def relative_location(location: str, directory: str) -> str:
     >>> relative_location("s3://bucket/data/train.json", "rows")
     's3://bucket/data/train.json'
     """
-    if not is_url(location) and not is_url(directory):
-        return os.path.relpath(location, directory)
-    (place, _, path), (other, _, inside) = (
-        x.partition("://")[2].partition("/") for x in (location, directory)
-    )
-    is_there = location.split("://")[0] == directory.split("://")[0] and place == other
-    return posixpath.relpath(f"/{path}", f"/{inside}") if is_there else location
+    roots = [x.split("/")[:3] if is_url(x) else [] for x in (location, directory)]
+    return os.path.relpath(location, directory) if roots[0] == roots[1] else location
 
 
 def split_location(location: str) -> tuple[str, str]:

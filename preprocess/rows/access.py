@@ -240,12 +240,11 @@ def in_order(paths: Iterable[AnyPath]) -> list[AnyPath]:
 
 def _find_rows(directory: AnyPath) -> tuple[str, dict[AnyPath, int | None]]:
     """Return the format of the files of a directory, and the rows of each as the manifest says."""
-    if (directory / MANIFEST_FILE).exists():
-        return _read_listed(directory)
-    if not directory.is_dir():
+    has_manifest = (directory / MANIFEST_FILE).exists()
+    if not has_manifest and not directory.is_dir():
         raise RowsError(f"{directory}: is no directory; give the one that has the files of rows")
     formats = _formats_in(directory)
-    if not formats:
+    if not formats and not has_manifest:
         inside = [path.name for path in in_order(directory.iterdir()) if path.is_dir()]
         inside = [name for name in inside if _formats_in(directory / name)]
         if inside:
@@ -260,16 +259,12 @@ def _find_rows(directory: AnyPath) -> tuple[str, dict[AnyPath, int | None]]:
             f"{directory}: has files of several formats ({', '.join(formats)}), and rows are of"
             " one; put them into directories of their own"
         )
-    ((name, paths),) = formats.items()
-    return name, dict.fromkeys(in_order(paths), None)
-
-
-def _read_listed(directory: AnyPath) -> tuple[str, dict[AnyPath, int | None]]:
-    """Return what `_find_rows` does, by the manifest."""
-    manifest, there = read_manifest(directory), {each.name: each for each in directory.iterdir()}
-    found: dict[AnyPath, int | None] = {}
+    there = {path.name: path for paths in formats.values() for path in paths}
+    if not has_manifest:
+        return next(iter(formats)), dict.fromkeys(in_order(there.values()), None)
+    manifest, found = read_manifest(directory), dict[AnyPath, int | None]()
     for shard in manifest.shards:
-        path = there.get(shard.name, directory / shard.name)
+        path = there.get(shard.name, directory / shard.name)  # of a web server there is no list
         if not path.exists():
             raise RowsError(
                 f"{path}: is missing, and {MANIFEST_FILE} has it; run tokenmill verify --repair"

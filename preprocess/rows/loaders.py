@@ -35,8 +35,9 @@ from preprocess.rows.formats import RowsError
 from preprocess.rows.json_lines import Lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
-from preprocess.rows.places import AnyPath, RemotePath, for_all, matching, open_binary
+from preprocess.rows.places import AnyPath, RemotePath, for_all, open_binary
 from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.sources.urls import matching_files
 
 Record = dict[str, Any]
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -192,11 +193,9 @@ class _Files(ShardedSource):
     @cached_property
     def pad_id(self) -> int:
         """The id of padding in the manifest of rows, 0 without one."""
-        path = self._paths[self.shard_names[0]]
-        if isinstance(path, RemotePath) and path.is_signed:  # by a URL that is of one file
-            return 0
-        directory = path.parent
-        return read_manifest(directory).pad_id if (directory / MANIFEST_FILE).exists() else 0
+        directory = self._paths[self.shard_names[0]].parent
+        has_manifest = directory is not None and (directory / MANIFEST_FILE).exists()
+        return read_manifest(directory).pad_id if directory and has_manifest else 0
 
     @cached_property
     def _digest(self) -> str:
@@ -246,8 +245,7 @@ class JsonShardedSource(_Files):
     file is decompressed and kept in memory.
 
     Args:
-        paths: A file, a directory with .jsonl or .ndjson files, a glob pattern, a URL of one of
-            these, or several.
+        paths: A file, a directory with .jsonl or .ndjson files, a glob pattern, a URL, or several.
 
     Raises:
         RowsError: There is no such file; or, while iterating, a line is no object.
@@ -282,7 +280,7 @@ class _ArrowFiles(_Files):
         super().__init__(paths)
 
     def _record_of(self, name: str, block: Any, number: int) -> Record:
-        with _reading(name, self.kind):
+        with _reading(name, lambda: self.kind):
             batches = block.slice(number, 1).to_batches()
             return next(chain.from_iterable(map(_records_of, batches)))
 
@@ -294,8 +292,7 @@ class ParquetShardedSource(_ArrowFiles):
     are plain Python. `len` is of the metadata.
 
     Args:
-        paths: A file, a directory with .parquet files, a glob pattern, a URL of one of these, or
-            several.
+        paths: A file, a directory with .parquet files, a glob pattern, a URL, or several of these.
 
     Raises:
         RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
@@ -307,33 +304,28 @@ class ParquetShardedSource(_ArrowFiles):
 
     def _read(self, path: AnyPath, first: int) -> Iterator[Record]:
         where = "its metadata"
-        try:
-            with _open_parquet(path) as file:
-                for number, n_rows in enumerate(row_group_sizes(file)):
-                    if n_rows <= first:
-                        first -= n_rows
-                        continue
-                    where = f"row group {number:,}"
-                    group = file.metadata.row_group(number)
-                    n = _BATCH_BYTES * n_rows // max(1, group.total_byte_size)
-                    n = max(1, min(_ROWS, n))
-                    for batch in file.iter_batches(n, [number], use_threads=False):
-                        yield from _records_of(batch.slice(min(first, len(batch))))
-                        first = max(0, first - len(batch))
-                        n_rows -= len(batch)
-                    if n_rows:  # places in later row groups would be wrong
-                        raise ValueError("other than the number of rows in the metadata")
-        except TokenmillError:  # of a server
-            raise
-        except _arrow_errors() as error:
-            raise _damaged(path, f"{self.kind}, {where}", error) from error
+        with _reading(path, lambda: f"{self.kind}, {where}"), _open_parquet(path) as file:
+            for number, n_rows in enumerate(row_group_sizes(file)):
+                if n_rows <= first:
+                    first -= n_rows
+                    continue
+                where = f"row group {number:,}"
+                group = file.metadata.row_group(number)
+                n = max(1, min(_ROWS, _BATCH_BYTES * n_rows // max(1, group.total_byte_size)))
+                for batch in file.iter_batches(n, [number], use_threads=False):
+                    yield from _records_of(batch.slice(min(first, len(batch))))
+                    first = max(0, first - len(batch))
+                    n_rows -= len(batch)
+                if n_rows:  # places in later row groups would be wrong
+                    raise ValueError("other than the number of rows in the metadata")
 
     def _block_sizes(self, path: AnyPath) -> list[int]:
-        with _reading(path, self.kind), _open_parquet(path) as file:
+        with _reading(path, lambda: self.kind), _open_parquet(path) as file:
             return row_group_sizes(file)
 
     def _read_block(self, path: AnyPath, number: int) -> Any:
-        with _reading(path, f"{self.kind}, row group {number:,}"), _open_parquet(path) as file:
+        what = f"{self.kind}, row group {number:,}"
+        with _reading(path, lambda: what), _open_parquet(path) as file:
             return file.read_row_group(number, use_threads=False)
 
 
@@ -344,8 +336,7 @@ class ArrowShardedSource(_ArrowFiles):
     are plain Python. `len` is of the metadata of record batches.
 
     Args:
-        paths: A file, a directory with .arrow files, a glob pattern, a URL of one of these, or
-            several.
+        paths: A file, a directory with .arrow files, a glob pattern, a URL, or several of these.
 
     Raises:
         RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
@@ -357,7 +348,7 @@ class ArrowShardedSource(_ArrowFiles):
 
     def _read(self, path: AnyPath, first: int) -> Iterator[Record]:
         number = skipped = 0
-        try:
+        with _reading(path, lambda: f"{self.kind}, record batch {number:,}"):
             if first:
                 for batch in record_batches(path, only_sizes=True):
                     if skipped + len(batch) > first:
@@ -369,17 +360,13 @@ class ArrowShardedSource(_ArrowFiles):
                 for start in range(first, len(batch), _ROWS):
                     yield from _records_of(batch.slice(start, _ROWS))
                 first, number = 0, number + 1
-        except TokenmillError:  # of a server
-            raise
-        except _arrow_errors() as error:
-            raise _damaged(path, f"{self.kind}, record batch {number:,}", error) from error
 
     def _block_sizes(self, path: AnyPath) -> list[int]:
-        with _reading(path, self.kind):
+        with _reading(path, lambda: self.kind):
             return [*map(len, record_batches(path, only_sizes=True))]
 
     def _read_block(self, path: AnyPath, number: int) -> Any:
-        with _reading(path, f"{self.kind}, record batch {number:,}"):
+        with _reading(path, lambda: f"{self.kind}, record batch {number:,}"):
             batch = next(record_batches(path, number))
             batch.validate(full=True)
             return pyarrow().Table.from_batches([batch])
@@ -448,14 +435,13 @@ class TransformedShardedSource(ShardedSource):
             ) from error
 
 
-def _find_files(
-    paths: Paths, kind: str, suffixes: tuple[str, ...]
-) -> list[tuple[str, AnyPath]]:
+def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[tuple[str, AnyPath]]:
     """Return name and path of the files that paths mean; raise RowsError if one means none."""
     found: list[tuple[str, AnyPath]] = []
     for path in map(given_location, [paths] if isinstance(paths, str | os.PathLike) else paths):
         if is_url(path):
-            there, url = matching(path), shown_url(path)
+            there = [RemotePath(each.url, each) for each in matching_files(path)]
+            url = shown_url(path)
             is_named = glob.has_magic(url) or [*map(str, there)] == [url]
             remote = [x for x in there if is_named or x.name.endswith(suffixes)]
             looked_for, files = f"{kind} files at {url}", [*map(str, remote)]
@@ -554,20 +540,15 @@ def _open_parquet(path: AnyPath) -> Iterator[Any]:
         yield file
 
 
-def _arrow_errors() -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises for damaged files; ValueError is of text that is not UTF-8."""
-    return (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError)
-
-
 @contextmanager
-def _reading(path: AnyPath | str, what: str) -> Iterator[None]:
-    """Convert errors of pyarrow to RowsError."""
+def _reading(path: AnyPath | str, what: Callable[[], str]) -> Iterator[None]:
+    """Convert errors of pyarrow to RowsError; ValueError is of text that is not UTF-8."""
     try:
         yield
     except TokenmillError:  # of a server
         raise
-    except _arrow_errors() as error:
-        raise _damaged(path, what, error) from error
+    except (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise _damaged(path, what(), error) from error
 
 
 def _damaged(path: AnyPath | str, what: str, error: Exception) -> RowsError:

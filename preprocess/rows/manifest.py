@@ -23,7 +23,7 @@ from preprocess.dataset.manifest import (
 )
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
-from preprocess.rows.places import RemotePath
+from preprocess.rows.places import AnyPath
 
 MANIFEST_FILE = "rows.json"
 FORMAT = "tokenmill-rows"
@@ -97,22 +97,17 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         return with_own_digest(about | msgspec.to_builtins(self))
 
 
-def read_manifest(directory: Path | RemotePath) -> RowsManifest:
-    """Read the manifest of a directory of rows; raises as `parse_manifest`."""
+def read_manifest(directory: AnyPath) -> RowsManifest:
+    """Read the manifest of a directory of rows.
+
+    Raises:
+        RowsError: It is missing, damaged, or of a newer format.
+    """
     path = directory / MANIFEST_FILE
     try:
         content = path.read_bytes()
     except FileNotFoundError:
         raise RowsError(f"{path}: missing; no rows were written in this directory") from None
-    return parse_manifest(content, str(path))
-
-
-def parse_manifest(content: bytes, path: str) -> RowsManifest:
-    """Return the manifest with this content; `path` is for messages.
-
-    Raises:
-        RowsError: It is damaged, or of a newer format.
-    """
     try:
         data = json.loads(content)
         if data["format"] not in spellings_of(FORMAT) or data["format_version"] != FORMAT_VERSION:

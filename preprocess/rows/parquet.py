@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
 
-from preprocess.rows.arrow import (
-    arrow_errors,
-    batch_of,
-    native_file,
-    pyarrow,
-    schema_of,
-    table_of,
-)
+from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, schema_of, table_of
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.places import AnyPath
 

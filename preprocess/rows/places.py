@@ -47,14 +47,10 @@ class RemotePath:
         return RemotePath(url_beside(f"{self._url.rstrip('/')}/", name))
 
     @property
-    def is_signed(self) -> bool:
-        """True if the URL has a query, such as a signature, so that it is of one file."""
-        return is_web(self._url) and "?" in self._url
-
-    @property
-    def parent(self) -> RemotePath:
-        """The directory."""
-        return RemotePath(self._url.rpartition("/")[0])
+    def parent(self) -> RemotePath | None:
+        """The directory; None if the URL has a query, such as a signature, which is of one file."""
+        is_signed = is_web(self._url) and "?" in self._url
+        return None if is_signed else RemotePath(self._url.rpartition("/")[0])
 
     @property
     def file(self) -> RemoteFile:
@@ -87,7 +83,8 @@ class RemotePath:
     def iterdir(self) -> Iterator[RemotePath]:
         """Yield the files that are directly in this directory; of a web server none."""
         if not is_web(self._url):
-            yield from matching(f"{self._url.rstrip('/')}/")
+            for file in matching_files(f"{self._url.rstrip('/')}/"):
+                yield RemotePath(file.url, file)
 
 
 AnyPath = Path | RemotePath
@@ -97,11 +94,6 @@ def place_of(location: str | os.PathLike[str]) -> AnyPath:
     """Return the path of a location; raise LocationError for the URL of a `Path`."""
     text = given_location(location)
     return RemotePath(text) if is_url(text) else Path(text)
-
-
-def matching(url: str) -> list[RemotePath]:
-    """Return the files that a URL means, sorted, as `matching_files`."""
-    return [RemotePath(file.url, file) for file in matching_files(url)]
 
 
 def open_binary(path: AnyPath, is_forwards: bool = False) -> IO[bytes]:

@@ -41,8 +41,7 @@ class TokenizedDataset(Dataset[Tensors]):
     whole and kept in memory: choose `StreamingTokenizedDataset` for more of them than fit.
 
     Args:
-        directory: Written by `tokenmill rows`, or by others, with files of one format; or its URL,
-            of a web server only with rows.json.
+        directory: Written by `tokenmill rows`, or by others, with files of one format; or a URL.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.

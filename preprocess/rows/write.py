@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.files.locations import is_url, join_location, relative_location, split_location
+from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
@@ -42,8 +42,9 @@ from preprocess.rows.manifest import (
     ContentDigest,
     RowsManifest,
     ShardFacts,
-    parse_manifest,
+    read_manifest,
 )
+from preprocess.rows.places import place_of
 from preprocess.rows.plan import RowPlan
 from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
 from preprocess.run.journal import Journal, open_journal
@@ -160,7 +161,8 @@ class _Run:
         self, file: TokenFile, settings: RowsSettings, location: str, name: str
     ) -> None:
         self._file, self._settings, self._name = file, settings, name
-        self._location, self._storage = location, open_storage(location, _RUN)
+        self._location, self._place = location, place_of(location)
+        self._storage = open_storage(location, _RUN)
         self.where = self._storage.final.where()
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
@@ -192,18 +194,15 @@ class _Run:
 
     def _result(self, seconds: float | None) -> RowsResult:
         """Return what is there; `seconds` is None if it was there before."""
-        place = self.where if is_url(self.where) else Path(self.where)
-        return RowsResult(place, self._read_manifest(), seconds is not None, seconds or 0)
-
-    def _read_manifest(self) -> RowsManifest:
-        files = self._storage.final
-        return parse_manifest(files.get(MANIFEST_FILE) or b"", files.where(MANIFEST_FILE))
+        found, is_new = read_manifest(self._place), seconds is not None
+        place = self._place if isinstance(self._place, Path) else self.where
+        return RowsResult(place, found, is_new, seconds or 0)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
         if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found = self._read_manifest()
+        found = read_manifest(self._place)
         before, after = found.around
         theirs = {
             "dataset_digest": found.dataset_digest, "settings": found.settings,
@@ -318,7 +317,7 @@ class _Run:
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            manifest = self._read_manifest()
+            manifest = read_manifest(self._place)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"

@@ -91,22 +91,21 @@ def find_token_files(location: str) -> list[str]:
         TokenFileError: There are none.
     """
     place, is_remote = Path(location), is_url(location)
-    is_file = place.suffix in (".bin", ".json") if is_remote else not place.is_dir()
-    files = open_storage(location).final
-    names = [] if is_file else manifests_in(files)
-    if not names and not is_file:
-        where = files.where()
-        raise TokenFileError(f"{where}: no finished token file in this directory; build one first")
-    paths = [join_location(location, name) for name in names] or [location]
-    if is_remote:
-        return paths
-    if not place.exists() and not place.with_suffix(".json").exists():
+    is_dataset = place.suffix in (".bin", ".json")
+    if place.is_dir() or (is_remote and not is_dataset):
+        files = open_storage(location).final
+        if not (names := manifests_in(files)):
+            raise TokenFileError(
+                f"{files.where()}: no finished token file in this directory; build one first"
+            )
+        return [join_location(location, name) for name in names]
+    if not is_remote and not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
-    if not place.is_dir() and place.suffix not in (".bin", ".json"):
+    if not is_dataset:
         raise TokenFileError(
             f"{place}: is not a dataset; build one first: tokenmill build --train {place}"
         )
-    return paths
+    return [location]
 
 
 def read_stats(files: Files, name: str) -> Stats | None:

@@ -165,10 +165,7 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
 class RowsSettings(RowSettings):
     """Options of `rows`: files of rows from a dataset."""
 
-    path: Output = option(
-        REQUIRED, "A directory with a dataset, or one .bin file, or its URL in a bucket.",
-        positional=True,
-    )
+    path: Output = option(REQUIRED, "Directory, .bin file or URL of a dataset.", positional=True)
     out: Output = option(
         "rows", "Directory of the rows, or a URL; if the dataset has several .bin files, those of"
         " NAME.bin are in OUT/NAME.",

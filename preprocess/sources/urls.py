@@ -16,7 +16,8 @@ from bpe.errors import CorpusError
 from bpe.files.locations import is_web, shown_url, url_name
 from preprocess.sources.folders import is_beside_data
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object
-from preprocess.storage.remote import ObjectInfo, open_objects, split_url
+from preprocess.storage.forked import open_anywhere
+from preprocess.storage.remote import ObjectInfo, split_url
 
 
 class FoundFile(NamedTuple):
@@ -143,7 +144,7 @@ def _matches_all(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 def _list(url: str) -> list[_Object]:
     """Return all objects below a prefix, in the order of the files of a directory."""
     root, key = split_url(url)
-    objects = open_objects(root)
+    objects = open_anywhere(root)
     prefix = f"{objects.pinned(key)}/" if key else ""
     found = [
         _Object(tuple(path.removeprefix(prefix).split("/")), path, info)

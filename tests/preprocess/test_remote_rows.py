@@ -19,7 +19,7 @@ from memory_objects import Bucket, MemoryObjects
 from remote_cases import upload
 from web_server import Page, web_server
 
-from bpe.errors import ChangedError, UnavailableError
+from bpe.errors import ChangedError, TokenmillError, UnavailableError
 from preprocess import (
     ArrowShardedSource,
     JsonShardedSource,
@@ -125,7 +125,7 @@ def test_a_run_that_ends_at_any_request_is_resumed(
         objects = memory_objects.install(monkeypatch, MemoryObjects(bucket, at, what))
         try:
             write_rows(data, **options)
-        except (faults.CutOff, OutputError):
+        except (faults.CutOff, TokenmillError):
             keys = bucket.contents("out/")
             if "rows.json" in keys:
                 assert peace.keys() - {"shards"} <= keys.keys()
