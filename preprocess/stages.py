@@ -80,14 +80,14 @@ def tokenize_and_save(
 
 
 def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
-    """Remove the files of a dataset but the tokenizer; manifests first, for builds trust them."""
+    """Remove the files of a dataset but the tokenizer."""
     gone = [*map(manifest_name, manifests)]
     with open_storage(location, "removal") as storage:
         names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
         for name, manifest in manifests.items():
             plan = re.compile(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan")
             gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
-        storage.publish([], [], gone + ["stats.json"] * is_last)
+        storage.remove_finished(gone + ["stats.json"] * is_last)
 
 
 class Pipeline:

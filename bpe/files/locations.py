@@ -17,10 +17,11 @@ LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
     " give its path"
 )
+EMPTY = "should not be an empty path; the working directory is ."
 
 
 class LocationError(TokenmillError, ValueError):
-    """A location is a URL."""
+    """A location is a URL, or empty."""
 
 
 def is_url(location: str) -> bool:
@@ -33,17 +34,19 @@ def is_url(location: str) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> str:
-    """Return a location as text, unchanged; raise LocationError for a URL, also of a `Path`."""
+    """Return a location as text, unchanged; raise LocationError for a URL and for no text."""
     path = os.fspath(location)
     if is_url(path) or _CHANGED_URL.match(path):
         raise LocationError(f"{shown_url(path)}: {LOCAL}")
-    return path
+    return given_location(path)
 
 
 def given_location(location: str | os.PathLike[str]) -> str:
-    """Return a path or URL as text, unchanged; raise LocationError for `Path("s3://bucket")`."""
+    """Return a path or URL as text; raise LocationError for no text and `Path("s3://bucket")`."""
     path = os.fspath(location)
-    if isinstance(path, str) and _CHANGED_URL.match(path):
+    if not path:
+        raise LocationError(f"{path!r} {EMPTY}")
+    if _CHANGED_URL.match(path):
         raise LocationError(
             f"{path}: is a URL that pathlib has changed, and would be a directory here; give it as"
             " text"

@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import BUCKETS, LOCAL, given_location, is_bucket, is_url, shown_url
+from bpe.files.locations import BUCKETS, EMPTY, LOCAL, given_location, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.
@@ -133,10 +133,12 @@ def _read_pattern(value: Any) -> Any:
 
 def _read_input(value: Any) -> str:
     """Convert a path or URL of text to a string, unchanged."""
-    location = given_location(value)
+    location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
-    return location
+    if not location:
+        raise ValueError(EMPTY)
+    return given_location(location)
 
 
 def _read_location(value: Any) -> str:
@@ -450,7 +452,7 @@ def checks_names(function: Function) -> Function:
 
     Its `options`, if it has them, are a TypedDict of its module.
     """
-    code = function.__code__
+    code = inspect.unwrap(function).__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     others = re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__.get("options")))
 

@@ -85,6 +85,8 @@ class MemoryObjects:
         if is_over:
             raise RemoteError(f"memory://{key}: the request failed: the server is away")
 
+    is_conditional = True
+
     def pinned(self, key: str) -> str:
         return key
 
@@ -134,6 +136,7 @@ class MemoryObjects:
 
 def install(patch: pytest.MonkeyPatch, objects: MemoryObjects) -> MemoryObjects:
     """Let a storage of any bucket have these objects, in a process that begins."""
-    for opener in ("storage.object_files.open_objects", "sources.remote.open_anywhere"):
-        patch.setattr(f"preprocess.{opener}", lambda root: objects)
+    patch.setattr("preprocess.storage.object_files.open_objects", lambda root: objects)
+    for module in ("remote", "urls"):
+        patch.setattr(f"preprocess.sources.{module}.open_anywhere", lambda root: objects)
     return objects
