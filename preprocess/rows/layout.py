@@ -42,7 +42,7 @@ def ids_of_rows(
         found = load_tokenizer(path)
         is_needed = tokenizer is not None or settings.add_special_tokens or is_padded
         if is_needed or found.fingerprint == file.manifest.tokenizer_fingerprint:
-            check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
+            check_tokenizer(file.path, file.manifest, found.fingerprint)
             known = found.special_tokens
             names = read_token_names(str(path) if isinstance(path, Path) else path)
             token = names.get("pad_token") or pad_token_of(known) if token is None else token
@@ -230,11 +230,12 @@ def _special_ids(file: TokenFile, path: Any) -> tuple[Ids, Ids]:
 
 def _tokenizer_of(file: TokenFile, given: TokenizerSource | None) -> Any:
     """Return the given tokenizer, or the file beside the dataset; None: there is none."""
-    if given is not None and not isinstance(given, str):
+    if given is None:
+        return file.tokenizer_file()[0]
+    if not isinstance(given, str):
         return given
-    path = Path(file.absolute_path).parent if given is None else Path(given)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    return path if given is not None or path.exists() else None
+    path = Path(given)
+    return path / "tokenizer.json" if path.is_dir() else path
 
 
 class OutputFile(NamedTuple):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from bpe.errors import TokenmillError
 from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath, open_binary
 
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
 _MOST_ARRAYS = 16
@@ -41,10 +42,10 @@ def write_shard(
                     member.write(batch.values[name].astype("<i4", copy=False).data)
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_binary(path) as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if len(entries) > _MOST_ARRAYS:
                 raise RowsError(f"{path}: has {len(entries):,} arrays; these are no rows of tokens")
@@ -73,7 +74,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
                 yield RowBatch(np.arange(n + 1) * length, values)
             for member in members:
                 member.close()
-    except RowsError:
+    except TokenmillError:
         raise
     # NumPy reads the header of an array as Python, which fails in many ways.
     except Exception as error:
@@ -84,7 +85,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
 
 
 def _header_of(
-    path: Path, name: str, member: IO[bytes], entry: zipfile.ZipInfo
+    path: AnyPath, name: str, member: IO[bytes], entry: zipfile.ZipInfo
 ) -> tuple[tuple[int, int], np.dtype[Any]]:
     """Return (shape, dtype) of an array."""
     # Headers of later versions may be of 4 GB, and are read before that is checked.
@@ -106,7 +107,7 @@ def _header_of(
     return (n_rows, length), dtype
 
 
-def _read(path: Path, name: str, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
+def _read(path: AnyPath, name: str, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
     data = member.read(dtype.itemsize * n)
     if len(data) != dtype.itemsize * n:
         raise RowsError(f"{path}: an array is shorter than its entry says; make it again")

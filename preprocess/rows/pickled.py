@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath
 
 _ROWS = 1 << 10  # that are returned at a time
 # Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
@@ -60,7 +60,7 @@ def write_shard(
         file.write(pickle.dumps(counts, _PROTOCOL))
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches; padded ones that were written here have a mask."""
     rows, counts = load(path)
     for first in range(0, len(rows), _ROWS):
@@ -85,7 +85,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
         yield RowBatch(offsets, values)
 
 
-def load(path: Path) -> tuple[list[Any] | Any, Numbers | None]:
+def load(path: AnyPath) -> tuple[list[Any] | Any, Numbers | None]:
     """Load rows; anything else is refused, and nothing of it runs.
 
     Returns:
@@ -117,7 +117,7 @@ def load(path: Path) -> tuple[list[Any] | Any, Numbers | None]:
     return rows, counts
 
 
-def _load(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
+def _load(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
     """Return (content of the pickle that begins at a byte, where it ends)."""
     match = _PLAIN.match(data, begin)
     place = begin if match is None else match.end()
@@ -147,7 +147,7 @@ class _Noted:
         self.state = state
 
 
-def _load_arrays(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
+def _load_arrays(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
     """Return (content of a pickle with arrays, where it ends)."""
 
     # The one in Python, for places in the memo take no memory there.
@@ -188,11 +188,11 @@ def _load_arrays(path: Path, data: bytes, begin: int) -> tuple[Any, int]:
     return plain(Reader(stream).load()), stream.tell()
 
 
-def _damaged(path: Path, what: str) -> RowsError:
+def _damaged(path: AnyPath, what: str) -> RowsError:
     return RowsError(
         f"{path}: is a damaged pickle ({what}); make it again, or run tokenmill verify --repair"
     )
 
 
-def _not_rows(path: Path, found: str) -> RowsError:
+def _not_rows(path: AnyPath, found: str) -> RowsError:
     return RowsError(f"{path}: has {found}, expected a pickled list of lists of token ids")

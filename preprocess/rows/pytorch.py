@@ -10,7 +10,7 @@ import json
 import operator
 import os
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from fnmatch import fnmatch
 
 import numpy as np
 
@@ -23,11 +23,11 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
-from bpe.files.locations import local_path
 from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, find_part, in_order, joined, open_rows
 from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import DUMP_FILE, RowsError
+from preprocess.rows.places import AnyPath, place_of
 from preprocess.sampling.data import IGNORED, check_integer
 
 Tensors = dict[str, torch.Tensor]
@@ -42,14 +42,14 @@ class TokenizedDataset(Dataset[Tensors]):
     whole and kept in memory: choose `StreamingTokenizedDataset` for more of them than fit.
 
     Args:
-        directory: Written by `tokenmill rows`, or by others, with files of one format.
+        directory: Written by `tokenmill rows`, or by others, with files of one format; or a URL.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._rows = open_rows(Path(local_path(directory)))
+        self._rows = open_rows(place_of(directory))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -79,7 +79,7 @@ class StreamingTokenizedDataset(TokenizedDataset):
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
         self._cache = BlockCache[RowBatch](check_integer("cache_size", cache_size, 1))
         self._cache_size = cache_size
-        self._rows = open_rows(Path(local_path(directory)), self._cache)
+        self._rows = open_rows(place_of(directory), self._cache)
 
     def shuffled(self, seed: int = 0) -> ShuffledBlocks:
         """Return an order in which a pass reads each block once: `DataLoader(sampler=...)`."""
@@ -126,7 +126,7 @@ class PickledTrainerDataset(Dataset[Tensors]):
     The counts in a folder's dump-meta_data.json are printed, and compared with what is there.
 
     Args:
-        folders: One or several, in order.
+        folders: Directories, or URLs in buckets, in order.
 
     Raises:
         RowsError: A folder has no such file, one has anything but rows of ids, or there are other
@@ -140,8 +140,9 @@ class PickledTrainerDataset(Dataset[Tensors]):
         if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
         batches = list[RowBatch]()
-        for folder in map(Path, map(local_path, given)):
-            paths = in_order(folder.glob("dump-*.pkl"))
+        for folder in map(place_of, given):
+            inside = folder.iterdir() if folder.is_dir() else ()
+            paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
             if not paths:
                 raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
             found = [_with_mask(batch) for path in paths for batch in pickled.read_shard(path)]
@@ -171,7 +172,7 @@ def _with_mask(batch: RowBatch) -> RowBatch:
     })
 
 
-def _compare_with_meta(folder: Path, found: dict[str, int]) -> None:
+def _compare_with_meta(folder: AnyPath, found: dict[str, int]) -> None:
     """Print dump-meta_data.json, if it is there; raise RowsError if its counts are others."""
     path = folder / DUMP_FILE
     if not path.exists():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import threading
 import time
@@ -21,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.files.locations import split_location
+from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
@@ -49,8 +48,9 @@ from preprocess.rows.manifest import (
     ShardFacts,
     read_manifest,
 )
+from preprocess.rows.places import place_of
 from preprocess.rows.plan import RowPlan
-from preprocess.run.finished import find_manifests, find_run, find_token_files, newest_source
+from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
 from preprocess.settings.keywords import RowKeywords
@@ -102,14 +102,14 @@ class RowsResult(NamedTuple):
     """Rows of one token file.
 
     Attributes:
-        path: Directory of the rows.
+        path: Directory of the rows; if it is in a bucket, its URL as text.
         manifest: What was written.
         is_new: False if the rows were there already.
         seconds: Time that it took.
         n_written: Number of files that were written; the others were there.
     """
 
-    path: Path
+    path: Path | str
     manifest: RowsManifest
     is_new: bool
     seconds: float
@@ -161,18 +161,18 @@ def write_rows(
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     """Write rows as `write_rows`."""
-    paths, out = find_token_files(settings.path), Path(settings.out)
-    is_one = len(paths) == 1
-    runs = [
-        _Run(open_tokens(path), settings, out if is_one else out / path.stem, path.stem)
-        for path in paths
-    ]
-    for other in [out / paths[0].stem] if is_one else [out]:
-        if (other / MANIFEST_FILE).exists():
+    paths, out = find_token_files(settings.path), settings.out
+    names = [Path(path).stem for path in paths]
+    inside = [join_location(out, name) for name in names]
+    places, others = (inside, [out]) if len(paths) > 1 else ([out], inside)
+    of_runs = zip(paths, places, names, strict=True)
+    runs = [_Run(open_tokens(path), settings, place, name) for path, place, name in of_runs]
+    for other in (open_storage(place).final for place in others):
+        if other.size(MANIFEST_FILE) is not None:
             raise OutputError(
-                f"{other}: has rows, and these would be beside them in"
-                f" {' and '.join(str(run.directory) for run in runs)}; remove them, or choose"
-                " another directory (--out)"
+                f"{other.where()}: has rows, and these would be beside them in"
+                f" {' and '.join(run.where for run in runs)}; remove them, or choose another"
+                " directory (--out)"
             )
     return [run.write(progress) for run in runs]
 
@@ -181,9 +181,12 @@ class _Run:
     """Writes the rows of one token file into one directory; files are named after `name`."""
 
     def __init__(
-        self, file: TokenFile, settings: RowsSettings, directory: Path, name: str
+        self, file: TokenFile, settings: RowsSettings, location: str, name: str
     ) -> None:
-        self._file, self._settings, self.directory, self._name = file, settings, directory, name
+        self._file, self._settings, self._name = file, settings, name
+        self._location, self._place = location, place_of(location)
+        self._storage = open_storage(location, _RUN)
+        self.where = self._storage.final.where()
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
         self._n_written = 0
@@ -192,7 +195,6 @@ class _Run:
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
             "ids": [*map(list, around), pad_id * settings.is_padded],
         }
-        self._storage = open_storage(directory, _RUN)
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
@@ -212,33 +214,33 @@ class _Run:
             except (SettingsError, RowsError):  # the same command would fail again
                 self._storage.clear()
                 raise
-        manifest, seconds = read_manifest(self.directory), time.perf_counter() - started
-        return RowsResult(self.directory, manifest, is_new, seconds, self._n_written)
+        manifest, seconds = read_manifest(self._place), time.perf_counter() - started
+        place = self._place if isinstance(self._place, Path) else self.where
+        return RowsResult(place, manifest, is_new, seconds, self._n_written)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
         final = self._storage.final
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found = read_manifest(self.directory)
-        is_same = found.dataset_digest == self._file.manifest.digest
+        found = read_manifest(self._place)
+        is_same, sizes = found.dataset_digest == self._file.manifest.digest, final.sizes()
         if self._kept is not None:
             wanted = {each.name for each in self._files}
-            for each in found.shards:
-                if each.name not in wanted and final.size(each.name) is not None:
-                    raise OutputError(
-                        f"{final.where(each.name)}: has rows of an input that the dataset no longer"
-                        " has; move it away, or have it removed (--overwrite)"
-                    )
+            for name in sorted(sizes.keys() & {each.name for each in found.shards} - wanted):
+                raise OutputError(
+                    f"{final.where(name)}: has rows of an input that the dataset no longer has;"
+                    " move it away, or have it removed (--overwrite)"
+                )
             return is_same and self._kept.keys() == wanted
         if is_same and self._is_alike(found):
             for each in found.shards:
-                if (size := final.size(each.name)) != each.bytes:
+                if (size := sizes.get(each.name)) != each.bytes:
                     state = "is missing" if size is None else f"has {size:,} bytes instead of"
                     state += "" if size is None else f" the {each.bytes:,} that were written"
                     raise OutputError(
                         f"{final.where(each.name)}: {state}; run tokenmill verify --repair"
-                        f" {self.directory}"
+                        f" {self.where}, or write the rows again (--overwrite)"
                     )
             return True
         own = self._of_settings
@@ -246,7 +248,7 @@ class _Run:
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
-            f"{self.directory}: has rows of {other}; choose another directory, or replace them"
+            f"{self.where}: has rows of {other}; choose another directory, or replace them"
             " (--overwrite)"
         )
 
@@ -272,7 +274,7 @@ class _Run:
             stream = self._storage.stream(each.name)
             try:
                 facts = write_shard(each, settings, self._file.vocab_size, stream, advance)
-                stream.sync()
+                stream.finish(facts.bytes)
             finally:
                 stream.close()
             return number, facts
@@ -309,8 +311,10 @@ class _Run:
 
     def _manifest_of(self, shards: tuple[ShardFacts, ...]) -> RowsManifest:
         file, files, (around, pad_id) = self._file, self._files, self._ids
+        place, name = split_location(file.absolute_path)
+        dataset = join_location(place, manifest_name(Path(name).stem))
         # A relative path, so that both may be moved together.
-        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self.directory)
+        dataset = relative_location(dataset, self._location)
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
             around=around, columns=columns_of(self._settings), vocab_size=file.vocab_size,
@@ -324,9 +328,9 @@ class _Run:
     def _check_free(self, names: list[str]) -> None:
         """Raise OutputError if files of other programs, or a dataset, are in the way."""
         final = self._storage.final
-        if find_manifests(self.directory):
+        if manifests_in(final):
             raise OutputError(
-                f"{self.directory}: has a dataset; choose another directory for its rows (--out)"
+                f"{self.where}: has a dataset; choose another directory for its rows (--out)"
             )
         wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         if self._settings.format == "pickle":
@@ -345,7 +349,7 @@ class _Run:
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            manifest = read_manifest(self.directory)
+            manifest = read_manifest(self._place)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
@@ -377,7 +381,7 @@ class _Run:
         if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
             return None
         try:
-            found = read_manifest(self.directory)
+            found = read_manifest(self._place)
         except RowsError:  # a damaged manifest is replaced, or `_is_there` raises
             return None
         if not self._is_alike(found):
@@ -399,7 +403,7 @@ class _Run:
 
     def _report_plan(self) -> None:
         """Log what is left out, and padding that was not asked for."""
-        settings, log = self._settings, partial(logger.info, "%s: %s", self.directory)
+        settings, log = self._settings, partial(logger.info, "%s: %s", self.where)
         if n_short := sum(each.reader.plan.n_short for each in self._files if not each.first):
             length = settings.max_length or settings.seq_length
             log(f"{n_short:,} rows of fewer than {length:,} tokens are left out (--drop-short)")
@@ -409,7 +413,7 @@ class _Run:
             log(f"{text}; --drop-short leaves out shorter ones")
         if settings.format == "pickle" and self._file.has_mask:
             text = "pickle has ids alone, so which tokens are trained on is lost"
-            logger.warning("%s: %s; choose another --format", self.directory, text)
+            logger.warning("%s: %s; choose another --format", self.where, text)
 
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
         wanted, largest = self._settings.num_shards, self._settings.max_shard_size
@@ -421,7 +425,7 @@ class _Run:
         found = min(len(plan), max(wanted or 1, needed))
         if wanted and found != wanted:
             logger.warning(
-                "%s: %s files instead of num_shards=%s, for %s", self.directory, f"{found:,}",
+                "%s: %s files instead of num_shards=%s, for %s", self.where, f"{found:,}",
                 f"{wanted:,}", f"there are {found:,} rows" if found < wanted else
                 f"their arrays have {size:,} bytes, and max_shard_size is {largest:,}",
             )
@@ -432,7 +436,7 @@ class _Run:
     ) -> dict[str, Any]:
         """Return the contents of the files that describe rows for people and other programs."""
         n_bytes = sum(each.bytes for each in manifest.shards)
-        place, name = split_location(str(self._file.absolute_path))
+        place, name = split_location(self._file.absolute_path)
         run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
         fingerprint = self._file.manifest.tokenizer_fingerprint
         shown = None if run is None or run.settings is None else run.settings.get("tokenizer")
