@@ -12,6 +12,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
 from preprocess.run.finished import find_manifests
+from preprocess.run.merge import files_of_parts
 from preprocess.settings.corpus import (
     DatasetConfig,
     PipelineConfig,
@@ -26,6 +27,7 @@ from preprocess.settings.options import (
     checks_names,
     options_of,
 )
+from preprocess.storage import open_storage
 
 _TOKENS = "tokens"  # directory of the dataset
 
@@ -83,6 +85,8 @@ def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
         (directory / f"{name}.json").unlink(missing_ok=True)
         for file in manifest.files(name):
             (directory / file.name).unlink(missing_ok=True)
+        for part in files_of_parts(open_storage(directory).final, ""):
+            (directory / part).unlink()
         for plan in directory.iterdir():
             if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
                 plan.unlink()

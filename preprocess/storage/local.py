@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from bpe.files.atomic_write import sync_directory, write_all, write_atomically
 from preprocess.storage.base import (
@@ -28,6 +28,7 @@ from preprocess.storage.base import (
     WORK_KEPT,
     DamagedStateError,
     Files,
+    LockedError,
     OutputError,
 )
 
@@ -171,15 +172,10 @@ class LocalStorage(LocalFiles):
         self, location: str | os.PathLike[str], run: str, own_lock: bool = False
     ) -> None:
         self._location = Path(location)
-        self._run = run
         self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         super().__init__(self._location / f".{run}{_PARTIAL}")
         self.final: Files = LocalFiles(self._location)
         self._lock: int | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process writes files of the run, and this one has the lock.
-        return LocalStorage, (self._location.absolute(), self._run)
 
     def __enter__(self) -> Self:
         with writing(self._location):
@@ -209,8 +205,6 @@ class LocalStorage(LocalFiles):
                 f"{self._location}: {place} cannot be written to by this user; choose another"
                 " output directory or change its permissions"
             )
-
-    def refresh(self) -> None: ...
 
     def runs(self) -> list[str]:
         return [
@@ -299,7 +293,7 @@ def _acquire_lock(path: Path) -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutputError(
+                raise LockedError(
                     f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
                     " it is finished, stop it, or choose another directory"
                 ) from None

@@ -9,9 +9,9 @@ from typing import Any
 
 import object_server
 import pytest
+from preprocess.run.ray_cluster import connected
 
 from preprocess import build
-from preprocess.run.ray_cluster import connected
 from preprocess.storage.remote import open_objects
 
 pytest.importorskip("ray", reason="needs Ray")

@@ -11,8 +11,7 @@ import pytest
 
 from preprocess import PipelineConfig, build
 from preprocess.report.progress import Progress
-from preprocess.run.ray import on_ray
-from preprocess.run.ray_cluster import RayError
+from preprocess.run.ray import RayError, on_ray
 from preprocess.settings.cluster import resources_of
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings
