@@ -11,7 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager, nullcontext
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +131,8 @@ class Parts:
         self._plan, self._outputs, self._workers = plan, outputs, workers
         self._progress = progress
         settings, shared = plan.settings, ""
+        if not isinstance(settings, TrainFileSettings):
+            self._others()  # raises, before hours of counting
         n_parts = getattr(settings, "task_count", None) or count_parts(plan.training_files)
         if not is_url(plan.directory):
             shared = uuid.uuid4().hex
@@ -178,7 +180,7 @@ class Parts:
         done = {each.number: each.bytes for each in journal.entries_of(PartDone)}
         files, n_parts = outputs.storage.final, run.n_parts
         if not done:
-            self._remove_replaced(files, settings)
+            self._remove_replaced(files)
         total = sum(source.n_bytes for each in plan.passes for source in each.all_files)
         title = f"encoding {' and '.join(plan.names)}"
         left = [number for number in range(n_parts) if number not in done]
@@ -188,10 +190,15 @@ class Parts:
                 stage.advance(n_bytes)
         return find_parts(files, settings.name, n_parts)
 
-    def _remove_replaced(self, files: Files, settings: BuildSettings | EncodeSettings) -> None:
+    def _others(self) -> list[str]:
+        """Return the files of parts of another number, which are to be removed."""
+        settings, files = self._plan.settings, self._outputs.storage.final
+        assert not isinstance(settings, TrainFileSettings)
+        return check_parts(files, settings.name, settings.task_count or 0, settings.overwrite)
+
+    def _remove_replaced(self, files: Files) -> None:
         """Remove what describes parts that are replaced, and parts of another number."""
-        others = check_parts(files, settings.name, self._run.n_parts, settings.overwrite)
-        joined = []
+        joined, others = list[str](), self._others()
         for name in map(manifest_name, self._plan.names.values()):
             if (content := files.get(name)) is not None:
                 manifest = Manifest.from_json(content.decode("utf-8", "replace"), name)
@@ -211,8 +218,16 @@ def open_parts(plan: Plan, outputs: Outputs, progress: Progress) -> Iterator[Par
     if settings.executor != "ray":
         yield None
         return
-    from preprocess.run.ray import on_ray
+    from preprocess.run.ray import RayError, on_ray
 
     resources = resources_of(settings.ray_resources)
-    with on_ray(settings.workers, settings.ray_address, resources, progress) as workers:
+    with ExitStack() as stack:
+        try:
+            workers = stack.enter_context(
+                on_ray(settings.workers, settings.ray_address, resources, progress)
+            )
+        except RayError:
+            if not outputs.resumed:  # so that the run can be one of threads
+                outputs.storage.clear()
+            raise
         yield Parts(plan, outputs, workers, progress)

@@ -132,8 +132,8 @@ def train_on_plan(
                 progress.add_stage_before(**stage)
         left_out.merge(entry.left_out)
         return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
-    if parts is None:
-        compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
+    encodes = isinstance(settings, BuildSettings) and parts is None
+    compiler.compile_training(settings.pattern, encodes)
     # On Ray, sources only give their names to messages.
     sources = plan.training_sources if parts is None else plan.training_files
     counted = None if parts is None else parts.count()

@@ -60,6 +60,7 @@ class Workers:
 
     def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
         self._ray, self._workers = ray, workers
+        self._under_way: dict[Any, int] = {}  # result of a call -> its part
         needs, there = {"CPU": 1.0} | dict(resources), ray.cluster_resources()
         for name, amount in needs.items():
             if there.get(name, 0.0) < amount:
@@ -97,7 +98,7 @@ class Workers:
             RayError: A part cannot be done, for its workers die.
             Exceptions of the function, unchanged.
         """
-        left, under_way, n_lost = deque(parts), dict[Any, int](), dict[int, int]()
+        left, under_way, n_lost = deque(parts), self._under_way, dict[int, int]()
         shared, late = self._ray.put(given), None
         try:
             while under_way or (left and late is None):
@@ -120,11 +121,16 @@ class Workers:
             if late is not None:
                 raise late
         finally:
-            for called in under_way:
-                self._ray.cancel(called, force=True)
-            if under_way:  # so that no file is written any more
-                n = len(under_way)
-                self._ray.wait([*under_way], num_returns=n, timeout=_SECONDS_TO_END)
+            self.stop()
+
+    def stop(self) -> None:
+        """End the workers that have a part, and wait, so that they write no file any more."""
+        called = [*self._under_way]
+        self._under_way.clear()
+        for each in called:
+            self._ray.cancel(each, force=True)
+        if called:
+            self._ray.wait(called, num_returns=len(called), timeout=_SECONDS_TO_END)
 
     def _take(self, called: Any, part: int, n_lost: dict[int, int]) -> Any:
         """Return the result of a part; None if its worker is lost."""
@@ -189,6 +195,7 @@ def on_ray(
             cpus = -(-workers * max(resources.get("CPU", 1.0), 1.0) // 1)
             ray = stack.enter_context(connected(int(cpus), address))
             started = Workers(ray, workers, resources)
+            stack.callback(started.stop)
             stage.advance(workers)
         yield started
 

@@ -84,7 +84,7 @@ class TaskSettings(Settings):
     )
     task_count: Count | None = option(
         None, "Number of parts that the text is divided into.",
-        default_text="on Ray one for every 256 MiB, up to 1,024",
+        default_text="on Ray one for every 128 MiB, up to 1,024",
     )
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from preprocess.sources.base import FileSource, Source
 
-_PART_BYTES, _MOST_PARTS = 256 << 20, 1024
+_PART_BYTES, _MOST_PARTS = 128 << 20, 1024
 
 
 def count_parts(sources: Sequence[Source]) -> int:

@@ -21,13 +21,14 @@ from preprocess import (
     PipelineConfig,
     RayConfig,
     build,
-    encode,
     merge_parts,
     open_tokens,
     tokenize_and_save,
     verify,
 )
-from preprocess.pipeline import train
+from preprocess.check import inspect
+from preprocess.dataset.columns import TokenFileError
+from preprocess.pipeline import encode, train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, parts, passes
 from preprocess.run.merge import MergeError
@@ -152,10 +153,10 @@ def test_parts_on_two_machines_are_those_of_tasks(
     # The number of workers is none of the inputs.
     assert "up to date" in build(**options | {"workers": 3}).lines[0]
     assert all(each.sound for each in verify(out, deep=True))
-    (out / "train.json").unlink()
-    (out / "tokenizer.json").write_bytes(b"{}")
-    verify(out, repair=True)
-    assert contents(out) == peace[kind]
+    for name in ("train.json", "tokenizer.json"):
+        (out / name).unlink()
+        verify(out, repair=True)
+        assert contents(out) == peace[kind]
 
 
 def test_the_number_of_parts_depends_on_the_text_alone(
@@ -163,14 +164,14 @@ def test_the_number_of_parts_depends_on_the_text_alone(
 ) -> None:
     options = on_ray(root, out=tmp_path, task_count=None)
     assert build(**options).stats["settings"]["task_count"] == 1
-    with pytest.raises(OutputError, match="task_count was 1 and is 2"):
+    with pytest.raises(TokenFileError, match="task_count was 1 and is 2"):
         build(**options | {"task_count": 2})
     build(**options | {"task_count": 2}, overwrite=True)
     assert not list(tmp_path.glob("*-of-00001*"))
     (tmp_path / "train.json").unlink()
     (tmp_path / "val.json").unlink()
     with pytest.raises(MergeError, match="there are parts of builds with 2 and 3 tasks"):
-        build(**options | {"task_count": 3})
+        build(**options | {"task_count": 3, "tokenizer": tmp_path / "tokenizer.json"})
 
 
 def test_a_tokenizer_is_that_of_threads(machines: Machines, root: Path, tmp_path: Path) -> None:
@@ -197,8 +198,7 @@ def test_encode(machines: Machines, root: Path, tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(found.tokens), np.asarray(whole.tokens))
     before = contents(tmp_path)
     (tmp_path / "x.json").unlink()
-    verify(tmp_path, tokenizer=given["tokenizer"])
-    verify(tmp_path / "x.bin", tokenizer=given["tokenizer"], repair=True)
+    verify(tmp_path, tokenizer=given["tokenizer"], repair=True)
     assert contents(tmp_path) == before
 
 
@@ -240,7 +240,7 @@ def test_conversations_and_bad_records(machines: Machines, root: Path, tmp_path:
     (tmp_path / "template").write_text(template)
     options = {
         "train": tmp_path / "*.jsonl", "val_fraction": 0, "on_bad_record": "skip",
-        "chat_template": tmp_path / "template",
+        "chat_template": str(tmp_path / "template"),
         "tokenizer": root / "threads" / "tokenizer.json",
     }  # fmt: skip
     for executor in ("threads", "ray"):
@@ -355,6 +355,8 @@ def test_an_overwriting_run_goes_on_where_it_was(
     with pytest.raises(KeyboardInterrupt):
         build(**options, progress=Cut())
     assert not (tmp_path / "train.json").exists()
+    texts = [each["text"] for each in inspect.facts(tmp_path)["unfinished"]]
+    assert any("parts are finished" in text for text in texts)
     progress = Progress()
     build(**options, progress=progress)
     assert progress.stages[-1].done_before > 0
