@@ -217,14 +217,11 @@ _Spooled = tuple[Bytes, selection.Rows, DocumentBatch]
 
 
 class SpoolUnits:
-    """Factory of workers that prepare the documents of units; can be pickled."""
+    """Factory of workers that prepare the documents of units."""
 
     def __init__(self, compares: bool) -> None:
         self._compares = compares
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
-
-    def __reduce__(self) -> tuple[type[SpoolUnits], tuple[bool]]:
-        return SpoolUnits, (self._compares,)
 
     def __call__(self) -> Callable[[WorkUnit], _Spooled]:
         """Make a worker."""
