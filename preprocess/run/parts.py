@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, structs
 
-from bpe.files.locations import is_url
+from bpe.files.locations import is_bucket
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
     from preprocess.run.ray import Workers
 
+_COUNTS = "_counts-"  # in names of work directories, between those of the run and the part
 _SHARED_FILE = "shared"  # in the work directory; says that a worker sees the outputs
-
 
 # make_part(run, number of the part, minutes that are left or None) -> its bytes of the sources
 MakePart = Callable[["DividedRun", int, float | None], int]
@@ -110,7 +110,7 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
             plan.record, command="count",
             settings=plan.record.settings | {"part": number, "parts": run.n_parts},
         )
-        name = name_of_counts(run.run, number, run.n_parts)
+        name = f"{run.run}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
         assert isinstance(plan.settings, TrainSettings)
         # What counted other text is replaced: it is no output.
         with Outputs(run.directory, name, made_from, True, own_lock=True) as outputs:
@@ -119,22 +119,17 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
             return CountedPart(counting.run(), counting.at)
 
 
-def name_of_counts(run: str, number: int, n_parts: int) -> str:
-    """Return the name of the work directory with the counts of a part."""
-    return f"{run}_counts-{number:05d}-of-{n_parts:05d}"
-
-
 class Parts:
     """The parts of a run, made on workers of Ray."""
 
     def __init__(self, plan: Plan, outputs: Outputs, workers: Workers, progress: Progress) -> None:
-        self._plan, self._outputs, self._workers = plan, outputs, workers
-        self._progress = progress
+        self._plan, self._outputs = plan, outputs
+        self._workers, self._progress = workers, progress
         settings, shared = plan.settings, ""
         if not isinstance(settings, TrainFileSettings):
             self._others()  # raises, before hours of counting
         n_parts = getattr(settings, "task_count", None) or count_parts(plan.training_files)
-        if not is_url(plan.directory):
+        if not is_bucket(plan.directory):
             shared = uuid.uuid4().hex
             outputs.storage.put(_SHARED_FILE, shared.encode())
         self._run = DividedRun(
@@ -166,11 +161,10 @@ class Parts:
 
     def forget_counts(self) -> None:
         """Remove the counts of parts, after the tokenizer is trained."""
-        run, directory = self._run, self._plan.directory
-        kept = {name_of_counts(run.run, i, run.n_parts) for i in range(run.n_parts)}
-        for name in sorted(kept & {*self._outputs.storage.runs()}):
-            with open_storage(directory, name, own_lock=True) as storage:
-                storage.clear()
+        for name in self._outputs.storage.runs():
+            if name.startswith(f"{self._run.run}{_COUNTS}"):
+                with open_storage(self._run.directory, name, own_lock=True) as storage:
+                    storage.clear()
 
     def make(self, tokenizer: AnyTokenizer, make_part: MakePart) -> list[Part]:
         """Make all parts that are not there by a function of a module, and return all in order."""

@@ -131,6 +131,8 @@ def train_on_plan(
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
         left_out.merge(entry.left_out)
+        if parts is not None:
+            parts.forget_counts()
         return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
     encodes = isinstance(settings, BuildSettings) and parts is None
     compiler.compile_training(settings.pattern, encodes)
