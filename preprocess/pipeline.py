@@ -10,11 +10,13 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
 from msgspec import structs
 
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 _CONFIG_FILE = "config.json"  # of a corpus
 
 Settings = TypeVar("Settings", bound=ReadSettings)
+_Given = ParamSpec("_Given")
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,21 @@ class BuildResult:
         return f"BuildResult({str(self.directory)!r}, {counts})"
 
 
+def _takes_config(build: Callable[_Given, BuildResult]) -> Callable[_Given, BuildResult]:
+    """Let `build` take a configuration, with the options that are given: defaults are not."""
+
+    @wraps(build)
+    def call(*arguments: _Given.args, **options: _Given.kwargs) -> BuildResult:
+        given = signature(build).bind(*arguments, **options).arguments
+        if given.get("config") is None:
+            return build(*arguments, **options)
+        return _build_corpus(given)
+
+    return call
+
+
 @checks_names
+@_takes_config
 def build(
     config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
     val: StrPath | Iterable[StrPath] = (),
@@ -135,7 +152,8 @@ def build(
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
-    Options: docs/options.md or `tokenmill build --help`; `progress=False` shows none.
+    Options: docs/options.md or `tokenmill build --help`; `progress=False` shows none. With a
+    configuration, options that are given win over its own, whatever their value, unless it is None.
 
     Raises:
         SettingsError: An option has a value that cannot work.
@@ -144,8 +162,6 @@ def build(
         TokenmillError: Any other expected error.
     """
     options = {**locals()}
-    if config is not None:
-        return _build_corpus(options)
     settings, progress = _begin(options, BuildSettings)
     return _build(settings, options, progress)
 
@@ -196,7 +212,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     from preprocess.settings.yaml_file import read_corpus
 
     config = read_corpus(options)
-    progress = progress_of(options["progress"])
+    progress = progress_of(options.get("progress"))
     progress.begin(config.max_minutes)
     place = open_storage(config.output_path).final
     _check_corpus(config, place)  # before hours of work

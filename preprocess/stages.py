@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
+from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
@@ -27,7 +29,7 @@ from preprocess.settings.options import (
     checks_names,
     options_of,
 )
-from preprocess.storage import open_storage
+from preprocess.storage import LocalFiles, LocalStorage
 
 _TOKENS = "tokens"  # directory of the dataset
 
@@ -80,18 +82,17 @@ def tokenize_and_save(
 
 
 def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
-    """Remove the files of a dataset but the tokenizer; manifests first, for builds trust them."""
+    """Remove the files of a dataset but the tokenizer."""
+    gone = [manifest_name(name) for name in manifests]
+    others = {path.name for path in find_manifests(directory)} - {*gone}
+    # Manifests of parts before the others.
+    gone += sorted(files_of_parts(LocalFiles(directory), ""), key=lambda x: x[-5:] != ".json")
     for name, manifest in manifests.items():
-        (directory / f"{name}.json").unlink(missing_ok=True)
-        for file in manifest.files(name):
-            (directory / file.name).unlink(missing_ok=True)
-        for part in files_of_parts(open_storage(directory).final, ""):
-            (directory / part).unlink()
-        for plan in directory.iterdir():
-            if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
-                plan.unlink()
-    if not find_manifests(directory):
-        (directory / "stats.json").unlink(missing_ok=True)
+        plan = rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan"
+        gone += [file.name for file in manifest.files(name)]
+        gone += [each for each in sorted(os.listdir(directory)) if re.fullmatch(plan, each)]
+    with LocalStorage(directory, "removal") as storage:
+        storage.remove_finished([*gone, *([] if others else ["stats.json"])])
 
 
 class Pipeline:

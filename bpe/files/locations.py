@@ -16,10 +16,11 @@ LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
     " give its path"
 )
+EMPTY = "should not be an empty path; the working directory is ."
 
 
 class LocationError(TokenmillError, ValueError):
-    """A location is a URL."""
+    """A location is a URL, or empty."""
 
 
 def is_url(location: str) -> bool:
@@ -32,8 +33,10 @@ def is_url(location: str) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> str:
-    """Return a location as text, unchanged; raise LocationError for a URL."""
+    """Return a location as text, unchanged; raise LocationError for a URL and for no text."""
     path = os.fspath(location)
+    if not path:
+        raise LocationError(f"{path!r} {EMPTY}")
     if is_url(path):
         raise LocationError(f"{shown_url(path)}: {LOCAL}")
     return path

@@ -21,11 +21,11 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from bpe.parallel import available_workers
-from preprocess.report.progress import system_values
+from preprocess.report.progress import amount, system_values
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
-from preprocess.storage import OutputError, open_storage, writing
+from preprocess.storage import LocalStorage, OutputError, open_storage, writing
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -92,14 +92,14 @@ def _processor() -> str:
 
 def _memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    said = f"{total / 1e9:,.1f} GB"
+    said = amount(total)
     if (limit := _memory_limit()) is not None and limit < total:
         total = limit
-        said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
+        said += f", {amount(limit)} of them for this group of processes (cgroup)"
     # Available without swapping, file cache included.
     if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
         free = int(available.split()[0]) * 1024
-        said += f", {free / 1e9:,.1f} GB available on the machine now"
+        said += f", {amount(free)} available on the machine now"
         total = min(total, free)
     if total < _LEAST_MEMORY:
         raise NotFitError(
@@ -153,7 +153,7 @@ def _accelerator() -> str:
         ) from error
     if done != 1000:
         raise NotFitError(f"{name} computes {done} as the sum of 1000 ones; use another one")
-    memory = f"{total / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB of it free"
+    memory = f"{amount(total)} of memory, {amount(free)} of it free"
     return f"{torch.cuda.device_count()} x {name}, {memory}"
 
 
@@ -163,20 +163,27 @@ def _directory(path: Path) -> str:
     if path.is_dir():
         with storage:
             pass  # takes the lock, or raises an error that names its owner
-    _write_as_a_build_does(_existing(path))
+    has_locks = _write_as_a_build_does(_existing(path))
     work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
     more = f"; unfinished: {', '.join(work)}" if work else ""
+    if not has_locks:
+        more += "; its file system has no locks, so a lock file that is renewed is used instead"
     return f"{path} can be written{'' if path.exists() else ' (it does not exist yet)'}{more}"
 
 
-def _write_as_a_build_does(place: Path) -> None:
-    """Lock, append, sync, rename and map files as a build, or raise OutputError."""
+def _write_as_a_build_does(place: Path) -> bool:
+    """Lock, append, sync, rename and map files as a build, or raise OutputError.
+
+    Returns:
+        True if the lock is one of the system.
+    """
     content = bytes(range(256))
     with (
         writing(place),
         tempfile.TemporaryDirectory(prefix=".tokenmill-doctor-", dir=place) as trial,
-        open_storage(trial, "doctor") as storage,
+        LocalStorage(trial, "doctor") as storage,
     ):
+        has_locks = storage.has_system_lock
         stream = storage.stream("trial.bin")
         stream.append(memoryview(content))
         stream.sync()
@@ -190,6 +197,7 @@ def _write_as_a_build_does(place: Path) -> None:
             f"{place}: a mapped file has other content than was written; choose a directory on"
             " another disk"
         )
+    return has_locks
 
 
 def _existing(path: Path) -> Path:
@@ -208,7 +216,7 @@ def _disk(path: Path) -> str:
         file.flush()
         os.fsync(file.fileno())
         rate = _WRITTEN_BYTES / 1e6 / (time.perf_counter() - began)
-    text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
+    text = f"{amount(free)} free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:
         raise OutputError(f"{text}; make space or choose another directory")
     if (largest := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:

@@ -12,7 +12,7 @@ Functions raise `RebuildError` if the origin is unknown or the result not proven
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -166,6 +166,13 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         both = " and ".join(found)
         raise RebuildError(f"{both} both describe it, and neither has its manifest's digest")
     return runs[0]
+
+
+def has_own_tokenizer(bin_path: Path) -> bool:
+    """Return True if the run that wrote a token file put its tokenizer beside it, as `build`."""
+    with suppress(RebuildError):
+        return isinstance(_find_run(bin_path)[0], BuildSettings)
+    return False
 
 
 def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:

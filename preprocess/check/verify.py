@@ -142,6 +142,9 @@ def _check_token_file(
         text = "imported without a tokenizer, so there is no text to check or repair the ids by"
         return [*findings, Finding(bin_path, True, text)]
     try:
+        if _is_elsewhere(bin_path, manifest, tokenizer_path):
+            text = "not checked with its tokenizer, which is not beside it; give it (--tokenizer)"
+            return [*findings, Finding(bin_path, not deep, text)]
         tokenizer = load_tokenizer_of(bin_path, tokenizer_path)
         wanted = manifest.tokenizer_fingerprint
         if tokenizer.fingerprint != wanted:
@@ -160,6 +163,19 @@ def _check_token_file(
     done = _repair_blocks(bin_path, manifest, tokenizer, findings, progress)
     findings = _check_token_file(path, tokenizer_path, progress, deep, repair=False)
     return [*rebuilt, *findings, done]
+
+
+def _is_elsewhere(bin_path: Path, manifest: Manifest, given: StrPath | None) -> bool:
+    """Return True if no tokenizer is given, and that of a token file was never beside it."""
+    from bpe import load_tokenizer
+
+    path = bin_path.parent / TOKENIZER_FILE
+    if given is not None or rebuild.has_own_tokenizer(bin_path):
+        return False
+    with suppress(TokenmillError):  # a damaged one is reported
+        fingerprint = load_tokenizer(path).fingerprint if path.exists() else ""
+        return fingerprint != manifest.tokenizer_fingerprint
+    return False
 
 
 def _check_regular(paths: Sequence[Path]) -> list[Finding]:
@@ -433,6 +449,8 @@ def _rebuild_small_files(
             rebuild.rebuild_manifest(bin_path, tokenizer, progress)
         elif tokenizer_path is None and manifest.tokenizer_fingerprint:
             wanted = manifest.tokenizer_fingerprint
+            if _is_elsewhere(bin_path, manifest, tokenizer_path):
+                return []
             if tokenizer is not None:
                 others = filter(None, map(_read_unchanged, find_manifests(bin_path.parent)))
                 if tokenizer.fingerprint == wanted:

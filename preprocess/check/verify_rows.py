@@ -245,12 +245,13 @@ def _repair(
             storage.clear()
             text = "cannot be repaired: the dataset gives other rows now; write them again"
             return Finding(path, False, f"{text} (--overwrite)"), manifest
-        last = []
+        names = [facts.name]
         if made != facts:
             manifest = replace_shard(manifest, number, made)
             storage.put(MANIFEST_FILE, manifest.to_json().encode())
-            last = [MANIFEST_FILE]
-        storage.publish([facts.name], last)
+            names.append(MANIFEST_FILE)
+        # The manifest that is there stays until it is replaced: only it tells how to repair.
+        storage.publish(names)
         storage.clear()
     text = f"was damaged, and made again from the dataset: the same {facts.rows:,} rows"
     return Finding(path, True, text), manifest

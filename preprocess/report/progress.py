@@ -262,6 +262,17 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {whole_seconds} s" if minutes else f"{whole_seconds} s"
 
 
+def amount(n_bytes: float) -> str:
+    """Format a number of bytes.
+
+    >>> [amount(n) for n in (999, 12_345_678, 5e9)]
+    ['999 bytes', '12.3 MB', '5.0 GB']
+    """
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    found = (f"{n_bytes / scale:,.1f} {unit}" for unit, scale in units if n_bytes >= scale)
+    return next(found, f"{n_bytes:,.0f} bytes")
+
+
 def used_resources() -> dict[str, float]:
     """Return "cpu_seconds" of the process, and on Linux its disk bytes read and written."""
     times, counters = os.times(), system_values(Path("/proc/self/io"))

@@ -23,6 +23,8 @@ from preprocess.run.record import Record
 from preprocess.storage import Files, OutputError, open_storage
 
 STATS_FORMAT = "tokenmill-stats"
+# Larger files of JSON are parsed only if the format is named near their start, as we write it.
+_LARGE_BYTES, _BEGIN_BYTES = 1 << 20, 4096
 
 
 class Stats(Struct, kw_only=True):
@@ -38,11 +40,21 @@ class Stats(Struct, kw_only=True):
 def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
     """Read a JSON object with the given "format"; None if the file is missing or another one."""
     try:
+        if not _may_be_of(files, name, format_name):
+            return None
         content = json.loads(files.get(name) or b"null")
-    except (ValueError, OutputError, RecursionError):
+    except (ValueError, OSError, OutputError, RecursionError):
         return None
     is_object = isinstance(content, dict)
     return content if is_object and content.get("format") in spellings_of(format_name) else None
+
+
+def _may_be_of(files: Files, name: str, format_name: str) -> bool:
+    """Return False if a file is large and does not begin as our files with the "format" do."""
+    if (files.size(name) or 0) <= _LARGE_BYTES:
+        return True
+    begins = files.read(name, 0, _BEGIN_BYTES)
+    return any(each.encode() in begins for each in spellings_of(format_name))
 
 
 def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
@@ -231,7 +243,8 @@ def check_token_file_absent(
         where = files.where(each)
         if each == manifest:
             try:
-                Manifest.from_json((files.get(each) or b"").decode("utf-8", "replace"), where)
+                text = files.get(each) if _may_be_of(files, each, FORMAT) else b""
+                Manifest.from_json((text or b"").decode("utf-8", "replace"), where)
             except TokenFileError as error:
                 raise TokenFileError(
                     f"{where}: exists and is not a manifest that this tokenmill wrote, so it is"

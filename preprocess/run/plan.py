@@ -5,6 +5,7 @@ A repair reads the same passes (`find_pass`, `reload_tokenizer`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +16,8 @@ from msgspec import Struct, structs
 from bpe.files.locations import is_url, shown_url
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import ReadOptions, Rejected
-from preprocess.report.progress import Progress
-from preprocess.report.summary import LeftOut, Report, check_has_text
+from preprocess.report.progress import Progress, logger
+from preprocess.report.summary import LeftOut, Report, check_has_text, listed
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
 from preprocess.run.finished import check_outputs_absent, open_published, read_finished_record
@@ -165,6 +166,7 @@ class Plan(Struct, frozen=True, dict=True):
                 check_has_text(each.all_files, next(iter(each.names), "train"))
         if not n_inputs:
             self._check_fields()
+        self._warn_of_repeated()
         if self.settings.selects and any(x.has_spans for each in self.passes for x in each.files):
             options = " and ".join(
                 each.names[0] for each in options_of(schema.SelectSettings).values()
@@ -241,6 +243,16 @@ class Plan(Struct, frozen=True, dict=True):
         for group in groups:
             sources = [source for each in group for source in each.all_files]
             check_fields_are_used(sources, group[0].reading)
+
+    def _warn_of_repeated(self) -> None:
+        """Warn if a file is read more than once; several datasets may share files."""
+        files = [x.location for each in self.passes for x in each.all_files if x.location]
+        repeated = [location for location, n in Counter(files).items() if n > 1]
+        if repeated and not self.datasets:
+            logger.warning(
+                "%s: read more than once, so in both train and val, or repeated; give each file"
+                " once unless that is meant", listed(repeated),
+            )
 
     def describe_finished(self, outputs: Outputs) -> str:
         """Say why no work is left, after completing an interrupted commit; "" if work is left.

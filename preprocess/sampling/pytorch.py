@@ -149,6 +149,7 @@ class BatchDataset(IterableDataset[Tensors]):
             self._next = step + n_workers
             batch = self.source.batch(step)
             yield {name: torch.from_numpy(array) for name, array in batch.items()}
+        self._next = None  # a state of now begins the next iteration
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the iteration that runs, for JSON: that of the source and a step."""

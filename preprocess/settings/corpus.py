@@ -357,8 +357,9 @@ class PipelineConfig:
         self._pack = pack if "pack" in self.sections and pack.pop("enabled", True) else None
         self._save = save if "save" in self.sections and save.pop("enabled", True) else None
         of_rows, places = save.get("output_dir"), [part.get("save_path") for part in parts]
-        own_path = values.get("output_path") or of_rows or (places[0] if len(parts) == 1 else None)
-        self.output_path = local_path(own_path or "tokenized")
+        named = (values.get("output_path"), of_rows, *(places if len(parts) == 1 else ()))
+        own_path = next((path for path in named if path is not None), None)
+        self.output_path = local_path("tokenized" if own_path is None else own_path)
         self._add_datasets(shared, stage, parts, own)
         self.uses_output_path = bool(own_path or None in places or self.training)
 
@@ -454,6 +455,8 @@ class PipelineConfig:
         ]
         if wrong:
             raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
+        if read.get("executor", "ray") != "ray":
+            read = {"ray_address": None, "ray_resources": ()} | read
         self.max_minutes = read.get("max_minutes", self.max_minutes)
         self.given = {name: each | read for name, each in self.given.items()}
         self.builds = {name: replace(each, **read) for name, each in self.builds.items()}

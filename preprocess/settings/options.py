@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
+from bpe.files.locations import BUCKETS, EMPTY, LOCAL, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.
@@ -136,6 +136,8 @@ def _read_input(value: Any) -> str:
     location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
+    if not location:
+        raise ValueError(EMPTY)
     return location
 
 
@@ -450,7 +452,7 @@ def checks_names(function: Function) -> Function:
 
     Its `options`, if it has them, are a TypedDict of its module.
     """
-    code = function.__code__
+    code = inspect.unwrap(function).__code__
     named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     others = re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__.get("options")))
 

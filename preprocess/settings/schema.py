@@ -5,6 +5,7 @@ these classes; tests compare them. Constructors validate settings. Annotations a
 this module: `options_of` reads types from the fields, and evaluating text takes longer.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -96,6 +97,11 @@ class TextSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if re.fullmatch(r"(\\[nrt])+", self.separator):
+            raise SettingsError(
+                f"separator {self.separator} is a backslash and a letter, not a line break; choose"
+                " line or blank-line, or give the character itself (in bash $'\\n')"
+            )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(
                 f"min_length {self.min_length:,} is above max_length_chars"
@@ -179,7 +185,7 @@ class ChatSettings(Settings):
     chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = option(
         "auto", "Conversations in records: found by their fields, off, or fields of this kind."
     )
-    chat_template: str | None = option(
+    chat_template: Token | None = option(
         None, "File with a Jinja template that makes text of conversations, or chatml.",
         default_text="the tokenizer's",
     )

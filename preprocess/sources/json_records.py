@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from math import isinf
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -38,8 +40,8 @@ from preprocess.sources.fields import PRESETS, join_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TEXT, _TEXT_OR_NULL = (b'"',), (b'"', b"n")  # first bytes of values
 
 Decoder = msgspec.json.Decoder[Any]
@@ -263,14 +265,6 @@ class JsonUnit(FileUnit):
         return self.separator.join(valid), len(given) - len(valid), 0
 
 
-def check_is_utf8(file: InputFile) -> None:
-    """Raise CorpusError if a file is UTF-16."""
-    if file.read(0, file.clip(2), new_array).tobytes() in _UTF_16:
-        raise CorpusError(
-            f"{file.path}: is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
-        )
-
-
 def choose_json_fields(
     file: InputFile, record: bytes, reading: ReadOptions
 ) -> tuple[ReadOptions, tuple[str, ...]] | None:
@@ -350,13 +344,19 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
             return f"the name {field!r} has a dot, which divides names of levels; rename the field"
         for key in field.split("."):
             if not isinstance(value, dict) or key not in value:
+                why = f"its fields are {listed(found)}"
+                if not isinstance(value, dict):
+                    why = f"for what should have {key!r} is {_KINDS[type(value)]}"
                 return (
-                    f"has no field {field!r}, its fields are {listed(found)}; choose another with"
-                    f" --content-field, or remove the {noun}"
+                    f"has no field {field!r}, {why}; choose another with --content-field, or remove"
+                    f" the {noun}"
                 )
             value = value[key]
         if not isinstance(value, str):
             return f"field {field!r} is {_KINDS[type(value)]}, expected text; correct or remove it"
+    for number in re.findall(rb"-?\d[\d.]*[eE]\+?\d+", _STRINGS.sub(b"", record)):
+        if isinf(float(number)):
+            return f"has the number {number.decode()}, which no float can be; correct or remove it"
     return "has the escape of a lone surrogate, which is no character; correct or remove it"
 
 

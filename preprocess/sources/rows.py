@@ -366,6 +366,12 @@ class RowsSource(FileSource):
         node: Any = self.schema
         for key in path:
             names = [node.field(i).name for i in range(self._n_fields(node))]
+            if node is not self.schema and not names:
+                raise CorpusError(
+                    f"{self.file.path}: there is no {field!r}, for what should have {key!r} is"
+                    f" {node}, not one object; choose another with --content-field, or --chat for"
+                    " conversations"
+                )
             if key not in names:
                 raise CorpusError(
                     f"{self.file.path}: has no column named {field!r}, there are {listed(names)};"
@@ -410,6 +416,11 @@ class RowsSource(FileSource):
             ) from error
         except (self._pyarrow.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
             self.file.check_unchanged()
+            if "decrypt" in str(error).lower():
+                raise CorpusError(
+                    f"{self.file.path}: {self.format} data is encrypted, and no keys are taken here"
+                    f" ({' '.join(str(error).split())}); write it without encryption"
+                ) from error
             raise CorpusError(
                 f"{self.file.path}: {self.format} data is damaged or truncated"
                 f" ({' '.join(str(error).split())}); get the file again"

@@ -6,6 +6,7 @@ and what is left out there is left out here; `.gitignore` files have no effect.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from glob import has_magic
@@ -15,7 +16,9 @@ from typing import NamedTuple
 from bpe.errors import CorpusError
 from bpe.files.locations import is_web, shown_url, url_name
 from preprocess.sources.folders import is_beside_data
+from preprocess.sources.own_files import own_files
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object
+from preprocess.storage import JOURNAL_FILE
 from preprocess.storage.remote import ObjectInfo, open_objects, split_url
 
 
@@ -65,7 +68,8 @@ def _below(url: str) -> list[FoundFile]:
             f"{shown_url(url)}: there is no such object, and none below it; check the URL and the"
             " name of the bucket"
         )
-    found = [_file(url, each, 0) for each in _without_left_out(objects, 0)]
+    text = _without_left_out(_without_own(url, objects), 0)
+    found = [_file(url, each, 0) for each in text]
     if not found:
         raise CorpusError(
             f"{shown_url(url)}: no text files below this prefix (names that begin with a dot are"
@@ -80,7 +84,8 @@ def _matches(url: str) -> list[FoundFile]:
     while has_magic(base.partition("://")[2]):
         base, _, last = base.rpartition("/")
         pattern.insert(0, last)
-    lengths = ((each, _match(pattern, each.parts)) for each in _list(base))
+    text = _without_own(base, _list(base))
+    lengths = ((each, _match(pattern, each.parts)) for each in text)
     matching = [("/".join(each.parts[:n]), each, n) for each, n in lengths if n >= 0]
     found = []
     for _, group in groupby(sorted(matching, key=_path), _path):
@@ -129,6 +134,28 @@ def _list(url: str) -> list[_Object]:
         if not path.endswith("/")  # stands for an empty directory
     ]
     return sorted(found, key=lambda each: [part.encode() for part in each.parts])
+
+
+def _without_own(url: str, objects: Sequence[_Object]) -> list[_Object]:
+    """Leave out files of tokenmill."""
+    by_path = {"/".join(each.parts): each for each in objects}
+    names, journals = defaultdict[str, set[str]](set), defaultdict[str, dict[str, str]](dict)
+    for each in objects:
+        if each.parts[-2:-1] == (JOURNAL_FILE,) and len(each.parts) > 3:
+            # Each entry of a journal is an object; the last one says which files are renamed.
+            *above, run, attempt, name, number = each.parts
+            journals["/".join(above)][run] = f"{run}/{attempt}/{name}/{number}"
+        names["/".join(each.parts[:-1])].add(each.parts[-1])
+
+    def own_in(directory: str) -> set[str]:
+        def opened(path: str) -> RemoteFile | None:
+            found = by_path.get(f"{directory}/{path}".lstrip("/"))
+            return None if found is None else _file(url, found, 0).file
+
+        return own_files(names[directory], journals[directory].values(), opened)
+
+    own = {directory: own_in(directory) for directory in [*names]}
+    return [x for x in objects if x.parts[-1] not in own["/".join(x.parts[:-1])]]
 
 
 def _without_left_out(objects: Sequence[_Object], n: int) -> list[_Object]:

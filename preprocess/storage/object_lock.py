@@ -20,7 +20,7 @@ from typing import Any
 
 from bpe.errors import ChangedError
 from preprocess.storage.base import LockedError, OutputError
-from preprocess.storage.remote import ObjectStore, RemoteError
+from preprocess.storage.remote import RemoteError, Versions
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
 RENEWED_EVERY = 15.0  # seconds
@@ -35,7 +35,7 @@ _held = set[str]()  # ids of the locks of this process
 class ObjectLock:
     """A lock; `where` names its place in messages."""
 
-    def __init__(self, objects: ObjectStore, key: str, where: str) -> None:
+    def __init__(self, objects: Versions, key: str, where: str) -> None:
         self._objects, self._key, self._where = objects, key, where
         self._id, self._number = uuid.uuid4().hex, 0
         self._version = ""  # of the object as put last

@@ -67,7 +67,8 @@ def _make() -> tuple[Path, int]:
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
     unlocked = directory / f"{_LOCK}.new"
     descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with suppress(OSError):  # without locks nobody else takes it for abandoned, either
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.rename(unlocked, directory / _LOCK)  # under this name it is locked from the beginning
     return directory, descriptor
 

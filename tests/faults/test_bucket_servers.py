@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gcs_server
 import object_server
 import pytest
 import torture
 from run_cases import DOCUMENTS, END
 from tcp_proxy import proxy
 
-from preprocess import build, pipeline
+from preprocess import build, open_tokens, pipeline
 from preprocess.cli import run
 from preprocess.run import journal
 from preprocess.storage import object_lock, objects, remote
@@ -135,3 +136,26 @@ def test_credentials_are_nowhere(
     for secret in (object_server.SECRET, "not-to-be-seen"):
         assert secret not in shown
         assert secret.encode() not in kept + stats
+
+
+@pytest.mark.parametrize("scheme", ["", "http://"], ids=["host", "URL"])
+def test_gs_is_an_emulator_over_http(
+    scheme: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore", reason="buckets are read with obstore: tokenmill[remote]")
+    build(**options, out=tmp_path / "local")
+    with gcs_server.gcs() as (host, objects):
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"{scheme}{host}")
+        open_objects.cache_clear()
+        objects["texts/deep/text"] = options["train"].read_bytes(), 1
+        given = options | {"train": "gs://texts/deep/*", "out": "gs://made/data"}
+        build(**given)
+        assert "up to date" in build(**given).lines[0]
+        assert open_tokens("gs://made/data/train.json").tokens[0] >= 0
+        assert contents("gs://made") == torture.contents(tmp_path / "local")
+        objects["me/box/a"] = b"of Azure", 1
+        monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://{host}/me")
+        monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
+        monkeypatch.setenv("AZURE_SKIP_SIGNATURE", "true")
+        assert open_objects("az://box").get("a") == b"of Azure"
+        open_objects.cache_clear()

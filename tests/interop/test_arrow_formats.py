@@ -265,7 +265,8 @@ def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> N
         ([{"a": "b"}], "text", r"column 'text' is struct<a: string>, expected text"),
         (["a"], "body", r"has no column named 'body', there are 'text'; choose another with c"),
         ([{"a": "b"}], "text.c", r"has no column named 'text\.c', there are 'a'"),
-        (["a"], "text.c", r"has no column named 'text\.c', there are \(none\)"),
+        (["a"], "text.c", r"there is no 'text\.c', for what should have 'c' is \w+, n"),
+        ([[{"c": "b"}]], "text.c", r"there is no 'text\.c', for what should have 'c' is list<"),
         ([b"\xff"], "text", r"row 0: not valid UTF-8"),
     ],
 )

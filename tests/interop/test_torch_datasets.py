@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,21 @@ import written
 
 from bpe import Tokenizer
 from bpe.vocabulary import Vocabulary
-from preprocess import Mixture, Sampler, TokenFile
+from preprocess import AsyncDataLoader, JsonShardedSource, Mixture, Sampler, TokenFile
+from preprocess.rows.write import write_rows
 from preprocess.sampling.data import SamplingError
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from torch.utils.data import DataLoader  # noqa: E402 (torch may be missing)
 
-from preprocess import BatchDataset, WindowDataset, window_loader  # noqa: E402
+from preprocess import (  # noqa: E402
+    BatchDataset,
+    StreamingTokenizedDataset,
+    TokenizedDataset,
+    WindowDataset,
+    window_loader,
+)
 
 START = pytest.mark.parametrize("start", ["fork", "spawn"])
 END = 299
@@ -135,26 +144,81 @@ def test_batches_without_end(file: TokenFile) -> None:
             len(loader)
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
-@pytest.mark.parametrize("n_read", [0, 1, 5, 12, 13])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_resumes(file: TokenFile, workers: int, n_read: int) -> None:
+def loaders_of(file: TokenFile, rows: Path, kind: str, workers: int) -> Callable[[], Any]:
+    """Return a function that makes a loader, whose batches are equal each time."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+    datasets = {
+        "batches": lambda: BatchDataset(Sampler(file, 5, 14, order="epoch", seed=2)),
+        "windows": lambda: WindowDataset(Sampler(file, 1, 14, order="epoch", seed=2)),
+        "rows": lambda: TokenizedDataset(rows),
+        "stream": lambda: StreamingTokenizedDataset(rows, 1),
+    }
+    size = None if kind == "batches" else 5
+    return lambda: stateful.StatefulDataLoader(
+        datasets[kind](), batch_size=size, num_workers=workers
+    )
 
-    def loader() -> Any:
-        dataset = BatchDataset(Sampler(file, 5, 14, order="epoch", seed=2))
-        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
 
-    whole = [batch["inputs"].tolist() for batch in loader()]
-    assert len(whole) == 13
-    stopped = loader()
-    found = [batch["inputs"].tolist() for batch in islice(stopped, n_read)]
-    state = stopped.state_dict()
-    continued = loader()
-    continued.load_state_dict(state)
-    rest = [batch["inputs"].tolist() for batch in continued]
-    assert found + rest == whole
-    assert [batch["inputs"].tolist() for batch in continued] == whole
+@pytest.fixture(scope="module")
+def rows(file: TokenFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("rows")
+    return write_rows(file.path, out=out, format="jsonl", seq_length=11, num_shards=3)[0].path
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
+@pytest.mark.parametrize("kind", ["batches", "windows", "rows", "stream"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdata_resumes(file: TokenFile, rows: Path, kind: str, workers: int) -> None:
+    make = loaders_of(file, rows, kind, workers)
+    name = "input_ids" if kind in ("rows", "stream") else "inputs"
+
+    def of(loader: Any, n: int | None = None) -> list[Any]:
+        return [batch[name].tolist() for batch in islice(loader, n)]
+
+    whole = of(make())
+    n = len(whole)
+    assert n >= 13
+    for n_read in (0, 1, 5, n - 1, n, None):  # the end is noticed by asking for one more
+        stopped = make()
+        found = of(stopped, n_read)
+        continued = make()
+        continued.load_state_dict(stopped.state_dict())
+        expected = whole[n_read:] if n_read is not None else whole
+        assert found == whole[:n_read]
+        assert of(continued) == expected
+        assert of(continued) == whole
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("kind", ["sampler", "mixture", "records"])
+def test_what_is_prepared_ahead_resumes(
+    file: TokenFile, rows: Path, kind: str, ahead: bool
+) -> None:
+    """Two epochs, and where another loader goes on."""
+
+    def source() -> Any:
+        if kind == "records":
+            return JsonShardedSource(rows)
+        sampler = Sampler(file, 5, 14, order="epoch", seed=2)
+        return sampler if kind == "sampler" else Mixture({"a": sampler}, {"a": 1})
+
+    def of(source: Any, n: int | None = None) -> list[Any]:
+        size = None if kind != "records" else 5
+        loader = AsyncDataLoader(source, size, prefetch_enabled=ahead)
+        end = 13 if kind == "mixture" else None  # which has no end
+        return [batch[min(batch)].tolist() for batch in islice(loader, end if n is None else n)]
+
+    undisturbed = source()
+    first, second = of(undisturbed), of(undisturbed)
+    n = len(first)
+    assert n >= 13
+    for n_read in (1, n - 1, n, None):
+        stopped, continued = source(), source()
+        assert of(stopped, n_read) == first[:n_read]
+        continued.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        follows = of(continued) + of(continued)  # the first may have none left
+        at = n if n_read is None else n_read
+        assert follows[:12] == (first + second)[at : at + 12]
 
 
 KILLED = """

@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import faults
 import memory_objects
 import pytest
 import torture
@@ -284,3 +285,32 @@ def test_a_file_that_is_gone_before_it_is_published(bucket: Bucket) -> None:
         with pytest.raises(DamagedStateError, match="expected the file that the run had in"):
             storage.publish(["train.bin"], ["train.json"])
         assert bucket.contents("data/train.json") == {}
+
+
+@pytest.mark.parametrize("text", ["s3://b/data", "s3://b/data/*", "s3://b/**"])
+def test_outputs_beside_the_text(
+    bucket: Bucket, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Those of a run that ended while it gave files their final names, too."""
+    bucket.change("data/text.txt", END.join(DOCUMENTS).encode())
+    given = options | {"train": text, "out": "s3://b/data", "workers": 1}
+
+    def run_with(at: int = 0, **more: Any) -> tuple[list[str], int]:
+        objects = memory_objects.install(monkeypatch, MemoryObjects(bucket, at))
+        for place in ("sources.urls", "sources.remote"):
+            monkeypatch.setattr(f"preprocess.{place}.open_objects", lambda root: objects)
+        return build(**given | more).lines, objects.n_requests
+
+    run_with()
+    whole = {x: y for x, y in bucket.contents().items() if not x.endswith("stats.json")}
+    lines, _ = run_with()
+    assert all("up to date" in line for line in lines)
+    _, n_requests = run_with(overwrite=True)
+    for at in range(n_requests - 60, n_requests, 7):
+        with suppress(faults.CutOff):
+            run_with(at, overwrite=True)
+        run_with(overwrite=True)
+        found = {x: y for x, y in bucket.contents().items() if not x.endswith("stats.json")}
+        assert found == whole
+        lines, _ = run_with()
+        assert all("up to date" in line for line in lines)

@@ -295,7 +295,7 @@ def test_an_error_is_one_line_and_a_traceback_with_debug(tmp_path: Path) -> None
 
 def test_quiet_says_nothing_and_the_log_file_gets_everything(text: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    options = ["--train", text, "--val", text, "--vocab-size", 280, "--workers", 1]
+    options = ["--train", text, "--val-fraction", 0, "--vocab-size", 280, "--workers", 1]
     done = start(*options, "--out", tmp_path / "a", "--quiet", "--log-file", log)
     assert (done.returncode, done.stdout) == (0, "")
     # On a machine's first run it is said that kernels are compiled.

@@ -65,7 +65,7 @@ def test_what_may_be_around_members(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert documents_of(path) == ["a b"]
     path.write_bytes(gzip.compress(b"a b") + b"more")
-    with pytest.raises(CorpusError, match=r"gzip data (is damaged|ends early)"):
+    with pytest.raises(CorpusError, match=r"gzip data ends at byte 23 of 27, and what follows"):
         documents_of(path)
 
 

@@ -189,7 +189,7 @@ def test_memory_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(doctor, "_MEMORY_INFO", tmp_path / "meminfo")
     check = one("memory", tmp_path)
     assert not check.fit
-    assert "0.5 GB available on the machine now; a build needs about 1 GB" in check.text
+    assert "512.0 MB available on the machine now; a build needs about 1 GB" in check.text
 
 
 class _Cuda:

@@ -85,6 +85,11 @@ class MemoryObjects:
         if is_over:
             raise RemoteError(f"memory://{key}: the request failed: the server is away")
 
+    is_conditional = True
+
+    def pinned(self, key: str) -> str:
+        return key
+
     def info(self, key: str) -> ObjectInfo | None:
         self._request("info", key)
         found = self.bucket.objects.get(key)
