@@ -231,7 +231,7 @@ def test_conversations_in_one_file_make_a_mask_in_all_parts(root: Path, tmp_path
         ({"task_index": 0, "task_count": 3, "deduplicate": True}, "and these need all of it: ded"),
         ({"task_index": 0, "task_count": 3, "shuffle_documents": 1}, "and these need all of it"),
         ({"task_index": 0, "task_count": 3, "max_documents": 1}, "and these need all of it"),
-        ({"task_index": 0, "task_count": 3, "train": "-"}, "is not divided among tasks; save it"),
+        ({"task_index": 0, "task_count": 3, "train": "-"}, "is not divided among tasks or w"),
     ],
 )
 def test_what_tasks_cannot_do(
