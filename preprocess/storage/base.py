@@ -136,6 +136,12 @@ class Storage(Files, Protocol):
         may be called again with the same names.
         """
 
+    def remove_finished(self, names: Sequence[str]) -> None:
+        """Remove files under their final names, in this order: manifests first.
+
+        Whoever locks the location next completes a removal that was interrupted.
+        """
+
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
         """Overwrite bytes of a finished file durably, from `start` on, at most its size.
 
