@@ -235,6 +235,9 @@ def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
     """Describe the last stage in the entries of a journal, as `how_far`."""
     kinds = "spooled", "counted", "encoded", "imported", "finishing"
     begun = [entry for entry in entries if entry["kind"] in kinds]
+    n_parts = sum(entry["kind"] == "part" for entry in entries)
+    if n_parts and begun[-1:] != entries[-1:]:
+        return {"stage": "parts", "text": f"{n_parts:,} parts are finished"}
     if not begun:
         done = [entry["facts"]["rows"] for entry in entries if entry["kind"] == "shard done"]
         n_exported = sum(entry.get("is_complete", False) for entry in entries)

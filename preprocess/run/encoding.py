@@ -135,7 +135,7 @@ class Encoded(NamedTuple):
 
 
 class Encoding:
-    """Factory of workers that encode units for `n_outputs` outputs; can be pickled."""
+    """Factory of workers that encode units for `n_outputs` outputs."""
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
@@ -146,11 +146,6 @@ class Encoding:
         # Text and ids of units in progress.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
         tokenizer.new_encoder()  # makes the shared tables once, before threads need them
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Encoding, (
-            self._tokenizer, self._ids, self._look_alikes, self._n_outputs, self._has_mask,
-        )
 
     @cached_property
     def _conversation_encoder(self) -> ConversationEncoder:

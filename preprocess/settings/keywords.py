@@ -63,11 +63,18 @@ class TrainKeywords(RunKeywords, total=False):
     min_frequency: int
 
 
-class EncodeKeywords(RunKeywords, total=False):
-    """Options for encoding text."""
+class ShardKeywords(RunKeywords, total=False):
+    """Options for token files."""
 
     shard_tokens: int | None
     split_documents: bool
+
+
+class EncodeKeywords(ShardKeywords, total=False):
+    """Options for encoding text."""
+
+    task_index: int | None
+    task_count: int | None
 
 
 class RowKeywords(TypedDict, total=False):
@@ -88,7 +95,7 @@ class RowKeywords(TypedDict, total=False):
     max_shard_size: int | str | None
 
 
-class TextToRows(EncodeKeywords, RowKeywords, total=False):
+class TextToRows(ShardKeywords, RowKeywords, total=False):
     """Options of `tokenize_and_save`, besides those of its signature."""
 
     val_files: StrPath | Iterable[StrPath]

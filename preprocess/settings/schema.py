@@ -243,6 +243,13 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        is_task = getattr(self, "task_index", None) is not None
+        if self.selects and (is_task or self.executor == "ray"):
+            raise SettingsError(
+                f"{'task_index' if is_task else 'executor ray'} divides the text, and these need"
+                " all of it: deduplicate, max_documents, max_characters, start_character and"
+                " shuffle_documents; leave them out"
+            )
         if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
             raise SettingsError(
                 f"chat {self.chat!r} has fields of its own; leave out content_field and text_preset"
@@ -355,11 +362,20 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
             return 0.0
         return DEFAULT_VALIDATION_FRACTION if self.val_fraction is None else self.val_fraction
 
+    @property
+    def stems(self) -> dict[str, str]:
+        """Output -> stem of its files."""
+        has_val = self.val or self.validation_fraction
+        return {name: self.named(name) for name in (("train", "val") if has_val else ("train",))}
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return self.named("build")
+
     def named(self, name: str) -> str:
         """Return `name` with the prefix of the user, and that of the part."""
-        if self.task_index is not None:
-            name = f"part-{self.task_index:05d}-of-{self.task_count:05d}_{name}"
-        return f"{self.name}_{name}" if self.name else name
+        return "_".join(filter(None, (self.name, self.part, name)))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -374,12 +390,6 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
             raise SettingsError(
                 "task_index divides the text, and a tokenizer is trained on all of it; train it"
                 " first (tokenmill train), and give it to every task (--tokenizer)"
-            )
-        if self.selects:
-            raise SettingsError(
-                "task_index divides the text, and these need all of it: deduplicate,"
-                " max_documents, max_characters, start_character and shuffle_documents; leave them"
-                " out"
             )
 
 
@@ -403,7 +413,7 @@ class CountSettings(RanksSettings, ReadSettings):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class EncodeSettings(CountSettings, RunSettings, ShardSettings):
+class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
     """Options of `encode`: a token file from text, with a given tokenizer."""
 
     out: BinFile = option(
@@ -415,6 +425,20 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     def name(self) -> str:
         """NAME of NAME.bin."""
         return Path(self.out).stem
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Output -> stem of its files."""
+        return {self.name: "_".join(filter(None, (self.name, self.part)))}
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return self.stems[self.name]
+
+    def named(self, name: str) -> str:
+        """Return `name` with the stem of the output."""
+        return f"{self.stems[self.name]}_{name}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

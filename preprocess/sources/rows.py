@@ -78,10 +78,6 @@ class RowsUnit(_RowRange):
     def end(self) -> int:
         return self.first + len(self.offsets) - 1
 
-    @property
-    def n_held(self) -> int:
-        return len(self.text)
-
     def read(self, array: Array = new_array) -> DocumentBatch:
         bounds = np.repeat(self.offsets, 2)[1:-1]
         batch = DocumentBatch(self.text, bounds, content=self.content(array))
@@ -108,10 +104,6 @@ class ChatRowsUnit(_RowRange):
     @property
     def end(self) -> int:
         return self.first + len(self.records)
-
-    @property
-    def n_held(self) -> int:
-        return self.reading.unit_size
 
     @property
     def is_rendered(self) -> bool:
