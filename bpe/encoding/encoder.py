@@ -10,7 +10,6 @@ Special tokens in text are ordinary text.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from bpe.kernels.encode.merge_short import MAX_SHORT
 from bpe.kernels.encode.misses import FACTOR
 from bpe.kernels.runtime.jit import bind, pack
 from bpe.kernels.split import documents as split
+from bpe.parallel import Lock
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.pretokenize.pretokenizer import Pretokenizer, read_only, splitting
 from bpe.separated import close_gaps
@@ -149,7 +149,7 @@ class EncoderTables:
         self.packed = pack(self.tables)
         self.cache = SharedPretokenCache()
         self._flat = token_bytes, token_offsets
-        self._filled = threading.Lock()
+        self._filling, self._is_filled = Lock(), False
 
     def fill_tokens(self) -> None:
         """Replace the cache by a large, empty one, and fill `Tables.tokens`, once.
@@ -157,13 +157,14 @@ class EncoderTables:
         The table holds tokens of up to TOKEN_BYTES bytes that encode to themselves; before that,
         they are looked up in the caches.
         """
-        if self._filled.acquire(blocking=False):
+        if not self._is_filled and self._filling.acquire(blocking=False):
             try:
-                self.cache.make_room()  # first, as other threads go on meanwhile
-                _fill_tokens(self, *self._flat)
-            except BaseException:
-                self._filled.release()  # after an interrupt, a later call fills it
-                raise
+                if not self._is_filled:
+                    self.cache.make_room()  # first, as other threads go on meanwhile
+                    _fill_tokens(self, *self._flat)
+                    self._is_filled = True
+            finally:
+                self._filling.release()
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:

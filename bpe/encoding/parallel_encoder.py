@@ -6,7 +6,6 @@ text is normalized as a whole and then encoded in parts.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from bpe.encoding.added_tokens import Normalizer
 from bpe.encoding.part_collector import PartCollector
-from bpe.parallel import available_workers, for_each
+from bpe.parallel import Lock, available_workers, for_each
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.separated import SeparatedPart, check_utf8, separated_parts
 from bpe.special_tokens import SpecialTokenMatcher, utf8
@@ -69,7 +68,7 @@ class ParallelEncoder:
         only_special = settings in (set(), {plain}, {replace(plain, normalized=True)})
         if parts.normal_forms or parts.add_prefix_space or not only_special:
             self.normalizer = Normalizer(added, parts.normal_forms, parts.add_prefix_space)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._tables: EncoderTables | None = None
         # Not bound to threads: the cache of an encoder outlives the thread that filled it.
         self._idle_encoders: list[Encoder] = []

@@ -7,6 +7,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+_LOOK_SECONDS = 1.0  # between looks whether other threads still copy
+
 
 class PartCollector:
     """Concatenates the ids of parts 0 to n - 1; threads put parts in any order, in parallel.
@@ -36,14 +38,18 @@ class PartCollector:
                 return
         while True:
             with self._changed:
-                # Wait until no thread copies: the array may be enlarged.
+                # Wait until no thread copies: the array may be enlarged. A thread that is short of
+                # memory may not be able to notify.
                 while self._copying and self._n_ids + len(ids) > len(self._ids):
-                    self._changed.wait()
+                    self._changed.wait(_LOOK_SECONDS)
                 target = self._place(ids, offsets, size)
-            target[:] = ids
+            try:
+                target[:] = ids
+            finally:
+                with self._changed:
+                    self._copying -= 1
+                    self._changed.notify_all()
             with self._changed:
-                self._copying -= 1
-                self._changed.notify_all()
                 if self._next not in self._waiting:
                     return
                 ids, offsets, size = self._waiting.pop(self._next)

@@ -7,8 +7,7 @@ pre-tokens. Special tokens are cut out of text: they are not learnt from or merg
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from bpe.encoding.encoder import group_scratch
 from bpe.huge_pages import zeros
 from bpe.kernels.train import count_pretokens as kernels
+from bpe.parallel import for_each, run_in_order
 from bpe.pretokenize.pretokenizer import Pretokenizer, read_only
 from bpe.separated import iter_ranges
 from bpe.special_tokens import SpecialTokenMatcher
@@ -132,7 +132,7 @@ class PretokenCounts:
         Returns:
             (bytes, offsets, counts): uint8[n_bytes], concatenated; int64[n + 1]; int64[n].
         """
-        return _export([self._table], map)
+        return _export([self._table])
 
     @property
     def n_bytes(self) -> int:
@@ -194,17 +194,16 @@ def sum_counts(of_threads: list[PretokenCounts]) -> FrozenCounts:
     n = len(tables)
     del of_threads[:], other
 
-    def merge(task: tuple[tuple[int, int], int]) -> None:
+    def merge(_: int, task: tuple[tuple[int, int], int]) -> None:
         (giver, taker), half = task
         kernels.merge_into(tables[giver], tables[taker], half)
 
-    with ThreadPoolExecutor(n) as pool:
-        # Each table is merged into all before it, which sets common counts to 0 in it: then no two
-        # tables share a pre-token. In a turn each table is in one pair at most.
-        for turn in range(n):
-            pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
-            list(pool.map(merge, product(pairs, range(2))))
-        arrays = _export(tables, pool.map)
+    # Each table is merged into all before it, which sets common counts to 0 in it: then no two
+    # tables share a pre-token. In a turn each table is in one pair at most.
+    for turn in range(n):
+        pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
+        for_each(product(pairs, range(2)), merge, n)
+    arrays = _export(tables)
     tables.clear()  # frees memory
     return FrozenCounts(pattern, special_tokens, *arrays)
 
@@ -224,11 +223,9 @@ def _measure(table: kernels.CountTable) -> NDArray[np.int64]:
     return sizes.reshape(-1, 2)
 
 
-def _export(
-    tables: Sequence[kernels.CountTable], for_each: Callable[..., Iterable[NDArray[np.int64]]]
-) -> Arrays:
-    """Return the arrays of tables without common pre-tokens; `for_each` is a `map`."""
-    sizes = list(for_each(_measure, tables))
+def _export(tables: Sequence[kernels.CountTable]) -> Arrays:
+    """Return the arrays of tables without common pre-tokens, on as many threads."""
+    sizes = list(run_in_order(tables, lambda: _measure, len(tables)))
     total = np.sum(sizes, axis=0)
     ends = total.cumsum(axis=0)
     n, n_bytes = ends[-1].tolist()
@@ -238,8 +235,8 @@ def _export(
     offsets, counts = zeros(n + 1, np.int64), zeros(n, np.int64)
     offsets[n] = n_bytes
 
-    def export(table: kernels.CountTable, first: NDArray[np.int64]) -> None:
-        kernels.export(table, first.ravel(), buffer, offsets, counts)
+    def export(number: int, table: kernels.CountTable) -> None:
+        kernels.export(table, firsts[number].ravel(), buffer, offsets, counts)
 
-    list(for_each(export, tables, firsts))
+    for_each(tables, export, len(tables))
     return buffer, offsets, counts

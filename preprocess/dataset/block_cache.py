@@ -27,8 +27,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from msgspec import Struct
 
 from bpe.errors import ChangedError, TokenmillError
 from bpe.files.locations import shown_url
+from bpe.parallel import for_each, run_in_order
 from preprocess.dataset import columns as table
 from preprocess.settings.options import size_in_bytes
 from preprocess.storage.forked import open_anywhere
@@ -228,10 +228,10 @@ class BlockCache:
         """Make blocks present; another process may remove them again at once."""
         missing = self._missing(blocks)
         self._state.used[blocks] = time.time()  # so that the others of them stay
-        with self._writing(), ThreadPoolExecutor(min(len(missing), _DOWNLOADS) or 1) as pool:
-            list(pool.map(self._fetch_one, missing))
+        with self._writing():
+            for_each(missing, self._fetch_one, min(len(missing), _DOWNLOADS) or 1)
 
-    def _fetch_one(self, block: int) -> None:
+    def _fetch_one(self, _: int, block: int) -> None:
         with _lock(self._root / "locks" / str(block % _LOCKS)):
             with self._locked():
                 if self._is_there(block):
@@ -243,8 +243,9 @@ class BlockCache:
     def _fetch_locked(self, blocks: Blocks) -> None:
         """The same with the lock of the cache, so that they stay until it is released."""
         missing = [block for block in self._missing(blocks) if not self._is_there(block)]
-        with ThreadPoolExecutor(min(len(missing), _DOWNLOADS) or 1) as pool:
-            for block, content in zip(missing, pool.map(self._download, missing), strict=True):
+        workers = min(len(missing), _DOWNLOADS) or 1
+        with closing(run_in_order(missing, lambda: self._download, workers)) as found:
+            for block, content in zip(missing, found, strict=True):
                 self._store(block, content, blocks)
 
     def _is_there(self, block: int) -> bool:

@@ -157,7 +157,10 @@ class Progress:
     def _bar(self, stage: Stage) -> Any:
         from tqdm import tqdm
 
-        return tqdm(
+        class Bar(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # no thread, for whose beginning it would wait
+
+        return Bar(
             desc=stage.name, total=stage.total, initial=stage.done_before, unit=stage.unit,
             unit_scale=True, delay=_SECONDS_BEFORE_BAR, dynamic_ncols=True,
             file=self._stream or sys.stderr,

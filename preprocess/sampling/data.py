@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
+from bpe.parallel import Lock
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import Chosen, ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory
@@ -37,7 +37,7 @@ outputs = ReusedMemory(limit=8, largest=1 << 24)
 # Files opened by path, least recently used first; a training loop alternates between two.
 _files: dict[str, tuple[Identity, TokenFile]] = {}
 _FILES_KEPT = 16
-_lock = threading.Lock()
+_lock = Lock()
 
 
 class SamplingError(TokenmillError, ValueError):

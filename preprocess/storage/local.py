@@ -13,13 +13,13 @@ import errno
 import fcntl
 import json
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
 from bpe.files.atomic_write import sync_directory, write_all, write_atomically
+from bpe.parallel import Lock
 from preprocess.storage.base import (
     JOURNAL_FILE,
     MENDED_KEPT,
@@ -65,7 +65,7 @@ class LocalStream:
         self.n_bytes, self._path = n_bytes, path
         self._n_begun = n_bytes  # that the disk has or writes
         self._descriptor: int | None = None
-        self._lock = threading.Lock()  # held while the descriptor is synced or closed
+        self._lock = Lock()  # held while the descriptor is synced or closed
         try:
             with writing(path):
                 is_new = not path.exists()
