@@ -177,10 +177,14 @@ class TextEncoder:
         """Encode documents, see `bpe.encoding.encoder.Encoder.encode`; `memory` is not used.
 
         Raises:
-            EncodingError: An id does not fit into the encoder's type.
+            EncodingError: The arrays or offsets are others, a document is cut, or an id does not
+                fit into the encoder's type.
         """
-        is_cut = starts_mid_document or ends_mid_document
-        assert not is_cut, "this tokenizer allows no cut"
+        from bpe.pretokenize.pretokenizer import check_documents
+
+        check_documents(buffer, offsets, gaps)
+        if starts_mid_document or ends_mid_document:
+            raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []

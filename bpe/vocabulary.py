@@ -131,8 +131,15 @@ class Vocabulary:
         `merges` is built at its first use: garbage collection of its tuples takes most of the time.
 
         Raises:
-            VocabularyError: A special token is repeated, or two merges make the same token.
+            VocabularyError: A special token is repeated, two merges make the same token, or one
+                joins ids that no merge before it makes.
         """
+        limits = 256 + np.arange(len(merge_ids))
+        if (merge_ids < 0).any() or (limits <= merge_ids.T).any():
+            raise VocabularyError(
+                "a merge joins an id that no merge before it makes: expected ids below 256 + i in"
+                " merge i, none negative"
+            )
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])

@@ -31,7 +31,7 @@ from bpe.kernels.runtime.jit import bind, pack
 from bpe.kernels.split import documents as split
 from bpe.parallel import Lock
 from bpe.pretokenize.patterns import PATTERNS
-from bpe.pretokenize.pretokenizer import Pretokenizer, read_only, splitting
+from bpe.pretokenize.pretokenizer import Pretokenizer, check_documents, read_only, splitting
 from bpe.separated import close_gaps
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class EncoderTables:
         pattern: name of the split pattern.
 
     Raises:
-        VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`.
+        VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`, or negative.
         PatternError: the pattern is unknown or cannot be run exactly.
     """
 
@@ -114,6 +114,12 @@ class EncoderTables:
                 f"there are {int(ranks.max()) + 1:,} merges;"
                 f" the encoder takes up to {MAX_ID + 1:,}: use a smaller vocabulary"
             )
+        token_ids, token_offsets, token_bytes = vocabulary.flat
+        of_tokens = lefts, rights, merged_ids, token_ids
+        if any(each.min(initial=0) < 0 for each in (*of_tokens, ranks)) or any(
+            each.max(initial=0) >= vocabulary.size for each in of_tokens
+        ):
+            raise VocabularyError("a merge has an id without a token: restore only what was valid")
         n_pairs = _power_of_two_above(len(lefts))
         # Ids are packed by the bits of the largest, so that two words hold more than four.
         bits = max(16, (vocabulary.size - 1).bit_length())
@@ -122,7 +128,6 @@ class EncoderTables:
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
         packed_ids = bits, n_first, n_first + 61 // bits, shift[0] if same else -1
-        token_ids, token_offsets, token_bytes = vocabulary.flat
         n_whole = len(token_ids) if vocabulary.ignore_merges else 0
         whole_ids, whole_offsets = token_ids[:n_whole].copy(), token_offsets[: n_whole + 1].copy()
         whole_bytes = token_bytes[: whole_offsets[-1]].copy()
@@ -275,9 +280,11 @@ class Encoder:
             dtype[n_tokens], the ids; int64[n_documents + 1], the offsets of documents in them.
 
         Raises:
-            EncodingError: The prefix or suffix id does not fit into the encoder's type.
+            EncodingError: The arrays or offsets are others, or the prefix or suffix id does not fit
+                into the encoder's type.
         """
         self._check_fits(max(prefix_id, suffix_id))
+        check_documents(buffer, offsets, gaps)
         if gaps and (self._normalizer is not None or self._pretokenizer.pattern not in PATTERNS):
             # Gaps must not meet a normalizer, nor a regex that may refuse them.
             buffer, offsets = close_gaps(buffer, offsets)
@@ -311,7 +318,7 @@ class Encoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Encode as `encode`, without normalizer; `gaps` needs a pattern with a scanner.
+        """Encode as `encode`, without normalizer or checks; `gaps` needs a pattern with a scanner.
 
         Without `memory`, the ids are a view that is valid until the next call.
         """
@@ -324,6 +331,10 @@ class Encoder:
         capacity = len(buffer) + 2 * n_documents + group.COPIED
         if memory is not None:
             ids = memory(capacity * 4).view(np.uint32)
+            if len(ids) < capacity:
+                raise EncodingError(
+                    f"memory has room for {len(ids):,} ids: expected {capacity:,}, 4 bytes each"
+                )
         elif capacity <= len(self._ids):
             ids = self._ids
         else:

@@ -18,7 +18,7 @@ from bpe.encoding.encoder import group_scratch
 from bpe.huge_pages import zeros
 from bpe.kernels.train import count_pretokens as kernels
 from bpe.parallel import for_each, run_in_order
-from bpe.pretokenize.pretokenizer import Pretokenizer, read_only
+from bpe.pretokenize.pretokenizer import Pretokenizer, check_documents, read_only
 from bpe.separated import iter_ranges
 from bpe.special_tokens import SpecialTokenMatcher
 
@@ -69,7 +69,11 @@ class PretokenCounts:
             buffer: uint8[n_bytes], UTF-8.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes; documents may be parts cut
                 at `Pretokenizer.safe_cut`.
+
+        Raises:
+            EncodingError: The arrays or offsets are others.
         """
+        check_documents(buffer, offsets)
         spans = self._matcher.find_in_documents(buffer, offsets)[:, :2]
         if len(spans):
             # Each occurrence is counted as a document, then subtracted: cheaper than a copy of the

@@ -116,7 +116,7 @@ def read_pieces(
     starts, n_inputs, n_targets, *_ = table
     last = starts + np.maximum(n_inputs - 1, n_targets)
     if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
-        raise _outside()
+        raise outside()
 
     def copy(chosen: Chosen, tokens: ShardView) -> None:
         _copy_of_shards(tokens, table[:, chosen], padding, inputs, targets)
@@ -157,10 +157,11 @@ def _copy_by_kernel(
     from bpe.kernels.pieces import copy_pieces as run
 
     if not run(ids, np.ascontiguousarray(table), padding, IGNORED, inputs, targets):
-        raise _outside()
+        raise outside()
 
 
-def _outside() -> SamplingError:
+def outside() -> SamplingError:
+    """Return the error for positions that a plan must not have."""
     return SamplingError(
         "a window has positions outside of the dataset: the file of its plan was changed while it"
         " was open; remove it, and it is made again"
