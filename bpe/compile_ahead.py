@@ -87,8 +87,9 @@ def compile_training(pattern: str) -> None:
     counts = [PretokenCounts(pattern) for _ in range(2)]  # two, so that they are merged
     for each in counts:
         each.add(text, np.array([0, len(text)]))
+    seeds = counts[0]._table.seeds
     train_from_counts(sum_counts(counts), 258)
-    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False)
+    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False, seeds)
 
 
 def compile_encoding(pattern: str) -> None:

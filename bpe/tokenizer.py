@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
     from bpe.encoding.encoder import Encoder
 
+_KEPT_MATCHERS = 64  # of subsets of the special tokens
+
 
 class Tokenizer:
     """A byte-level BPE tokenizer.
@@ -471,10 +473,13 @@ class Tokenizer:
         allowed = allowed_subset(allowed_special, special_tokens)
         if allowed is None:
             return self._matcher
-        if allowed not in self._matchers:
-            chosen = {text: special_tokens[text] for text in allowed}
-            self._matchers[allowed] = SpecialTokenMatcher(chosen)
-        return self._matchers[allowed]
+        matcher = self._matchers.get(allowed)
+        if matcher is None:
+            matcher = SpecialTokenMatcher({text: special_tokens[text] for text in allowed})
+            if len(self._matchers) >= _KEPT_MATCHERS:
+                self._matchers.clear()
+            self._matchers[allowed] = matcher
+        return matcher
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.

@@ -10,6 +10,7 @@ Special tokens in text are ordinary text.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,7 @@ assert _SHORT_TEXT <= merging.SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _CURSOR_START = np.array([0, -1, 0, 1], np.int64).data
 _MAX_KEPT_IDS = 2**24  # a larger array of ids is not kept for the next call
+_MAX_IDLE_IDS = 2**20  # nor one larger than this by an encoder that may not be used for long
 
 
 def _power_of_two_above(n: int) -> int:
@@ -127,20 +129,21 @@ class EncoderTables:
         # In most vocabularies the id of a merge is its rank plus a constant: no look-up.
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
-        packed_ids = bits, n_first, n_first + 61 // bits, shift[0] if same else -1
+        factor = int.from_bytes(os.urandom(8), "little") >> 1 | 1
+        packing = bits, n_first, n_first + 61 // bits, shift[0] if same else -1, factor
         n_whole = len(token_ids) if vocabulary.ignore_merges else 0
         whole_ids, whole_offsets = token_ids[:n_whole].copy(), token_offsets[: n_whole + 1].copy()
         whole_bytes = token_bytes[: whole_offsets[-1]].copy()
         whole = np.empty(4 * _power_of_two_above(n_whole) if n_whole else 0, np.uint64)
         if n_whole:
-            merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
+            merge_tables.fill_whole(whole_bytes, whole_offsets, whole, factor)
         self.tables = merge_tables.Tables(
             byte_ids=vocabulary.byte_ids, byte_pairs=np.empty(65536, np.uint64),
             characters=np.empty(merge_tables.CHARACTERS, np.uint32),
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
-            tokens=_no_tokens(), packing=np.array(packed_ids, np.int64), whole=whole,
+            tokens=_no_tokens(), packing=np.array(packing, np.int64), whole=whole,
             whole_bytes=whole_bytes, whole_offsets=whole_offsets, whole_ids=whole_ids,
         )
         token_bytes = read_only(token_bytes)
@@ -233,6 +236,9 @@ class Encoder:
         normalizer: Changes text before it is split; None: nothing does.
         dtype: Type of the ids, uint16 or uint32 (None).
 
+    Attributes:
+        has_cache: True if it has a cache of pre-tokens of its own, for texts that are not short.
+
     Raises:
         EncodingError: `dtype` is another type, or too small for the vocabulary.
     """
@@ -247,7 +253,7 @@ class Encoder:
         self._check_fits((1 << int(tables.tables.packing[0])) - 1)
         self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._shared = tables, tables.cache
-        self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
+        self._thread_cache, self.has_cache = np.empty(0, np.uint64), False
         self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
         self._scratch = group_scratch()
         self._packed_scratch = pack(self._scratch)
@@ -327,6 +333,8 @@ class Encoder:
         self._n_bytes += len(buffer)
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
+        if not self.has_cache:
+            self._thread_cache, self.has_cache = zeros(_THREAD_CACHE, np.uint64), True
         n_documents = len(offsets) - 1
         capacity = len(buffer) + 2 * n_documents + group.COPIED
         if memory is not None:
@@ -338,7 +346,7 @@ class Encoder:
         elif capacity <= len(self._ids):
             ids = self._ids
         else:
-            ids = np.empty(capacity, np.uint32)
+            ids = zeros(capacity, np.uint32)  # mapped, so that it can be given back
             if capacity <= _MAX_KEPT_IDS:
                 self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)
@@ -372,6 +380,13 @@ class Encoder:
             # Both ends of a gap have the same token offset.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
         return written[:n_ids], token_offsets
+
+    def rest(self, stays_warm: bool) -> None:
+        """Give back memory before the encoder is idle: what a large text needed, or all of it."""
+        if len(self._ids) > _MAX_IDLE_IDS or not stays_warm:
+            self._ids = np.empty(1024, np.uint32)
+        if not stays_warm:
+            self._thread_cache, self.has_cache = np.empty(0, np.uint64), False
 
     def encode_text(self, data: bytes) -> list[int]:
         """Return the ids of one document, UTF-8, without normalizer."""

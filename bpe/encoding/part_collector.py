@@ -7,6 +7,8 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.huge_pages import zeros
+
 _LOOK_SECONDS = 1.0  # between looks whether other threads still copy
 
 
@@ -34,7 +36,10 @@ class PartCollector:
         """Copy the ids of part `number`; `offsets` is int64[n_documents + 1], `size` its size."""
         with self._changed:
             if number != self._next:
-                self._waiting[number] = ids.copy(), offsets, size
+                # Mapped, for an allocator keeps what a thread frees.
+                kept = zeros(len(ids), np.uint32)
+                kept[:] = ids
+                self._waiting[number] = kept, offsets, size
                 return
         while True:
             with self._changed:

@@ -16,6 +16,7 @@ from bpe.errors import (
     listed,
 )
 from bpe.files.json_file import config_path, read_json
+from bpe.files.temporary import temporary_directory
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
@@ -113,11 +114,9 @@ def from_huggingface(source: Any) -> TokenizerParts:
     name = Path(type(source).__name__)
     if hasattr(source, "save_pretrained"):
         # Saved, as its backend lacks some special tokens and the chat template.
-        import tempfile  # slow to import, and seldom needed
-
-        with tempfile.TemporaryDirectory() as directory:
-            source.save_pretrained(directory)
-            path = Path(directory, "tokenizer.json")
+        with temporary_directory() as directory:
+            source.save_pretrained(str(directory))
+            path = directory / "tokenizer.json"
             if not path.exists():
                 raise UnsupportedTokenizerError(
                     f"{name}: expected a fast tokenizer of transformers, found one that saves"

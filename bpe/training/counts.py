@@ -6,10 +6,12 @@ pre-tokens. Special tokens are cut out of text: they are not learnt from or merg
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,7 @@ from bpe.special_tokens import SpecialTokenMatcher
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
 _GROUPS_PER_CALL = 1024  # per kernel call, so that Ctrl-C is handled
+_SEEDS = np.frombuffer(os.urandom(16), np.uint64)  # of the tables of this process
 
 
 class PretokenCounts:
@@ -55,7 +58,7 @@ class PretokenCounts:
         self._table = kernels.CountTable(
             short_rows=short, short_counts=short.view(np.int64),
             long_rows=long, long_counts=long.view(np.int64),
-            arena=np.empty(2**18, np.uint8), used=np.zeros(3, np.int64),
+            arena=np.empty(2**18, np.uint8), seeds=_SEEDS, used=np.zeros(3, np.int64),
         )
 
     def __len__(self) -> int:
@@ -89,6 +92,10 @@ class PretokenCounts:
                 starts = self._pretokenizer.boundaries(text, np.array([0, len(text)]))
                 n_pretokens = int(np.bitwise_count(starts).sum()) - 1
                 self._count(text, starts, np.full(n_pretokens, -n))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has other seeds.
+        return _restore, (FrozenCounts(self.pattern, self.special_tokens, *self.arrays()),)
 
     def merge(self, other: PretokenCounts | FrozenCounts) -> None:
         """Add counts; raise ValueError if the pattern or the special tokens differ."""
@@ -126,7 +133,7 @@ class PretokenCounts:
         is_long = status == kernels.GROW_LONG
         kind, rows = ("long", table.long_rows) if is_long else ("short", table.short_rows)
         larger = zeros(2 * len(rows), np.uint64)
-        kernels.move_rows(rows, larger, is_long)
+        kernels.move_rows(rows, larger, is_long, table.seeds)
         grown = {f"{kind}_rows": larger, f"{kind}_counts": larger.view(np.int64)}
         self._table = table._replace(**grown)
 
@@ -183,6 +190,12 @@ class FrozenCounts:
     def arrays(self) -> Arrays:
         """Return the arrays, see `PretokenCounts.arrays`; not copied."""
         return self.buffer, self.offsets, self.counts
+
+
+def _restore(frozen: FrozenCounts) -> PretokenCounts:
+    counts = PretokenCounts(frozen.pattern, frozen.special_tokens)
+    counts.merge(frozen)
+    return counts
 
 
 def sum_counts(of_threads: list[PretokenCounts]) -> FrozenCounts:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bpe.errors import TokenmillError
+from bpe.files.temporary import temporary_directory
 from bpe.parallel import available_workers
 from preprocess.report.progress import system_values
 from preprocess.run.outputs import TOKENIZER_FILE
@@ -174,8 +175,8 @@ def _write_as_a_build_does(place: Path) -> None:
     content = bytes(range(256))
     with (
         writing(place),
-        tempfile.TemporaryDirectory(prefix=".tokenmill-doctor-", dir=place) as trial,
-        open_storage(trial, "doctor") as storage,
+        temporary_directory(".tokenmill-doctor-", place) as trial,
+        open_storage(str(trial), "doctor") as storage,
     ):
         stream = storage.stream("trial.bin")
         stream.append(memoryview(content))

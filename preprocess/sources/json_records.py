@@ -293,7 +293,7 @@ def shown_path(file: InputFile) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _decoder(
     fields: tuple[str, ...],
 ) -> tuple[Decoder, Callable[[list[Any]], Iterable[Any]]]:

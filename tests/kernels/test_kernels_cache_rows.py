@@ -83,7 +83,7 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     words.long_rows[1] = word_kernels._CLAIMED
     text = np.frombuffer(b"0123456789abcdefghi", np.uint8)
     text.flags.writeable = False
-    hashed = word_kernels.hash_bytes(text, 0, len(text))
+    hashed = word_kernels.hash_bytes(text, 0, len(text), np.uint64(7))
     free = word_kernels.find_long_row(words, hashed, text, 0, len(text))
     assert free == -2 - 2
     assert word_kernels.still_free(words.long_rows, free)
