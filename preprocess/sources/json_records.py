@@ -115,10 +115,9 @@ class JsonUnit(FileUnit):
     def _read_chats(self, body: bytes, begin: int, content: Bytes) -> DocumentBatch:
         """Return the conversations of all records; `body` begins at byte `begin` of the unit."""
         from bpe.pretokenize.pretokenizer import is_utf8
-        from preprocess.sources.chats import UNTRAINED, batch_of
+        from preprocess.sources.chats import batch_of
 
         rejected, rendered, reading = list[Rejected](), list[Any](), self.reading
-        path, places = shown_path(self.file), list[Rejected]()
         n_skipped = n_replaced = number = 0
         all_valid = is_utf8(np.frombuffer(body, np.uint8))
         for number, (position, record) in enumerate(self._records(body), start=1):
@@ -135,14 +134,12 @@ class JsonUnit(FileUnit):
             n_replaced += n
             try:
                 rendered.append(self._render(valid))
-                if reading.skip_bad_records:
-                    places.append(Rejected(path, number, byte, UNTRAINED))
             except BadConversationError as error:
                 if not reading.skip_bad_records:
                     place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
                     raise CorpusError(f"{self.file.path}: {place}: {error}") from error
-                rejected.append(Rejected(path, number, byte, str(error)))
-        batch = batch_of(rendered, content, places if reading.skip_bad_records else None)
+                rejected.append(Rejected(shown_path(self.file), number, byte, str(error)))
+        batch = batch_of(rendered, content)
         # White space around messages is theirs.
         prepared = prepare(batch, structs.replace(reading, strip=False), self.byte)
         n_records = self._n_places(memoryview(body), number) if reading.skip_bad_records else 0
@@ -155,7 +152,7 @@ class JsonUnit(FileUnit):
         """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
         from preprocess.sources.chats import render_record
 
-        fields = KINDS[self.reading.chat].fields
+        fields = KINDS[self.reading.chat]
         try:
             found = msgspec.json.decode(record)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -122,11 +122,11 @@ def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first:
 def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"body": "a", "id": 1}\n')
-    message = r"field with the text is not known, for none is named text: choose it with --"
+    message = r"field with the text is not known, for none is named text: choose it with c"
     with pytest.raises(CorpusError, match=message + r".*; the first record has 'body', 'id'"):
         JsonLinesSource(open_file(path), "x", ReadOptions())
     path.write_text('{"text": "a", "code": 1}\n')
-    message = r"for several have a usual name \('text', 'code'\): choose it with --content-field"
+    message = r"for several have a usual name \('text', 'code'\): choose it with content_field"
     with pytest.raises(CorpusError, match=message):
         JsonLinesSource(open_file(path), "x", ReadOptions())
     # What is no record is reported when it is read.
@@ -145,7 +145,7 @@ def test_invalid_utf8(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = b'{"text": "good"}\n'
     path.write_bytes(good + b'{"text": "b\xffd", "x": "\xfe"}\n' + good)
-    with pytest.raises(CorpusError, match=r"x\.jsonl: byte 28: not valid UTF-8 .*--on-invalid"):
+    with pytest.raises(CorpusError, match=r"x\.jsonl: byte 28: not valid UTF-8 .*on_invalid"):
         texts_of(JsonLinesSource(open_file(path), "x", ReadOptions()))
     for unit_size in (1, 10**6):
         replacing = ReadOptions(on_invalid_utf8="replace", unit_size=unit_size)
