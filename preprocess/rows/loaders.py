@@ -467,7 +467,11 @@ def _decoded(
     name: str, number: int, line: bytes, decoder: msgspec.json.Decoder[dict[str, Any]]
 ) -> Record:
     """Return the object in a line, lists of integers as arrays."""
+    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+
     try:
+        if is_nested_deeper(line):
+            raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
         record = decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RowsError(

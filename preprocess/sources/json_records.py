@@ -150,6 +150,7 @@ class JsonUnit(FileUnit):
 
     def _render(self, record: bytes) -> Any:
         """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
+        from bpe.json_strings import is_nested_deeper
         from preprocess.sources.chats import render_record
 
         fields = KINDS[self.reading.chat]
@@ -157,7 +158,7 @@ class JsonUnit(FileUnit):
             found = msgspec.json.decode(record)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadConversationError(_describe(record, (), self.record)) from error
-        if not isinstance(found, dict) or not found.keys() >= {*fields}:
+        if not isinstance(found, dict) or not found.keys() >= {*fields} or is_nested_deeper(record):
             raise BadConversationError(_describe(record, fields, self.record))
         return render_record(found, self.reading)
 
@@ -167,6 +168,7 @@ class JsonUnit(FileUnit):
         Raises:
             _BadRecordError: Some record is bad.
         """
+        from bpe.json_strings import is_nested_deeper
         from bpe.pretokenize.pretokenizer import is_utf8
 
         decoder, values_of = _decoder(self.fields)
@@ -183,6 +185,8 @@ class JsonUnit(FileUnit):
                 raise _BadRecordError from error
             if len(found) != self._n_records(memoryview(group), len(found)):
                 raise _BadRecordError  # several values in a line, or one in several lines
+            if is_nested_deeper(group):
+                raise _BadRecordError
             values += values_of(found)
         return values, n_skipped, n_replaced
 
@@ -216,6 +220,8 @@ class JsonUnit(FileUnit):
         Raises:
             CorpusError: A record is bad, and bad records are errors.
         """
+        from bpe.json_strings import is_nested_deeper
+
         decoder, values_of = _decoder(self.fields)
         kinds = _TEXT_OR_NULL if self.reading.text_preset else _TEXT
         values: list[Any] = []
@@ -236,6 +242,7 @@ class JsonUnit(FileUnit):
                 is_bad = any(value[:1] not in kinds for value in own)
                 # Lines may be blank.
                 is_bad |= len(found) > 1 or (not found and self.separator == b",")
+                is_bad |= is_nested_deeper(valid)
             except (msgspec.DecodeError, RecursionError):
                 is_bad = True
             if not is_bad:
@@ -324,13 +331,16 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
     """Describe what is wrong with a record, with a remedy."""
     import json
 
+    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
+    if is_nested_deeper(record):
+        what = f"its values are nested too deep, more than {MAX_NESTING} levels"
+        return f"{what}; correct or remove the {noun}"
     try:
         found = json.loads(record, parse_constant=refuse)
-    except RecursionError:
-        return f"its values are nested too deep; correct or remove the {noun}"
     except json.JSONDecodeError as error:
         ends = noun == "line" and error.pos >= len(error.doc.rstrip())
         hint = "; a value must be in one line (jq -c . writes it so)" * ends
