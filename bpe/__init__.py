@@ -20,6 +20,7 @@ if sys.platform == "win32":
     raise ImportError("tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL")
 
 from bpe.errors import (
+    ArgumentError,
     EncodingError,
     PatternError,
     TokenizerFileError,
@@ -39,10 +40,10 @@ if TYPE_CHECKING:
     from bpe.word_level import WordLevelTokenizer
 
 __all__ = [
-    "UNICODE_VERSION", "AddedToken", "EncodingError", "HuggingFaceTokenizer", "PatternError",
-    "PretokenCounts", "Tokenizer", "TokenizerFileError", "TokenmillError", "TrainingError",
-    "UnsupportedTokenizerError", "Vocabulary", "VocabularyError", "WordLevelTokenizer",
-    "load_tokenizer", "train_bpe", "train_from_counts",
+    "UNICODE_VERSION", "AddedToken", "ArgumentError", "EncodingError", "HuggingFaceTokenizer",
+    "PatternError", "PretokenCounts", "Tokenizer", "TokenizerFileError", "TokenmillError",
+    "TrainingError", "UnsupportedTokenizerError", "Vocabulary", "VocabularyError",
+    "WordLevelTokenizer", "load_tokenizer", "train_bpe", "train_from_counts",
 ]
 
 _MODULE_OF = {

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bpe.arguments import checked
 from bpe.errors import EncodingError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.json_file import config_path
@@ -32,6 +33,7 @@ AnyTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
 AnyEncoder: TypeAlias = "Encoder | TextEncoder"
 
 
+@checked
 class TextTokenizer(ABC):
     """A tokenizer that encodes whole texts.
 
@@ -122,7 +124,7 @@ class TextTokenizer(ABC):
         return _concatenate(self.encode_batch(texts, allowed_special))
 
     def encode_iterable(
-        self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
+        self, chunks: str | Iterable[str], allowed_special: str | Collection[str] = "all"
     ) -> Iterator[int]:
         """Yield the ids of `encode("".join(chunks))`; all of the text is held in memory."""
         yield from self.encode("".join(chunks), allowed_special)

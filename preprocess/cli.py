@@ -254,7 +254,7 @@ class _Parser(argparse.ArgumentParser):
         """Raise _UsageError, with a suggestion for an unknown option."""
         before, _, unknown = message.partition("unrecognized arguments: ")
         if unknown and not before:
-            from preprocess.settings.options import nearest
+            from bpe.arguments import nearest
 
             name = unknown.split("=")[0].split(" ")[0]
             message += nearest(name, self._option_string_actions)

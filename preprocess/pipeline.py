@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import structs
 
+from bpe.arguments import checks_names
 from bpe.errors import TokenmillError, spelled
 from bpe.files.locations import split_location
 from preprocess.dataset.columns import MASK
@@ -44,7 +45,6 @@ from preprocess.settings.options import (
     SettingsError,
     StrPath,
     TokenizerSource,
-    checks_names,
     convert,
     is_ranks_file,
     options_of,

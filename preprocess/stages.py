@@ -8,6 +8,7 @@ from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
+from bpe.arguments import checked
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
@@ -23,14 +24,13 @@ from preprocess.settings.options import (
     SettingsError,
     StrPath,
     TokenizerSource,
-    checks_names,
     options_of,
 )
 
 _TOKENS = "tokens"  # directory of the dataset
 
 
-@checks_names
+@checked
 def tokenize_and_save(
     *, data_files: StrPath | Iterable[StrPath],
     tokenizer: TokenizerConfig | Mapping[str, Any] | TokenizerSource, output_path: StrPath,
@@ -90,6 +90,7 @@ def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
         (directory / "stats.json").unlink(missing_ok=True)
 
 
+@checked
 class Pipeline:
     """The stages of a `PipelineConfig`, enabled one by one.
 

@@ -104,6 +104,7 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 
 def test_sampling_knows_only_the_token_file() -> None:
     allowed = {
+        "bpe.arguments",
         "bpe.errors",
         "bpe.files.atomic_write",
         "bpe.files.locations",
@@ -160,6 +161,7 @@ def test_who_samples_never_loads_the_builder() -> None:
     ours = {name for name in loaded if name.partition(".")[0] in ("bpe", "preprocess")}
     assert ours == {
         "bpe",
+        "bpe.arguments",
         "bpe.errors",
         "bpe.files",
         "bpe.files.locations",

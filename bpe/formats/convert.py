@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bpe.errors import (
+    ArgumentError,
     PatternError,
     TokenizerFileError,
     UnsupportedTokenizerError,
@@ -95,6 +96,11 @@ def from_tiktoken(
                 "pass pattern=, for example pattern='gpt2'"
             )
     else:
+        if not hasattr(source, "_mergeable_ranks"):
+            raise ArgumentError(
+                "source: should be an encoding of tiktoken, its name, or a path; got"
+                f" {source!r:.100}"
+            )
         # The README of tiktoken uses these attributes to extend an encoding.
         check_longest_special(source)
         ranks = source._mergeable_ranks

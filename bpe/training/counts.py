@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.encoding.encoder import group_scratch
 from bpe.huge_pages import zeros
 from bpe.kernels.train import count_pretokens as kernels
@@ -30,6 +31,7 @@ _GROUPS_PER_CALL = 1024  # per kernel call, so that Ctrl-C is handled
 _SEEDS = np.frombuffer(os.urandom(16), np.uint64)  # of the tables of this process
 
 
+@checked
 class PretokenCounts:
     """Unique pre-tokens and their counts. Used by one thread at a time.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.encoding.parallel_encoder import join_texts
 from bpe.errors import EncodingError, TrainingError
 from bpe.files.locations import local_path
@@ -39,6 +40,7 @@ _PART_OF_ROWS, _MOST_PARTS = 2**20, 8
 _MOST_TOLD_APART = 2**16  # greatest count in the histogram of `_least_merged`
 
 
+@checked
 def train_from_counts(
     counts: PretokenCounts | FrozenCounts, vocab_size: int, *, special_tokens: Sequence[str] = (),
     tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
@@ -252,6 +254,7 @@ def _grow(pairs: kernels.Pairs) -> kernels.Pairs:
     return larger
 
 
+@checked
 def train_bpe(
     input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], vocab_size: int,
     special_tokens: Sequence[str] = (), *, pattern: str = "gpt2", tie_break: str = "greatest-bytes",

@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bpe.arguments import checks_names
 from bpe.errors import EncodingError, TokenmillError, spelled
 from bpe.files.temporary import temporary_directory
 from preprocess.check import rebuild, verify_rows
@@ -45,6 +46,7 @@ _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
+@checks_names
 def verify(
     path: StrPath, *, tokenizer: StrPath | None = None, deep: bool = False, repair: bool = False,
     progress: Progress | bool | None = None,

@@ -8,11 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from bpe.arguments import check, checked
+from bpe.errors import ArgumentError
 from bpe.files.locations import is_url, shown_url, url_name
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
@@ -58,6 +60,7 @@ class TokenFile:
         tokens: read-only uint16|uint32[n_tokens], mapped; with shards or at a URL a `ShardView`.
     """
 
+    @checked
     def __init__(
         self, path: Path | str, manifest: Manifest, tokenizer: AnyTokenizer | None = None
     ) -> None:
@@ -103,6 +106,7 @@ class TokenFile:
             (part[IDS.name], np.asarray(part[DOCUMENT_ENDS.name])) for part in self.parts
         ]
 
+    @checked
     def column(self, name: str) -> Values | ShardView:
         """Return all values of a column, positions in shards computed, or raise TokenFileError."""
         found = {column.name: column for column in self.manifest.columns}
@@ -146,7 +150,7 @@ class TokenFile:
         """Position after the last id of each document: read-only uint64[n_documents]."""
         return np.asarray(self.column(DOCUMENT_ENDS.name))
 
-    def doc(self, number: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    def doc(self, number: int, **_unknown: Never) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Copy the ids of a document, special ids included: uint16|uint32[n].
 
         Negative numbers count from the end, as in a list.
@@ -155,12 +159,15 @@ class TokenFile:
             IndexError: There is no such document.
         """
         n = self.n_documents
+        if _unknown or type(number) is not int:
+            check(TokenFile.doc, (self, number), _unknown)
         if not -n <= number < n:
             raise IndexError(f"{self.path}: there is no document {number:,} of {n:,}")
         number %= n
         start = int(self.document_ends[number - 1]) if number else 0
         return self[start : int(self.document_ends[number])]
 
+    @checked
     def decode(self, ids: npt.ArrayLike) -> str:
         """Decode ids, special ones included, with the tokenizer of the dataset.
 
@@ -183,7 +190,7 @@ class TokenFile:
             tokenizer = load_tokenizer(path)
             check_tokenizer(self.path, self.manifest, tokenizer.fingerprint)
             self._tokenizer = tokenizer
-        found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
+        found = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
         return found.decode("utf-8", "replace")
 
     def _tokenizer_file(self) -> tuple[Path | None, str]:
@@ -281,6 +288,7 @@ def _map(bin_path: Path, data: DataFile) -> FileMap:
         ) from None
 
 
+@checked
 def open_tokens(
     path: str | os.PathLike[str], *, tokenizer: AnyTokenizer | str | None = None
 ) -> TokenFile:
@@ -311,6 +319,11 @@ def open_tokens(
         if tokenizer is not None:
             check_tokenizer(bin_path, manifest, tokenizer)
         return TokenFile(bin_path, manifest)
+    if not hasattr(tokenizer, "fingerprint"):
+        raise ArgumentError(
+            f"tokenizer: should be what bpe.load_tokenizer() returns, or its fingerprint; got"
+            f" {tokenizer!r:.100}"
+        )
     check_tokenizer(bin_path, manifest, tokenizer.fingerprint)
     return TokenFile(bin_path, manifest, tokenizer)
 

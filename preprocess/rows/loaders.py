@@ -27,6 +27,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.files.locations import local_path
 from preprocess.rows.access import KEPT_BYTES, BlockCache, find_part
 from preprocess.rows.arrow import pyarrow, record_batches
@@ -119,6 +120,7 @@ class ShardedSource(ABC):
         return f"{type(self).__name__}({len(self.shard_names):,} shards, place={self.place})"
 
 
+@checked
 class _Files(ShardedSource):
     """Shards that are files of one format."""
 
@@ -227,6 +229,7 @@ class _Files(ShardedSource):
         self.place = place
 
 
+@checked
 class JsonShardedSource(_Files):
     """Records of JSON Lines, plain or compressed (.gz, .zst): an object in each line.
 
@@ -263,6 +266,7 @@ class JsonShardedSource(_Files):
         return _decoded(name, *block.line(number), msgspec.json.Decoder(dict[str, Any]))
 
 
+@checked
 class _ArrowFiles(_Files):
     """Files that pyarrow reads."""
 
@@ -276,6 +280,7 @@ class _ArrowFiles(_Files):
             return next(chain.from_iterable(map(_records_of, batches)))
 
 
+@checked
 class ParquetShardedSource(_ArrowFiles):
     """Records of Parquet files.
 
@@ -324,6 +329,7 @@ class ParquetShardedSource(_ArrowFiles):
             return file.read_row_group(number, use_threads=False)
 
 
+@checked
 class ArrowShardedSource(_ArrowFiles):
     """Records of Arrow IPC files, and of Arrow streams, such as the cache of `datasets`.
 
@@ -369,6 +375,7 @@ class ArrowShardedSource(_ArrowFiles):
             return pyarrow().Table.from_batches([batch])
 
 
+@checked
 class TransformedShardedSource(ShardedSource):
     """The records of another source, each changed by a function, such as `ChatTemplateTransform`.
 

@@ -22,6 +22,7 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
+from bpe.arguments import checked
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows, open_shards
@@ -32,6 +33,7 @@ from preprocess.sampling.data import check_integer
 Tensors = dict[str, torch.Tensor]
 
 
+@checked
 class TokenizedDataset(Dataset[Tensors]):
     """The rows of a directory; item i is row i: the columns of its file, int64[n_tokens] each.
 
@@ -57,6 +59,7 @@ class TokenizedDataset(Dataset[Tensors]):
         return _tensors_of(self._rows.row(operator.index(index)))
 
 
+@checked
 class StreamingTokenizedDataset(Dataset[Tensors]):
     """The rows of a directory as a `TokenizedDataset`, with some files in memory at a time.
 
@@ -85,6 +88,7 @@ class StreamingTokenizedDataset(Dataset[Tensors]):
         return _tensors_of(self._rows.row(operator.index(index)))
 
 
+@checked
 class PickledTrainerDataset(Dataset[Tensors]):
     """The rows of the files dump-N.pkl of some folders, with what a causal model trains on.
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from bpe.arguments import checks_names
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.report.summary import Counts, LeftOut, listed
@@ -60,6 +61,7 @@ class _Part(Struct, frozen=True, kw_only=True):
         return structs.replace(self.made_from, settings=settings, sources={})
 
 
+@checks_names
 def merge_parts(
     path: StrPath, *, name: str = "", overwrite: bool = False
 ) -> dict[str, Manifest]:

@@ -175,12 +175,24 @@ def new_batch(batch_size: int, context_length: int, dtype: Any = np.int64) -> np
     return found.reshape(batch_size, context_length)
 
 
+def torch_device(device: Any) -> torch.device:
+    """Return a device of PyTorch; raise SamplingError if it has no such device."""
+    import torch
+
+    try:
+        return torch.device(device)
+    except (TypeError, RuntimeError):
+        raise SamplingError(
+            f"device should be one of PyTorch, such as 'cuda' or 'cpu'; got {device!r:.100}"
+        ) from None
+
+
 def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
     """Copy an array to a PyTorch device; to CUDA from pinned memory, asynchronously."""
     import torch
 
     tensor = torch.from_numpy(array)
-    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+    if torch_device(device).type == "cuda" and torch.cuda.is_available():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
@@ -236,7 +248,7 @@ def _identity(path: str) -> Identity:
     stem = os.path.splitext(path)[0]
     try:
         found = [os.stat(f"{stem}.json")]
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeEncodeError):
         return ()
     with suppress(FileNotFoundError):
         found.append(os.stat(f"{stem}.bin"))

@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
+from bpe.arguments import checked
 from preprocess.sampling.data import Dataset as Tokens
 from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sampling.mixture import Mixture
@@ -32,6 +33,7 @@ from preprocess.sampling.sampler import Sampler
 Tensors = dict[str, torch.Tensor]
 
 
+@checked
 class WindowDataset(Dataset[Tensors]):
     """The windows of a sampler as a map-style dataset; item i is window i of its first epoch.
 
@@ -85,6 +87,7 @@ class WindowDataset(Dataset[Tensors]):
         ]
 
 
+@checked
 class BatchDataset(IterableDataset[Tensors]):
     """The batches of a sampler or a mixture as an iterable dataset.
 
@@ -181,6 +184,7 @@ def _check_source(source: Sampler | Mixture, *kinds: type) -> None:
         )
 
 
+@checked
 def window_loader(
     data: str | Tokens, tokenizer: Any = None, batch_size: int = 4, max_length: int = 256,
     stride: int | None = None, shuffle: bool = True, drop_last: bool = True, num_workers: int = 0,

@@ -4,15 +4,18 @@ Annotations are not postponed in this module, see `preprocess.settings.schema`.
 """
 
 import glob
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from bpe.arguments import checks_names, nearest
 from bpe.files.locations import local_path
 from preprocess.settings.cluster import Resources, TaskSettings
 from preprocess.settings.options import (
@@ -29,9 +32,7 @@ from preprocess.settings.options import (
     StrPath,
     Token,
     TokenizerSource,
-    checks_names,
     is_ranks_file,
-    nearest,
     option,
     options_of,
     read_values,
@@ -357,6 +358,11 @@ class PipelineConfig:
         self._pack = pack if "pack" in self.sections and pack.pop("enabled", True) else None
         self._save = save if "save" in self.sections and save.pop("enabled", True) else None
         of_rows, places = save.get("output_dir"), [part.get("save_path") for part in parts]
+        if not isinstance(values.get("output_path"), str | os.PathLike | NoneType):
+            raise SettingsError(
+                f"{where(('output_path',))}output_path: should be a path; got"
+                f" {values['output_path']!r:.100}"
+            )
         own_path = values.get("output_path") or of_rows or (places[0] if len(parts) == 1 else None)
         self.output_path = local_path(own_path or "tokenized")
         self._add_datasets(shared, stage, parts, own)
