@@ -75,12 +75,16 @@ class ChangedError(UnavailableError):
     """A source has changed since it was found."""
 
 
-# An option, perhaps with a value before a bracket or comma; or a command line, which stays.
+# An option, perhaps with a value before a bracket or comma; or a command line, which stays, as does
+# the name of a file before a colon.
 _OPTION = re.compile(
-    r"(?:^|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?--([a-z][a-z0-9-]*[a-z0-9])(?![\w.:/])"
+    r"(?:^(?!\S+:)|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?"
+    r"--([a-z][a-z0-9-]*[a-z0-9])(?![\w/-]|[.:]\S)"
     r"(?: ([^\s(),;]+)(?=[),;]))?"
 )
-_SWITCHES = frozenset({"append-end-of-text", "deduplicate", "overwrite", "split-documents"})
+_SWITCHES = frozenset({
+    "append-end-of-text", "deduplicate", "drop-short", "overwrite", "split-documents"
+})
 _PLURAL = {"column": "columns", "ray-resource": "ray_resources", "special-token": "special_tokens"}
 _in_command = False
 

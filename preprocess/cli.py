@@ -20,10 +20,10 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
 
 from bpe.errors import TokenmillError, options_as_in_command
 from preprocess.run.signals import Stopped, stopping
@@ -119,7 +119,7 @@ def _inspect(options: _Options, console: _Console) -> bool:
     from preprocess.check.inspect import facts, format_lines
 
     found = facts(**options)
-    return console.show(found, format_lines(found))
+    return console.show(found, format_lines(found)) and not found.get("bad_files")
 
 
 def _compare(options: _Options, console: _Console) -> bool:
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run the command with the arguments after `tokenmill`, and return its exit code."""
-    with stopping(), options_as_in_command():
+    with _standard_streams(), stopping(), options_as_in_command():
         try:
             return _parse_and_run(arguments)
         except _UsageError as error:
@@ -232,15 +232,69 @@ def run(arguments: list[str]) -> int:
                 return 3
             return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
         except BrokenPipeError:
-            # The reader of the output has closed it; Python must not fail again when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 1
+            return 1  # who reads the text of `decode` has closed it
         except (OSError, MemoryError) as error:
             if "--debug" in arguments:
                 raise
             return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
         except Stopped as stopped:
             return _failed(f"stopped ({stopped})", 128 + stopped.number)
+
+
+class _Stream:
+    """A standard stream; what it cannot take is dropped, for the work of a run goes on.
+
+    Attributes:
+        error: Why something was dropped.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+        self.error: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        """Write text; characters that the encoding lacks are escaped."""
+        encoding = self._stream.encoding or "utf-8"
+        shown = text.encode(encoding, "backslashreplace").decode(encoding)
+        with self._noted():
+            self._stream.write(shown)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with self._noted():
+            self._stream.flush()
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.error = error
+            # Python must not fail again when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+
+@contextmanager
+def _standard_streams() -> Iterator[None]:
+    """Let standard output and errors be closed, full or of any encoding inside the `with`."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: the next file that is opened would be written to by libraries
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    before, output, errors = (sys.stdout, sys.stderr), _Stream(sys.stdout), _Stream(sys.stderr)
+    sys.stdout, sys.stderr = output, errors
+    try:
+        yield
+    finally:
+        output.flush()
+        if output.error is not None and not isinstance(output.error, BrokenPipeError):
+            print(f"tokenmill: what it printed is lost: {output.error.strerror}", file=errors)
+        errors.flush()
+        sys.stdout, sys.stderr = before
 
 
 class _UsageError(Exception):
@@ -254,14 +308,29 @@ class _Parser(argparse.ArgumentParser):
         """Raise _UsageError, with a suggestion for an unknown option."""
         before, _, unknown = message.partition("unrecognized arguments: ")
         if unknown and not before:
-            from bpe.arguments import nearest
-
             name = unknown.split("=")[0].split(" ")[0]
-            message += nearest(name, self._option_string_actions)
+            message += _advise(name.replace("_", "-"), self._option_string_actions)
         raise _UsageError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stdout).write(message)
+
+
+def _advise(name: str, known: Iterable[str]) -> str:
+    """Format what stands for an unknown option, to end a message; "" if nothing is known."""
+    from bpe.arguments import nearest
+    from preprocess.settings.schema import OTHER_SPELLINGS
+
+    other = OTHER_SPELLINGS.get(name, "")
+    if other.startswith("refused: "):
+        return f"; it {other.removeprefix('refused: ')}"
+    having = [
+        command for command, each in COMMANDS.items()
+        if any(name in option.names for option in each.options())
+    ]
+    if having:
+        return f"; it is an option of tokenmill {', '.join(having)}"
+    return nearest(name, known)
 
 
 def _parse_and_run(arguments: list[str]) -> int:
@@ -287,11 +356,14 @@ def _parse_and_run(arguments: list[str]) -> int:
         # An abbreviation could become ambiguous when options are added.
         parser = _Parser(prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False)
         add_options(parser, options)
-        given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
+        ignored: list[str] = []
+        given = vars(parser.parse_intermixed_args(for_argparse(rest, options, ignored)))
     except SystemExit:  # --help
         return 0
     of_console = {key: given.pop(key) for key in command.console.split() if key in given}
     with _console(of_console) as console:
+        for line in dict.fromkeys(ignored):
+            logging.getLogger("preprocess").info("%s", line)
         return 0 if command.run(given, console) else 1
 
 
@@ -326,9 +398,11 @@ class _Console(NamedTuple):
     def show(self, value: object, lines: Sequence[str]) -> bool:
         """Print a result, `value` as JSON with --json, else `lines`; return True."""
         if self.settings.json:
+            import codecs
             import json
 
-            lines = [json.dumps(value, ensure_ascii=False, indent=2, default=os.fspath)]
+            is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+            lines = [json.dumps(value, ensure_ascii=not is_utf8, indent=2, default=os.fspath)]
         for line in lines:
             print(line)
         return True
@@ -365,7 +439,7 @@ def _console(given: _Options) -> Iterator[_Console]:
     handlers: list[logging.Handler] = [_OnStderr(logging.WARNING if quiet else logging.INFO)]
     if log_file is not None:
         try:
-            to_file = logging.FileHandler(log_file, encoding="utf-8")
+            to_file = _LogFile(log_file, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             from preprocess.storage import OutputError
 
@@ -389,6 +463,34 @@ def _console(given: _Options) -> Iterator[_Console]:
         for logger, handler in product(loggers, handlers):
             logger.removeHandler(handler)
             handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """Handler of the log file; that it cannot be written does not end a run, and is reported."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
+        """Report an error of the disk, once; raise any other one."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            raise
+        self._report(error)
+
+    def close(self) -> None:
+        """Write what is buffered, and close the file."""
+        try:
+            super().close()
+        except OSError as error:
+            self._report(error)
+
+    def _report(self, error: OSError) -> None:
+        if not self._is_reported:
+            self._is_reported = True
+            print(
+                f"tokenmill: {self.baseFilename}: the log lacks lines, for it could not be written:"
+                f" {error.strerror}; outputs are not affected", file=sys.stderr,
+            )
+
+    _is_reported = False
 
 
 class _OnStderr(logging.Handler):

@@ -10,31 +10,32 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import signature
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
 from msgspec import structs
 
 from bpe.arguments import checks_names
 from bpe.errors import TokenmillError, spelled
-from bpe.files.locations import split_location
+from bpe.files.locations import is_url, shown_url, split_location
 from preprocess.dataset.columns import MASK
 from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import KernelCompiler
-from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
-from preprocess.run.executors import open_executor
-from preprocess.run.finished import open_published, read_object
+from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
-from preprocess.run.outputs import TOKENIZER_FILE, Outputs, needs_tokenizer_file
-from preprocess.run.passes import encode_passes, train_on_plan
+from preprocess.run.outputs import Outputs
+from preprocess.run.parts import open_parts
+from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import (
     Plan,
     make_read_options,
@@ -59,8 +60,9 @@ from preprocess.settings.schema import (
     VocabularySettings,
 )
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
+from preprocess.sources.parts import count_parts
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
-from preprocess.storage import Files, OutputError, open_storage, writing
+from preprocess.storage import Files, OutputError, open_storage
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 _CONFIG_FILE = "config.json"  # of a corpus
 
 Settings = TypeVar("Settings", bound=ReadSettings)
+_Given = ParamSpec("_Given")
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,21 @@ class BuildResult:
         return f"BuildResult({str(self.directory)!r}, {counts})"
 
 
+def _takes_config(build: Callable[_Given, BuildResult]) -> Callable[_Given, BuildResult]:
+    """Let `build` take a configuration, with the options that are given: defaults are not."""
+
+    @wraps(build)
+    def call(*arguments: _Given.args, **options: _Given.kwargs) -> BuildResult:
+        given = signature(build).bind(*arguments, **options).arguments
+        if given.get("config") is None:
+            return build(*arguments, **options)
+        return _build_corpus(given)
+
+    return call
+
+
 @checks_names
+@_takes_config
 def build(
     config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
     val: StrPath | Iterable[StrPath] = (),
@@ -135,7 +152,8 @@ def build(
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
-    Options: docs/options.md or `tokenmill build --help`; `progress=False` shows none.
+    Options: docs/options.md or `tokenmill build --help`; `progress=False` shows none. With a
+    configuration, options that are given win over its own, whatever their value, unless it is None.
 
     Raises:
         SettingsError: An option has a value that cannot work.
@@ -144,8 +162,6 @@ def build(
         TokenmillError: Any other expected error.
     """
     options = {**locals()}
-    if config is not None:
-        return _build_corpus(options)
     settings, progress = _begin(options, BuildSettings)
     return _build(settings, options, progress)
 
@@ -154,18 +170,35 @@ def _build(
     settings: BuildSettings, options: Mapping[str, Any], progress: Progress
 ) -> BuildResult:
     """Build one dataset; `options` are those that were given, for warnings."""
-    if settings.task_count is not None and settings.task_index is None:
-        raise SettingsError(
-            "task_count divides the text; say which part this task builds (--task-index)"
-        )
     given: AnyTokenizer | None = None
     with KernelCompiler(progress) as compiler:
         if settings.tokenizer is not None:
             given = _load_for_build(settings, options)
-            compiler.compile_encoding(given)
-        run, stats_file = settings.named("build"), settings.named("stats.json")
-        plan = Plan("build", settings, given, settings.out, run, stats_file)
-        return _run_plan(plan, compiler)
+            if settings.executor != "ray":
+                compiler.compile_encoding(given)
+        return _run(_plan("build", settings, given, settings.out), compiler)
+
+
+def _plan(
+    command: str, settings: BuildSettings | EncodeSettings, given: AnyTokenizer | None,
+    directory: str,
+) -> Plan:
+    """Plan a run that encodes; on Ray, into as many parts as its sources make, if none is given."""
+
+    def planned() -> Plan:
+        run, stats_file = settings.run_name, settings.named("stats.json")
+        return Plan(command, settings, given, directory, run, stats_file)
+
+    if settings.executor != "ray" and settings.task_count and settings.task_index is None:
+        raise SettingsError(
+            "task_count divides the text; say which part this task makes (--task-index), or make"
+            " all of them on Ray (--executor ray)"
+        )
+    plan = planned()
+    if settings.executor == "ray" and settings.task_count is None:
+        settings = replace(settings, task_count=count_parts(plan.passes[0].all_files))
+        plan = planned()
+    return plan
 
 
 def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
@@ -173,13 +206,12 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
 
     The same call resumes: datasets that are finished are up to date.
     """
-    from bpe.files.atomic_write import write_atomically
     from preprocess.rows.manifest import MANIFEST_FILE
     from preprocess.rows.write import write_all
     from preprocess.settings.yaml_file import read_corpus
 
     config = read_corpus(options)
-    progress = progress_of(options["progress"])
+    progress = progress_of(options.get("progress"))
     progress.begin(config.max_minutes)
     place = open_storage(config.output_path).final
     _check_corpus(config, place)  # before hours of work
@@ -196,7 +228,8 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         logger.info("dataset %s, %d of %d", name, number, len(config.builds))
         settings = _with_special_ids(config, name, settings, tokenizer)
         if settings.tokenizer is None:
-            settings = replace(settings, tokenizer=str(config.tokenizer_file))
+            trained = config.tokenizer_file
+            settings = replace(settings, tokenizer=tokenizer if is_url(trained) else trained)
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
         if name in config.rows:
@@ -204,15 +237,15 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
             columns = config.columns_of_rows(name, has_mask)
             of_rows = replace(config.rows[name], columns=columns)
             rows[name] = write_all(of_rows, progress.part())
-    path = Path(config.output_path, _CONFIG_FILE)
-    if config.uses_output_path and not path.with_name(MANIFEST_FILE).exists():  # of rows alone
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
-            write_atomically(path, content.encode())
+    if config.uses_output_path and place.size(MANIFEST_FILE) is None:  # not of rows alone
+        content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
+        with open_storage(config.output_path, "config", own_lock=True) as storage:
+            storage.put(_CONFIG_FILE, content.encode())
+            storage.publish([_CONFIG_FILE])
+            storage.clear()
     used = config.output_path if config.uses_output_path else config.builds[name].out
     return BuildResult(
-        Path(used), tokenizer or results[name].tokenizer,
+        shown_url(used) if is_url(used) else Path(used), tokenizer or results[name].tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
         {x: each.stats for x, each in results.items()},
         [f"{x}: {line}" for x, each in results.items()
@@ -292,46 +325,8 @@ def _with_special_ids(
     return settings
 
 
-def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
-    """Run a plan that encodes: train unless a tokenizer is given, encode, commit."""
-    settings, progress, lines = plan.settings, compiler.progress, list[str]()
-    is_part = getattr(settings, "task_index", None) is not None
-    with Outputs(
-        plan.directory, plan.run, plan.record, settings.overwrite, own_lock=is_part
-    ) as outputs:
-        finished, tokenizer = outputs.storage.final, plan.tokenizer
-        if what := plan.describe_finished(outputs):
-            return _read_finished(finished, plan, what)
-        saves = isinstance(settings, BuildSettings) and needs_tokenizer_file(
-            finished, tokenizer, settings
-        )
-        check_disk_space(plan, outputs.storage, tokenizer)
-        outputs.begin()
-        left_out, rejected = plan.prepare(outputs.journal, progress)
-        with open_executor(settings, progress) as executor:
-            if tokenizer is None:
-                tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), executor)
-                check_disk_space(plan, outputs.storage, tokenizer)
-            elif saves:
-                outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
-            report = summary.Report(left_out=left_out, rejected=rejected)
-            manifests = encode_passes(plan, tokenizer, outputs, compiler, report, executor)
-        binary_files = [file for each in plan.passes for file in each.binary_files]
-        stats = {
-            "settings": settings.as_json(), "binary_files": len(binary_files),
-            **report.stats(progress, progress.seconds()),
-            "files": sum(len(each.files) for each in plan.passes),
-        }
-        skips = settings.on_bad_record == "skip"
-        outputs.add_rejects(plan.rejects_file, report.rejected if skips else None)
-        outputs.add_stats(plan.stats_file, stats)
-        outputs.commit()
-    if isinstance(settings, BuildSettings):
-        lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
-    if binary_files:
-        lines.append(summary.format_skipped(binary_files))
-    lines += report.lines(progress, stats)
-    return BuildResult(plan.place, tokenizer, manifests, stats, [*map(spelled, lines)])
+def _run(plan: Plan, compiler: KernelCompiler) -> BuildResult:
+    return BuildResult(plan.place, *run_plan(plan, compiler))
 
 
 def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings, Progress]:
@@ -361,23 +356,6 @@ def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyT
             " (it has %s tokens)", ", ".join(unused), f"{tokenizer.vocab_size:,}",
         )
     return tokenizer
-
-
-def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
-    """Return the result of a finished run; opening its outputs checks their sizes."""
-    from bpe import load_tokenizer
-
-    tokenizer = plan.tokenizer or load_tokenizer(finished.path(TOKENIZER_FILE))
-    manifests = {
-        name: open_published(finished, file_name, tokenizer.fingerprint)
-        for name, file_name in plan.names.items()
-    }
-    stats = json.loads(finished.get(plan.stats_file) or b"{}")
-    lines = [
-        f"{name}: {what} ({each.n_documents:,} documents, {each.n_tokens:,} tokens)"
-        for name, each in manifests.items()
-    ]
-    return BuildResult(plan.place, tokenizer, manifests, stats, lines)
 
 
 # --- the other commands ---
@@ -417,9 +395,9 @@ def _train_file(
             return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
         selected, _ = plan.prepare(outputs.journal, progress)
-        with open_executor(settings, progress) as executor:
+        with open_parts(plan, outputs, progress) as parts:
             compiler = KernelCompiler(progress)
-            tokenizer = train_on_plan(plan, outputs, compiler, left_out, executor)
+            tokenizer = train_on_plan(plan, outputs, compiler, left_out, parts)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
@@ -444,10 +422,9 @@ def encode(
     settings, progress = _begin(locals(), EncodeSettings)
     given = load_given_tokenizer(settings, settings.pattern)
     compiler = KernelCompiler(progress)
-    compiler.compile_encoding(given)
-    name, directory = settings.name, split_location(settings.out)[0]
-    plan = Plan("encode", settings, given, directory, name, f"{name}_stats.json")
-    return _run_plan(plan, compiler)
+    if settings.executor != "ray":
+        compiler.compile_encoding(given)
+    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), compiler)
 
 
 def count(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
-from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
 from bpe.arguments import checked
+from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
-from preprocess.run.finished import find_manifests
+from preprocess.run.finished import manifests_in
+from preprocess.run.merge import files_of_parts
 from preprocess.settings.corpus import (
     DatasetConfig,
     PipelineConfig,
@@ -26,6 +27,7 @@ from preprocess.settings.options import (
     TokenizerSource,
     options_of,
 )
+from preprocess.storage import open_storage
 
 _TOKENS = "tokens"  # directory of the dataset
 
@@ -50,7 +52,7 @@ def tokenize_and_save(
         data_files: As train of `build`.
         tokenizer: As `bpe.load_tokenizer` takes it; or a `TokenizerConfig`, or its options, by
             which one may be trained.
-        output_path: Directory of the outputs.
+        output_path: Directory of the outputs, or a URL in a bucket.
         output_format: Format of the rows.
         max_length: As of `write_rows`.
         keep_tokens: False to remove the dataset, but for its tokenizer, when the rows are written.
@@ -73,21 +75,22 @@ def tokenize_and_save(
     values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
     result = build(PipelineConfig.from_mapping(values, lambda path: ""), progress=progress)
     if not keep_tokens:
-        _remove_dataset(Path(output_path, _TOKENS), result.datasets[_TOKENS].manifests)
+        built = result.datasets[_TOKENS]
+        _remove_dataset(str(built.directory), built.manifests)
     return result
 
 
-def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
-    """Remove the files of a dataset but the tokenizer; manifests first, for builds trust them."""
-    for name, manifest in manifests.items():
-        (directory / f"{name}.json").unlink(missing_ok=True)
-        for file in manifest.files(name):
-            (directory / file.name).unlink(missing_ok=True)
-        for plan in directory.iterdir():
-            if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
-                plan.unlink()
-    if not find_manifests(directory):
-        (directory / "stats.json").unlink(missing_ok=True)
+def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
+    """Remove the files of a dataset but the tokenizer."""
+    gone = [*map(manifest_name, manifests)]
+    with open_storage(location, "removal") as storage:
+        names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
+        # Manifests of parts before the others.
+        gone += sorted(files_of_parts(storage.final, ""), key=lambda x: x[-5:] != ".json")
+        for name, manifest in manifests.items():
+            plan = re.compile(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan")
+            gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
+        storage.remove_finished(gone + ["stats.json"] * is_last)
 
 
 @checked

@@ -96,6 +96,22 @@ def test_files_that_documents_name_exist(path: Path) -> None:
     assert [each for each in [*linked, *(ROOT / x for x in named)] if not each.exists()] == []
 
 
+def test_modules_that_documents_name_exist() -> None:
+    lists, named = [], set()
+    for name, path in MODULES.items():
+        doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        if path.name == "__init__.py":
+            lists += [(name, x) for x in re.findall(r"^ *(\w+)  +[^ ]|`(\w+)`:", doc, re.MULTILINE)]
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        named |= {*re.findall(r"`((?:bpe|preprocess)(?:\.\w+)+)`", path.read_text("utf-8"))}
+    assert [(x, a or b) for x, (a, b) in lists if f"{x}.{a or b}" not in MODULES] == []
+    assert len(lists) > 50
+    for name in named:
+        module = max((x for x in MODULES if f"{name}.".startswith(f"{x}.")), key=len)
+        attribute = name.removeprefix(module)[1:]
+        assert re.search(rf"\b{attribute}\b", MODULES[module].read_text("utf-8")), name
+
+
 def test_bpe_knows_nothing_of_corpora() -> None:
     for name in MODULES:
         if name.partition(".")[0] == "bpe":

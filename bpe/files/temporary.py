@@ -35,7 +35,8 @@ def make_directory(prefix: str = _PREFIX, parent: Path | None = None) -> tuple[P
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     unlocked = directory / f"{_LOCK}.new"
     descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with suppress(OSError):  # without locks nobody else takes it for abandoned, either
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.rename(unlocked, directory / _LOCK)  # under this name it is locked from the beginning
     return directory, descriptor
 

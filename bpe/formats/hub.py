@@ -31,6 +31,24 @@ def tiktoken_encoding(name: str) -> tiktoken.Encoding:
         ) from error
 
 
+def _download(name: str, file: str) -> str:
+    """Download a file of a repository, and return its path."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    # Without a network the library would try for half a minute: ask twice for the file's size.
+    for may_fail in (True, False):
+        try:
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
+            break
+        except errors.HfHubHTTPError:
+            break  # the hub answers, and the download says what
+        except Exception:
+            if not may_fail:
+                raise
+    return str(huggingface_hub.hf_hub_download(name, file))
+
+
 def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     """Return the path of the tokenizer.json of a directory or of a name on Hugging Face's hub.
 
@@ -64,7 +82,7 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
             # A path, None if not cached, or a marker that the hub has no such file.
             found[file] = huggingface_hub.try_to_load_from_cache(str(name), file)
             if found[file] is None:
-                found[file] = huggingface_hub.hf_hub_download(str(name), file)
+                found[file] = _download(str(name), file)
         except Exception as error:
             # Any error of the network, the hub or its library. A configuration, which names special
             # tokens, may be missing only if the hub says so.

@@ -7,6 +7,8 @@ no GIL, and give the same arrays without compilation (`NUMBA_DISABLE_JIT=1`).
     search    where a byte string occurs
     utf8      whether bytes are well-formed
     json_strings   JSON strings -> text
+    pack      which documents share a packed window
+    pieces    batches of rows, piece by piece
     split     bytes -> boundaries of pre-tokens
     train     pre-tokens -> counts -> merges
     encode    pre-tokens -> token ids

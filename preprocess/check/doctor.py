@@ -23,20 +23,23 @@ from bpe.errors import TokenmillError
 from bpe.files.atomic_write import sync
 from bpe.files.temporary import temporary_directory
 from bpe.parallel import available_workers
-from preprocess.report.progress import system_values
+from preprocess.report.progress import amount, system_values
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings.options import StrPath, convert
 from preprocess.settings.schema import DoctorSettings
-from preprocess.storage import OutputError, open_storage, writing
+from preprocess.storage import LocalStorage, OutputError, open_storage, writing
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_PACKAGES = ("tokenmill", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
+_PACKAGES = (
+    "tokenmill", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers", "tiktoken", "pandas"
+)
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _MEMORY_INFO, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUP_ROOT = Path("/sys/fs/cgroup")
 _LEAST_MEMORY = _LEAST_DISK = 1e9
+_SHOWN = "Hello, world! naïve 日本語"
 _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \ufeff end" * 20
 
 
@@ -94,14 +97,14 @@ def _processor() -> str:
 
 def _memory() -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    said = f"{total / 1e9:,.1f} GB"
+    said = amount(total)
     if (limit := _memory_limit()) is not None and limit < total:
         total = limit
-        said += f", {limit / 1e9:,.1f} GB of them for this group of processes (cgroup)"
+        said += f", {amount(limit)} of them for this group of processes (cgroup)"
     # Available without swapping, file cache included.
     if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
         free = int(available.split()[0]) * 1024
-        said += f", {free / 1e9:,.1f} GB available on the machine now"
+        said += f", {amount(free)} available on the machine now"
         total = min(total, free)
     if total < _LEAST_MEMORY:
         raise NotFitError(
@@ -155,7 +158,7 @@ def _accelerator() -> str:
         ) from error
     if done != 1000:
         raise NotFitError(f"{name} computes {done} as the sum of 1000 ones; use another one")
-    memory = f"{total / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB of it free"
+    memory = f"{amount(total)} of memory, {amount(free)} of it free"
     return f"{torch.cuda.device_count()} x {name}, {memory}"
 
 
@@ -165,20 +168,27 @@ def _directory(path: Path) -> str:
     if path.is_dir():
         with storage:
             pass  # takes the lock, or raises an error that names its owner
-    _write_as_a_build_does(_existing(path))
+    has_locks = _write_as_a_build_does(_existing(path))
     work = [Path(open_storage(path, run).where()).name for run in storage.runs()]
     more = f"; unfinished: {', '.join(work)}" if work else ""
+    if not has_locks:
+        more += "; its file system has no locks, so a lock file that is renewed is used instead"
     return f"{path} can be written{'' if path.exists() else ' (it does not exist yet)'}{more}"
 
 
-def _write_as_a_build_does(place: Path) -> None:
-    """Lock, append, sync, rename and map files as a build, or raise OutputError."""
+def _write_as_a_build_does(place: Path) -> bool:
+    """Lock, append, sync, rename and map files as a build, or raise OutputError.
+
+    Returns:
+        True if the lock is one of the system.
+    """
     content = bytes(range(256))
     with (
         writing(place),
         temporary_directory(".tokenmill-doctor-", place) as trial,
-        open_storage(str(trial), "doctor") as storage,
+        LocalStorage(str(trial), "doctor") as storage,
     ):
+        has_locks = storage.has_system_lock
         stream = storage.stream("trial.bin")
         stream.append(memoryview(content))
         stream.sync()
@@ -192,6 +202,7 @@ def _write_as_a_build_does(place: Path) -> None:
             f"{place}: a mapped file has other content than was written; choose a directory on"
             " another disk"
         )
+    return has_locks
 
 
 def _existing(path: Path) -> Path:
@@ -210,7 +221,7 @@ def _disk(path: Path) -> str:
         file.flush()
         sync(file.fileno())
         rate = _WRITTEN_BYTES / 1e6 / (time.perf_counter() - began)
-    text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
+    text = f"{amount(free)} free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:
         raise OutputError(f"{text}; make space or choose another directory")
     if (largest := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) != resource.RLIM_INFINITY:
@@ -234,7 +245,9 @@ def _tokenizer(path: Path) -> str:
     if existing.exists():
         tokenizer, which = load_tokenizer(existing), str(existing)
         ids = tokenizer.encode_ordinary(_TEXT)
+    shown = tokenizer.encode_ordinary(_SHOWN)
     size = f"({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
+    size += f"; {_SHOWN!r} -> {shown} -> {tokenizer.decode(shown)!r}"
     if (back := tokenizer.decode(ids)) == _TEXT:
         return f"{which} decodes to the same bytes {size}"
     # Normal forms and a space in front are idempotent: they change a text only once.

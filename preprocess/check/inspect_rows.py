@@ -7,62 +7,60 @@ from typing import Any
 
 import numpy as np
 
-from preprocess.rows.formats import FORMATS, RowsError, format_of
+from preprocess.check.findings import noted
+from preprocess.check.verify_rows import ids_of, row_files
+from preprocess.rows.access import batches_of
+from preprocess.rows.formats import RowsError
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.sampling.data import IGNORED
 
 
-def describe(directory: Path) -> dict[str, Any]:
+def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     """Describe the rows in a directory as a dictionary for JSON; every file is read.
 
-    Raises:
-        RowsError: A file is damaged, or files have different columns.
+    To `bad` are added path and text of each file that is damaged, of which rows before the damage
+    are counted, or that has other columns than those before it.
     """
-    has_manifest = (directory / MANIFEST_FILE).exists()
-    files = (
-        [directory / each.name for each in read_manifest(directory).shards]
-        if has_manifest
-        else sorted(each for each in directory.iterdir() if format_of(each) is not None)
-    )
+    files, has_mask = row_files(directory), False
+    if (directory / MANIFEST_FILE).exists():
+        with noted(bad, directory / MANIFEST_FILE):
+            manifest = read_manifest(directory)
+            files = [directory / each.name for each in manifest.shards]
+            has_mask = manifest.length is None  # nothing is padded
     columns: tuple[str, ...] = ()
     n_rows = n_places = n_tokens = n_empty = n_trained = longest = 0
     shortest: int | None = None
     seen = np.empty(0, np.int32)
     for path in files:
-        kind = format_of(path)
-        assert kind is not None
-        for batch in FORMATS[kind].codec().read_shard(path):
-            if columns and tuple(batch.values) != columns:
-                raise RowsError(
-                    f"{path}: has the columns {', '.join(batch.values)}, and files before it"
-                    f" {', '.join(columns)}; keep different rows in different directories"
-                )
-            columns = tuple(batch.values)
-            if "input_ids" not in columns:
-                raise RowsError(
-                    f"{path}: has no column input_ids, its columns are {', '.join(columns)}; rename"
-                    " the one with token ids"
-                )
-            ids = batch.values["input_ids"]
-            masks = "attention_mask", "segment_ids"
-            known = (batch.values[name] for name in masks if name in columns)
-            is_token = next(known, np.ones(len(ids), np.int32)) > 0
-            before = np.append(0, np.cumsum(is_token))
-            sizes = np.diff(before[batch.offsets])
-            n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
-            n_tokens, n_empty = n_tokens + int(sizes.sum()), n_empty + int((sizes == 0).sum())
-            longest = max(longest, int(sizes.max(initial=0)))
-            if len(sizes):
-                least = int(sizes.min())
-                shortest = least if shortest is None else min(shortest, least)
-            if "labels" in batch.values:
-                n_trained += int((batch.values["labels"] != IGNORED).sum())
-            seen = np.union1d(seen, ids[is_token])
+        with noted(bad, path):
+            for batch in batches_of(path):
+                if columns and tuple(batch.values) != columns:
+                    raise RowsError(
+                        f"{path}: has the columns {', '.join(batch.values)}, and files before it"
+                        f" {', '.join(columns)}; keep different rows in different directories"
+                    )
+                ids, columns = ids_of(path, batch), tuple(batch.values)
+                masks = "attention_mask", "segment_ids"
+                known = [batch.values[name] for name in masks if name in columns]
+                has_mask = has_mask or bool(known)
+                is_token = (known[0] if known else np.ones(len(ids), np.int32)) > 0
+                before = np.append(0, np.cumsum(is_token))
+                sizes = np.diff(before[batch.offsets])
+                n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
+                n_tokens, n_empty = n_tokens + int(sizes.sum()), n_empty + int((sizes == 0).sum())
+                longest = max(longest, int(sizes.max(initial=0)))
+                if len(sizes):
+                    least = int(sizes.min())
+                    shortest = least if shortest is None else min(shortest, least)
+                if "labels" in batch.values:
+                    n_trained += int((batch.values["labels"] != IGNORED).sum())
+                seen = np.union1d(seen, ids[is_token])
     return {
         "path": str(directory), "files": len(files), "columns": list(columns), "dtype": "int32",
         "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
         "shortest": shortest or 0, "longest": longest, "empty_rows": n_empty,
-        "padding_share": 1 - n_tokens / max(n_places, 1), "unique_tokens": len(seen),
+        "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
+        "unique_tokens": len(seen),
         "greatest_id": int(seen[-1]) if len(seen) else None,
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
     }
@@ -70,14 +68,17 @@ def describe(directory: Path) -> dict[str, Any]:
 
 def format_lines(found: dict[str, Any]) -> list[str]:
     """Format the result of `describe` for people."""
-    trained = found["trained_share"]
+    trained, share = found["trained_share"], found["padding_share"]
+    padding = "padding unknown, no attention_mask" if share is None else f"{share:.1%} padding"
     lines = [
         f"{found['path']}: {found['rows']:,} rows in {found['files']:,}"
         f" file{'s' * (found['files'] != 1)}, columns"
         f" {', '.join(found['columns'])} ({found['dtype']})",
         f"  {found['tokens']:,} tokens, {found['shortest']:,} to {found['longest']:,} per row,"
         f" {found['average_length']:.1f} on average",
-        f"  {found['padding_share']:.1%} padding, {found['empty_rows']:,} empty rows",
+        f"  {padding}, {found['empty_rows']:,} empty rows",
         f"  {found['unique_tokens']:,} different ids, the greatest {found['greatest_id']}",
     ]
-    return lines if trained is None else [*lines, f"  {trained:.1%} of the tokens have a label"]
+    if trained is not None:
+        lines.append(f"  {trained:.1%} of the tokens have a label")
+    return lines

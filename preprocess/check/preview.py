@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.separated import iter_ranges
+from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.disk_space import estimate_text, estimate_tokens
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
@@ -63,9 +64,9 @@ def _preview(settings: BuildSettings) -> list[str]:
     plan = Plan("build", settings, given, settings.out, run, stats_file)
     lines = []
     for part in plan.passes:
-        names = listed([source.name for source in part.files])
-        n_bytes = sum(source.n_bytes for source in part.files)
-        files = f"{len(part.files):,} file{'s' * (len(part.files) != 1)}"
+        names = listed([source.name for source in part.recorded])
+        n_bytes = sum(source.n_bytes for source in part.recorded)
+        files = f"{len(part.recorded):,} file{'s' * (len(part.recorded) != 1)}"
         lines.append(f"{' and '.join(part.names)}: {files}, {n_bytes:,} bytes: {names}")
         if part.binary_files:
             lines.append(format_skipped(part.binary_files))
@@ -88,15 +89,15 @@ def _describe_outputs(plan: Plan, tokenizer: AnyTokenizer | None) -> Iterator[st
     names = listed([f"{name}.bin" for name in plan.names.values()])
     most = "at most " if plan.settings.limits else ""
     yield (
-        f"output: {names} in {directory}, {most}about {n_tokens / 1e6:,.1f} MB"
+        f"output: {names} in {directory}, {most}about {amount(n_tokens)}"
         f" ({per_token:.1f} bytes of text per token)"
     )
     if n_work:
-        yield f"work files: {most}{n_work / 1e6:,.1f} MB in {directory}, until the end of the run"
+        yield f"work files: {most}{amount(n_work)} in {directory}, until the end of the run"
     place = Path(gettempdir() if isinstance(directory, str) else directory).absolute()
     while not place.is_dir():
         place = place.parent
-    yield f"disk: {open_storage(place).space()[0] / 1e9:,.1f} GB are free in {place}"
+    yield f"disk: {amount(open_storage(place).space()[0])} are free in {place}"
     files: Files = open_storage(plan.directory).final
     there = [name for name in plan.names.values() if files.size(f"{name}.json") is not None]
     if there:

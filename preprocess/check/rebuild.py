@@ -12,7 +12,7 @@ Functions raise `RebuildError` if the origin is unknown or the result not proven
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -145,13 +145,12 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         try:
             if stats.made_from.command == "encode":
                 encoded = convert(stats.settings, EncodeSettings)
-                if encoded.name == bin_path.stem:
+                if bin_path.stem in encoded.stems.values():
                     found[file_name] = encoded, stats
             elif stats.made_from.command == "build":
                 built = convert(stats.settings, BuildSettings)
                 # A run without validation does not replace the val.bin of another run.
-                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
-                if bin_path.stem in map(built.named, names):
+                if bin_path.stem in built.stems.values():
                     found[file_name] = built, stats
         except SettingsError:
             unread.append(file_name)
@@ -169,6 +168,13 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
     return runs[0]
 
 
+def has_own_tokenizer(bin_path: Path) -> bool:
+    """Return True if the run that wrote a token file put its tokenizer beside it, as `build`."""
+    with suppress(RebuildError):
+        return isinstance(_find_run(bin_path)[0], BuildSettings)
+    return False
+
+
 def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
     """Re-encode the sources, and write the manifest if its digest is the one in stats.json.
 
@@ -178,7 +184,7 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     name = manifest_name(bin_path.stem)
     with open_repair(bin_path) as storage:
         with Journal(storage) as journal:
-            if isinstance(settings, BuildSettings) and joins_parts(stats.settings):
+            if joins_parts(stats.settings):
                 manifest = join_again(storage.final, settings, bin_path.stem)
                 storage.put(name, manifest.to_json().encode())
             else:

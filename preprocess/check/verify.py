@@ -67,7 +67,26 @@ def verify(
     options = {**locals()}
     progress = progress_of(options.pop("progress"))
     settings = convert(options, VerifySettings)
-    place = Path(settings.path)
+    given = Path(settings.path)
+    places = verify_rows.find_places(given) if given.is_dir() else [given]
+    findings: list[Finding] = []
+    for place in places:
+        if place != given and not place.exists():
+            text = "is not here, so it is not checked, though config.json has it"
+            findings.append(Finding(place, True, text))
+            continue
+        try:
+            findings += _verify_place(place, settings, progress)
+        except TokenFileError as error:
+            if places == [given]:
+                raise
+            findings.append(Finding(place, False, str(error).removeprefix(f"{place}: ")))
+    return findings
+
+
+def _verify_place(place: Path, settings: VerifySettings, progress: Progress) -> list[Finding]:
+    """Check a token file, or all token files or rows in a directory."""
+    deep, repair = settings.deep, settings.repair
     paths = _find_token_files(place) if place.is_dir() else [place]
     if not paths and place.is_dir():
         found = verify_rows.verify(place, settings.tokenizer, progress, deep, repair)
@@ -144,6 +163,9 @@ def _check_token_file(
         text = "imported without a tokenizer, so there is no text to check or repair the ids by"
         return [*findings, Finding(bin_path, True, text)]
     try:
+        if _is_elsewhere(bin_path, manifest, tokenizer_path):
+            text = "not checked with its tokenizer, which is not beside it; give it (--tokenizer)"
+            return [*findings, Finding(bin_path, not deep, text)]
         tokenizer = load_tokenizer_of(bin_path, tokenizer_path)
         wanted = manifest.tokenizer_fingerprint
         if tokenizer.fingerprint != wanted:
@@ -162,6 +184,19 @@ def _check_token_file(
     done = _repair_blocks(bin_path, manifest, tokenizer, findings, progress)
     findings = _check_token_file(path, tokenizer_path, progress, deep, repair=False)
     return [*rebuilt, *findings, done]
+
+
+def _is_elsewhere(bin_path: Path, manifest: Manifest, given: StrPath | None) -> bool:
+    """Return True if no tokenizer is given, and that of a token file was never beside it."""
+    from bpe import load_tokenizer
+
+    path = bin_path.parent / TOKENIZER_FILE
+    if given is not None or rebuild.has_own_tokenizer(bin_path):
+        return False
+    with suppress(TokenmillError):  # a damaged one is reported
+        fingerprint = load_tokenizer(path).fingerprint if path.exists() else ""
+        return fingerprint != manifest.tokenizer_fingerprint
+    return False
 
 
 def _check_regular(paths: Sequence[Path]) -> list[Finding]:
@@ -435,6 +470,8 @@ def _rebuild_small_files(
             rebuild.rebuild_manifest(bin_path, tokenizer, progress)
         elif tokenizer_path is None and manifest.tokenizer_fingerprint:
             wanted = manifest.tokenizer_fingerprint
+            if _is_elsewhere(bin_path, manifest, tokenizer_path):
+                return []
             if tokenizer is not None:
                 others = filter(None, map(_read_unchanged, find_manifests(bin_path.parent)))
                 if tokenizer.fingerprint == wanted:

@@ -388,7 +388,13 @@ def _lock(path: Path) -> Iterator[None]:
     """Hold an exclusive lock on a file, which the system releases when the process ends."""
     path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
     with open(path, "ab") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX)
+        except OSError as error:
+            raise CacheError(
+                f"{path}: cannot be locked ({error.strerror}), and processes share the cache; set"
+                f" {DIRECTORY_VARIABLE} to a directory on a local disk"
+            ) from error
         try:
             yield
         finally:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bpe.arguments import check, checked
 from bpe.errors import ArgumentError
-from bpe.files.locations import is_url, shown_url, url_name
+from bpe.files.locations import given_location, is_url, shown_url, url_name
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
@@ -181,7 +181,7 @@ class TokenFile:
         if self._tokenizer is None:
             from bpe import load_tokenizer
 
-            path, shown = self._tokenizer_file()
+            path, shown = self.tokenizer_file()
             if path is None:
                 raise TokenFileError(
                     f"{shown}: missing, and no tokenizer was given; pass the one that the dataset"
@@ -193,7 +193,7 @@ class TokenFile:
         found = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
         return found.decode("utf-8", "replace")
 
-    def _tokenizer_file(self) -> tuple[Path | None, str]:
+    def tokenizer_file(self) -> tuple[Path | None, str]:
         """Return the tokenizer.json of the dataset, None if there is none, and its location."""
         if isinstance(self.path, Path):
             path = self.directory / _TOKENIZER
@@ -304,7 +304,8 @@ def open_tokens(
         CacheError: The cache for datasets at URLs cannot be used.
         RemoteError: The server of a URL does not answer or refuses the request.
     """
-    url = os.fspath(path) if is_url(os.fspath(path)) else ""
+    location = given_location(path)
+    url = location if is_url(location) else ""
     scheme, colon, rest = url.partition(":")
     url = f"{scheme.lower()}{colon}{rest}"
     shown = shown_url(url) if url else path

@@ -108,6 +108,11 @@ class Progress:
         """Return True if the time limit is reached."""
         return self._clock() >= self._deadline
 
+    def minutes_left(self) -> float | None:
+        """Return the minutes until the time limit, at least a little; None: there is no limit."""
+        left = (self._deadline - self._clock()) / 60
+        return None if math.isinf(left) else max(left, 1e-9)
+
     def seconds(self) -> float:
         """Return the time of the run, plus that of earlier runs in the same stages."""
         return self._clock() - self._started + sum(each.seconds_before for each in self.stages)
@@ -261,6 +266,17 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours} h {minutes} min"
     return f"{minutes} min {whole_seconds} s" if minutes else f"{whole_seconds} s"
+
+
+def amount(n_bytes: float) -> str:
+    """Format a number of bytes.
+
+    >>> [amount(n) for n in (999, 12_345_678, 5e9)]
+    ['999 bytes', '12.3 MB', '5.0 GB']
+    """
+    units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+    found = (f"{n_bytes / scale:,.1f} {unit}" for unit, scale in units if n_bytes >= scale)
+    return next(found, f"{n_bytes:,.0f} bytes")
 
 
 def used_resources() -> dict[str, float]:

@@ -8,5 +8,5 @@ manifest     what a directory of rows says about itself
 access       random access to rows of any format
 loaders      sources of records in shards, resumable
 pytorch      datasets for a DataLoader or the Trainer
-check        verify, repair and describe rows
+layout       where the rows of a configuration are
 """

@@ -7,20 +7,21 @@ Objects are pickled as paths and numbers, without what they keep in memory, so w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, record_batches
-from preprocess.rows.columns import RowBatch, Values
+from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, record_batches
+from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
+from preprocess.rows.places import AnyPath, for_all
 
 Row = dict[str, Values]
 
@@ -38,16 +39,6 @@ class Sized(Protocol):
 Block = TypeVar("Block", bound=Sized)
 
 
-class RowFile(Protocol):
-    """A file of rows."""
-
-    path: Path
-    n_rows: int
-
-    def row(self, index: int) -> Row:
-        """Return a row, 0 <= index < n_rows; raise RowsError if the file is damaged."""
-
-
 class RowDirectory:
     """The rows of all files of a directory, one after another.
 
@@ -62,6 +53,12 @@ class RowDirectory:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def block_starts(self) -> Numbers:
+        """Where blocks of rows begin that are read at a time, and the number of rows: int64[n]."""
+        parts = zip(self._files, self._starts, strict=False)
+        return np.concatenate([*(file.starts[:-1] + at for file, at in parts), self._starts[-1:]])
 
     def row(self, index: int) -> Row:
         """Return the columns of a row, int32[n] each; a negative index counts from the end.
@@ -111,7 +108,7 @@ class BlockCache(Generic[Block]):
 
     def __init__(self, max_blocks: int | None = None, max_bytes: int | None = None) -> None:
         self._limits = max_blocks, max_bytes
-        self._blocks: dict[tuple[Path, int], Block] = {}
+        self._blocks: dict[tuple[AnyPath, int], Block] = {}
         self._n_bytes = 0
 
     def __reduce__(self) -> tuple[type[Any], tuple[int | None, int | None]]:
@@ -120,7 +117,7 @@ class BlockCache(Generic[Block]):
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def get(self, path: Path, number: int, read: Callable[[Path, int], Block]) -> Block:
+    def get(self, path: AnyPath, number: int, read: Callable[[Any, int], Block]) -> Block:
         """Return a block of a file, which is read unless it is kept."""
         block = self._blocks.pop((path, number), None)
         if block is None:
@@ -144,17 +141,17 @@ class _BlockFile:
     """A file that is read in blocks of rows, such as row groups."""
 
     def __init__(
-        self, path: Path, sizes: Iterable[int], read: Callable[[Path, int], RowBatch],
+        self, path: AnyPath, sizes: Iterable[int], read: Callable[[AnyPath, int], RowBatch],
         cache: BlockCache[RowBatch],
     ) -> None:
         self.path, self._read, self._cache = path, read, cache
-        self._starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
-        self.n_rows = int(self._starts[-1])
+        self.starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
+        self.n_rows = int(self.starts[-1])
 
     def row(self, index: int) -> Row:
-        number, place = find_part(self._starts, index)
+        number, place = find_part(self.starts, index)
         block = self._cache.get(self.path, number, self._read)
-        _check_count(self.path, len(block), int(self._starts[number + 1] - self._starts[number]))
+        _check_count(self.path, len(block), int(self.starts[number + 1] - self.starts[number]))
         begin, end = block.offsets[place : place + 2].tolist()
         return {name: values[begin:end] for name, values in block.values.items()}
 
@@ -162,16 +159,20 @@ class _BlockFile:
 class _LineFile:
     """JSON Lines that are not compressed, with the position of each line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self.path, self._lines = path, Lines(path)
         self.n_rows = len(self._lines)
+        self.starts = np.array([0, self.n_rows])
 
     def row(self, index: int) -> Row:
         return decode_lines(self.path, [self._lines.line(index)]).values
 
 
-def open_rows(directory: Path) -> RowDirectory:
-    """Open the rows of a directory.
+RowFile = _BlockFile | _LineFile
+
+
+def open_rows(directory: AnyPath, cache: BlockCache[RowBatch] | None = None) -> RowDirectory:
+    """Open the rows of a directory; blocks that are read are kept in a cache.
 
     Row groups of Parquet are decoded, and the last of them are kept; record batches of Arrow are
     memory-mapped, and compressed ones are decoded and kept like row groups; lines of JSON are found
@@ -182,35 +183,29 @@ def open_rows(directory: Path) -> RowDirectory:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
     name, counts = _find_rows(directory)
-    cache = BlockCache[RowBatch](max_bytes=KEPT_BYTES if name in ("parquet", "arrow") else None)
-    files: list[RowFile] = []
-    for path, count in counts.items():
+    kept = cache if cache is not None else BlockCache[RowBatch](
+        max_bytes=KEPT_BYTES if name in ("parquet", "arrow") else None
+    )
+
+    def opened(path: AnyPath) -> RowFile:
         file: RowFile
+        count = counts[path]
         if name == "parquet":
-            file = _BlockFile(path, _row_groups(path), _read_row_group, cache)
+            file = _BlockFile(path, _row_groups(path), _read_row_group, kept)
         elif name == "arrow":
-            file = _BlockFile(path, _batch_sizes(path), _read_record_batch, cache)
+            file = _BlockFile(path, _batch_sizes(path), _read_record_batch, kept)
         elif name == "jsonl" and path.suffix not in (".gz", ".zst"):
             file = _LineFile(path)
         else:
-            file = _whole_file(path, count, cache)
+            file = _whole_file(path, count, kept)
         if count is not None:
             _check_count(path, file.n_rows, count)
-        files.append(file)
-    return RowDirectory(files)
+        return file
+
+    return RowDirectory(for_all(opened, counts))
 
 
-def open_shards(directory: Path, cache: BlockCache[RowBatch]) -> RowDirectory:
-    """Open the rows of a directory, of which whole files are decoded and kept in a cache.
-
-    Raises:
-        RowsError: There are no rows, or of several formats, or they are damaged.
-    """
-    _, counts = _find_rows(directory)
-    return RowDirectory([_whole_file(path, count, cache) for path, count in counts.items()])
-
-
-def joined(path: Path, batches: Iterable[RowBatch]) -> RowBatch:
+def joined(path: AnyPath, batches: Iterable[RowBatch]) -> RowBatch:
     """Return the rows of all batches of a file as one; raise RowsError if their columns differ."""
     offsets, parts, n = [np.zeros(1, np.int64)], list[dict[str, Values]](), 0
     for batch in batches:
@@ -226,7 +221,7 @@ def joined(path: Path, batches: Iterable[RowBatch]) -> RowBatch:
     return RowBatch(np.concatenate(offsets), values)
 
 
-def in_order(paths: Iterable[Path]) -> list[Path]:
+def in_order(paths: Iterable[AnyPath]) -> list[AnyPath]:
     """Return paths in the order of their names, with numbers in names by their values."""
     return sorted(
         paths, key=lambda path: [
@@ -235,12 +230,13 @@ def in_order(paths: Iterable[Path]) -> list[Path]:
     )
 
 
-def _find_rows(directory: Path) -> tuple[str, dict[Path, int | None]]:
+def _find_rows(directory: AnyPath) -> tuple[str, dict[AnyPath, int | None]]:
     """Return the format of the files of a directory, and the rows of each as the manifest says."""
-    if not directory.is_dir():
+    has_manifest = (directory / MANIFEST_FILE).exists()
+    if not has_manifest and not directory.is_dir():
         raise RowsError(f"{directory}: is no directory; give the one that has the files of rows")
     formats = _formats_in(directory)
-    if not formats:
+    if not formats and not has_manifest:
         inside = [path.name for path in in_order(directory.iterdir()) if path.is_dir()]
         inside = [name for name in inside if _formats_in(directory / name)]
         if inside:
@@ -255,47 +251,42 @@ def _find_rows(directory: Path) -> tuple[str, dict[Path, int | None]]:
             f"{directory}: has files of several formats ({', '.join(formats)}), and rows are of"
             " one; put them into directories of their own"
         )
-    ((name, paths),) = formats.items()
-    if not (directory / MANIFEST_FILE).exists():
-        return name, dict.fromkeys(in_order(paths), None)
-    shards = read_manifest(directory).shards
-    for shard in shards:
-        if not (directory / shard.name).exists():
+    there = {path.name: path for paths in formats.values() for path in paths}
+    if not has_manifest:
+        return next(iter(formats)), dict.fromkeys(in_order(there.values()), None)
+    manifest, found = read_manifest(directory), dict[AnyPath, int | None]()
+    for shard in manifest.shards:
+        path = there.get(shard.name, directory / shard.name)  # of a web server there is no list
+        if not path.exists():
             raise RowsError(
-                f"{directory / shard.name}: is missing, and {MANIFEST_FILE} has it; run tokenmill"
-                " verify --repair"
+                f"{path}: is missing, and {MANIFEST_FILE} has it; run tokenmill verify --repair"
             )
-    return name, {directory / shard.name: shard.rows for shard in shards}
+        found[path] = shard.rows
+    return manifest.format, found
 
 
-def _formats_in(directory: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
+def _formats_in(directory: AnyPath) -> dict[str, list[AnyPath]]:
+    found: dict[str, list[AnyPath]] = {}
     for path in directory.iterdir():
         if (name := format_of(path)) and path.is_file() and not path.name.startswith("."):
             found.setdefault(name, []).append(path)
     return found
 
 
-def _whole_file(path: Path, count: int | None, cache: BlockCache[RowBatch]) -> _BlockFile:
+def _whole_file(path: AnyPath, count: int | None, cache: BlockCache[RowBatch]) -> _BlockFile:
     if count is None:
         count = _count_rows(path)
     return _BlockFile(path, [count], _read_file, cache)
 
 
-def _count_rows(path: Path) -> int:
+def _count_rows(path: AnyPath) -> int:
     """Return the number of rows of a file; without metadata it is read, and not kept."""
-    match format_of(path):
-        case "parquet":
-            return sum(_row_groups(path))
-        case "arrow":
-            return sum(_batch_sizes(path))
-        case "jsonl":
-            return sum(1 for _ in numbered_lines(path))
-        case _:
-            return sum(map(len, _batches_of(path)))
+    if format_of(path) == "jsonl":
+        return sum(1 for _ in numbered_lines(path))
+    return sum(map(len, batches_of(path)))
 
 
-def _check_count(path: Path, found: int, expected: int) -> None:
+def _check_count(path: AnyPath, found: int, expected: int) -> None:
     if found != expected:
         raise RowsError(
             f"{path}: has {found:,} rows where {expected:,} were counted, so it was changed since;"
@@ -303,21 +294,22 @@ def _check_count(path: Path, found: int, expected: int) -> None:
         )
 
 
-def _batches_of(path: Path) -> Iterable[RowBatch]:
+def batches_of(path: AnyPath) -> Iterable[RowBatch]:
+    """Yield the rows of a file in batches; raise RowsError if it is damaged."""
     return FORMATS[format_of(path) or ""].codec().read_shard(path)
 
 
-def _read_file(path: Path, number: int) -> RowBatch:
+def _read_file(path: AnyPath, number: int) -> RowBatch:
     """Read all rows of a file, its only block."""
-    return joined(path, _batches_of(path))
+    return joined(path, batches_of(path))
 
 
-def _row_groups(path: Path) -> list[int]:
+def _row_groups(path: AnyPath) -> list[int]:
     with arrow_errors(path, "Parquet"), _open_parquet(path) as file:
         return row_group_sizes(file)
 
 
-def _read_row_group(path: Path, number: int) -> RowBatch:
+def _read_row_group(path: AnyPath, number: int) -> RowBatch:
     with arrow_errors(path, "Parquet"), _open_parquet(path) as file:
         sizes = row_group_sizes(file)
         if number >= len(sizes):  # the file was replaced
@@ -326,20 +318,22 @@ def _read_row_group(path: Path, number: int) -> RowBatch:
         return joined(path, (batch_of(path, batch) for batch in batches))
 
 
-def _open_parquet(path: Path) -> Any:
+@contextmanager
+def _open_parquet(path: AnyPath) -> Iterator[Any]:
     pyarrow()
     from pyarrow import parquet
 
     # Without threads of its own, which a process that is forked would not have.
-    return parquet.ParquetFile(path, pre_buffer=False)
+    with native_file(path) as opened, parquet.ParquetFile(opened, pre_buffer=False) as file:
+        yield file
 
 
-def _batch_sizes(path: Path) -> list[int]:
+def _batch_sizes(path: AnyPath) -> list[int]:
     with arrow_errors(path, "Arrow"):
         return [*map(len, record_batches(path, only_sizes=True))]
 
 
-def _read_record_batch(path: Path, number: int) -> RowBatch:
+def _read_record_batch(path: AnyPath, number: int) -> RowBatch:
     with arrow_errors(path, "Arrow"):
         batches = [*islice(record_batches(path, number), 1)]
         for batch in batches:

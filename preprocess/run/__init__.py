@@ -1,13 +1,16 @@
 """Execution of one run: plan, passes, checkpoints, outputs, limits.
 
-plan          decide on sources, passes and outputs; check the disk space
-fingerprint   record the inputs of a run, and compare two records
+plan          decide on sources, passes and outputs; `disk_space`: is there room for them
+record        record the inputs of a run, and compare two records
+select_pass   select documents before the other passes; `selection`, `shuffle`
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
 encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and columns of a unit
 chat_format   find the chat template of a run
-units         iterate over work units, and resume after any
+passes        train, encode and commit; `parts`: a run as parts on workers of Ray (`ray`)
+units         run work on threads, and resume after any unit
 journal       checkpoints, from which the same command resumes a run
-outputs       begin, resume, refuse or commit output files
+outputs       begin, resume, refuse or commit output files; `finished`: those that are there
+merge         join the parts that tasks built
 compiling     compile kernels in separate stages
 memory_limit  fit the run to `--memory-limit`
 signals       end a command after a signal, or when a worker hangs

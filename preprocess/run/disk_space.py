@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from preprocess.dataset.columns import token_dtype
+from preprocess.report.progress import amount
 from preprocess.run.encoding import SpecialIds, reencode
 from preprocess.run.plan import Plan
 from preprocess.settings import schema
@@ -52,8 +53,8 @@ def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | Non
     needed = round(min(needed, most))
     if needed > room:
         raise OutputError(
-            f"{plan.place}: the token files need about {needed / 1e9:,.1f} GB"
-            f" ({per_token:.1f} bytes of text per token), and {room / 1e9:,.1f} GB are free;"
+            f"{plan.place}: the token files need about {amount(needed)}"
+            f" ({per_token:.1f} bytes of text per token), and {amount(room)} are free;"
             " free the space or choose another directory (--out; for a bucket TMPDIR)"
         )
 
@@ -62,7 +63,7 @@ def _check_shard(plan: Plan, n_bytes: int, itemsize: int) -> None:
     """Raise SettingsError if a shard has more bytes than an object."""
     if n_bytes > LARGEST_OBJECT:
         raise SettingsError(
-            f"shard_tokens: shards of {n_bytes / 1e9:,.1f} GB are larger than an object may be;"
+            f"shard_tokens: shards of {amount(n_bytes)} are larger than an object may be;"
             f" {plan.place} takes at most {LARGEST_OBJECT // itemsize:,} tokens of"
             f" {itemsize} bytes (--shard-tokens)"
         )

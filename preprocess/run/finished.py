@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
+from bpe.files.locations import is_url, join_location
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
@@ -23,6 +24,8 @@ from preprocess.run.record import Record
 from preprocess.storage import Files, OutputError, open_storage
 
 STATS_FORMAT = "tokenmill-stats"
+# Larger files of JSON are parsed only if the format is named near their start, as we write it.
+_LARGE_BYTES, _BEGIN_BYTES = 1 << 20, 4096
 
 
 class Stats(Struct, kw_only=True):
@@ -33,16 +36,28 @@ class Stats(Struct, kw_only=True):
     rejects: dict[str, str | None] = {}  # name of a list of bad records -> its xxh3_128
     settings: dict[str, Any] | None = None
     fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
+    files: int = 1  # that the run read
+    seconds: float = 0.0
 
 
 def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
     """Read a JSON object with the given "format"; None if the file is missing or another one."""
     try:
+        if not _may_be_of(files, name, format_name):
+            return None
         content = json.loads(files.get(name) or b"null")
-    except (ValueError, OutputError, RecursionError):
+    except (ValueError, OSError, OutputError, RecursionError):
         return None
     is_object = isinstance(content, dict)
     return content if is_object and content.get("format") in spellings_of(format_name) else None
+
+
+def _may_be_of(files: Files, name: str, format_name: str) -> bool:
+    """Return False if a file is large and does not begin as our files with the "format" do."""
+    if (files.size(name) or 0) <= _LARGE_BYTES:
+        return True
+    begins = files.read(name, 0, _BEGIN_BYTES)
+    return any(each.encode() in begins for each in spellings_of(format_name))
 
 
 def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
@@ -50,10 +65,14 @@ def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
 
     Those of parts are left out, if the manifest that joins them is there.
     """
-    files = open_storage(directory).final
+    return [directory / name for name in manifests_in(open_storage(directory).final, format_name)]
+
+
+def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
+    """List the names of manifests as `find_manifests`."""
     found = _read_objects(files, format_name)
     joined = {part for each in found.values() for part in _joined_by(each)}
-    return [directory / name for name in found if name not in joined]
+    return [name for name in found if name not in joined]
 
 
 def find_joined(files: Files) -> set[str]:
@@ -79,23 +98,29 @@ def _joined_by(content: dict[str, Any]) -> set[str]:
     return {manifest_name(re.sub(r"_\d{5,}$", "", stem)) for stem in stems}
 
 
-def find_token_files(location: str) -> list[Path]:
-    """Return the token file at a path, or the manifests of all those in a directory.
+def find_token_files(location: str) -> list[str]:
+    """Return the token file at a path or URL, or the manifests of all those in a directory.
 
     Raises:
         TokenFileError: There are none.
     """
-    place = Path(location)
-    paths = find_manifests(place) if place.is_dir() else [place]
-    if not paths:
-        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
-    if not place.exists() and not place.with_suffix(".json").exists():
+    place, is_remote = Path(location), is_url(location)
+    is_dataset = place.suffix in (".bin", ".json")
+    if place.is_dir() or (is_remote and not is_dataset):
+        files = open_storage(location).final
+        if not (names := manifests_in(files)):
+            raise TokenFileError(
+                f"{files.where()}: no finished token file in this directory; build one first:"
+                f" tokenmill build --train {files.where()}"
+            )
+        return [join_location(location, name) for name in names]
+    if not is_remote and not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
-    if not place.is_dir() and place.suffix not in (".bin", ".json"):
+    if not is_dataset:
         raise TokenFileError(
             f"{place}: is not a dataset; build one first: tokenmill build --train {place}"
         )
-    return paths
+    return [location]
 
 
 def read_stats(files: Files, name: str) -> Stats | None:
@@ -231,7 +256,8 @@ def check_token_file_absent(
         where = files.where(each)
         if each == manifest:
             try:
-                Manifest.from_json((files.get(each) or b"").decode("utf-8", "replace"), where)
+                text = files.get(each) if _may_be_of(files, each, FORMAT) else b""
+                Manifest.from_json((text or b"").decode("utf-8", "replace"), where)
             except TokenFileError as error:
                 raise TokenFileError(
                     f"{where}: exists and is not a manifest that this tokenmill wrote, so it is"

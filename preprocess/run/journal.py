@@ -33,7 +33,7 @@ from msgspec import Struct
 from bpe.parallel import Task, Threads
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, OutputError, Storage, Stream
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 SECONDS_BETWEEN_COMMITS = 1.0
 
 Entry = dict[str, Any]
@@ -206,7 +206,10 @@ def open_journal(storage: Storage, begun: Struct, what: str, overwrite: bool) ->
     """
     try:
         journal = Journal(storage)
-        if not journal.entries or journal.last(type(begun)) == begun:
+        if not journal.entries:
+            storage.clear()  # what is left of an interrupted removal
+            return journal
+        if journal.last(type(begun)) == begun:
             return journal
     except JournalError:
         if not overwrite:

@@ -104,8 +104,7 @@ def get_batch(
             "once before the loop"
         )
     if _unknown or type(with_mask) is not bool or (out is not None and type(out) is not tuple):
-        check(get_batch, (), {"dataset": dataset, "batch_size": 1, "context_length": 1, "out": out,
-                              "with_mask": with_mask, **_unknown})
+        check(get_batch, (dataset, 1, 1), {"out": out, "with_mask": with_mask, **_unknown})
     batch_size = check_integer("batch_size", batch_size, 1)
     context_length = check_integer("context_length", context_length, 1)
     if out is not None and (device is not None or with_mask):

@@ -270,23 +270,32 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with writing(path, _KEPT), _locked(partial) as opened:
         if path.exists():  # the one that held the lock before has made it
-            os.unlink(partial)
+            os.unlink(opened.name)
             return
         opened.truncate(0)
         data = _planned(opened, file, about)
         data.flush()
         sync(opened.fileno())
-        os.replace(partial, path)
+        os.replace(opened.name, path)
         sync_directory(path.parent)
         _remove_old_plans(path, file)
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, which is made if it is not there, and lock it."""
+    """Open a file, which is made if it is not there, and lock it.
+
+    On a file system without locks it is a file of this process, so several may make the same plan.
+    """
     while True:
         with open(path, "a+b") as opened:
-            fcntl.flock(opened, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX)
+            except OSError:
+                os.unlink(path)
+                with open(f"{path}.{os.getpid()}", "w+b") as own:
+                    yield own
+                return
             # The one that held the lock before may have renamed or removed it, and another may
             # remove a new one at any time.
             try:

@@ -25,7 +25,7 @@ from msgspec import Meta
 
 from bpe.arguments import nearest
 from bpe.errors import ArgumentError
-from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
+from bpe.files.locations import BUCKETS, EMPTY, LOCAL, given_location, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.
@@ -122,7 +122,9 @@ def _read_input(value: Any) -> str:
     location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
-    return _nameable(location)
+    if not location:
+        raise ValueError(EMPTY)
+    return given_location(_nameable(location))
 
 
 def _nameable(name: str) -> str:
@@ -162,8 +164,8 @@ def is_ranks_file(tokenizer: TokenizerSource | None) -> bool:
 
 def _read_output(value: Any) -> str:
     """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
-    location = os.fspath(value)
-    if isinstance(location, str) and is_url(location):
+    location = _read_input(value)
+    if is_url(location):
         if is_bucket(location):
             return location
         schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from preprocess.settings.corpus import PipelineConfig
-from preprocess.settings.options import SettingsError, options_of
-from preprocess.settings.schema import BuildSettings
+from preprocess.settings.options import SettingsError
 
 if TYPE_CHECKING:
     import yaml
@@ -20,7 +19,7 @@ _DEPTH = 4  # of keys with a line; aliases may refer to themselves
 
 
 def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
-    """Read the configuration in the options of a build, and apply the other ones to it.
+    """Read the configuration in the given options of a build, and apply the other ones to it.
 
     Raises:
         SettingsError: As `load_config`; or an option belongs in the configuration.
@@ -30,11 +29,10 @@ def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
     if not is_given and not isinstance(config, str | os.PathLike):
         raise SettingsError(f"config: should be a path or a PipelineConfig; got {config!r:.100}")
     config = copy(config) if is_given else load_config(Path(os.fspath(config)))
-    defaults = options_of(BuildSettings)
     config.override({
         name: value
         for name, value in options.items()
-        if name not in ("config", "progress") and value != defaults[name].default
+        if name not in ("config", "progress") and value is not None
     })
     return config
 

@@ -37,6 +37,7 @@ from preprocess.sources.base import (
 )
 from preprocess.sources.remote import read_ahead
 
+_MAGIC_BYTES = 16  # at least as many as a codec has
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
 _MAX_STREAMS = 4  # one for each reading of a long document, see `DecompressedFile`
 _UNITS_AHEAD = 2  # that a thread decompresses while the one that asked for them does other work
@@ -96,9 +97,10 @@ def _load_bzip2() -> tuple[Callable[[], Decompressor], type[Exception]]:
     return bz2.BZ2Decompressor, OSError
 
 
+_ZSTANDARD = rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"  # a frame, or one to skip
 CODECS = [
     Codec("gzip", (".gz",), rb"\x1f\x8b", _load_gzip, "gzip"),
-    Codec("Zstandard", (".zst", ".zstd"), rb"\x28\xb5\x2f\xfd", _load_zstandard, "zstd"),
+    Codec("Zstandard", (".zst", ".zstd"), _ZSTANDARD, _load_zstandard, "zstd"),
     Codec("xz", (".xz",), rb"\xfd7zXZ\x00", _load_xz, "xz"),
     Codec("bzip2", (".bz2",), rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _load_bzip2, "bzip2"),
 ]
@@ -169,6 +171,10 @@ class _Stream:
                     self._raise("is empty")
                 self.ended = self.n_read == self._file.n_bytes
                 return b""
+            self._input += self._read() if len(self._input) < _MAGIC_BYTES else b""
+            is_cut = not self.stop and len(self._input) < _MAGIC_BYTES
+            if not (is_cut or re.match(self._codec.magic, self._input, re.DOTALL)):
+                self._refuse_other_data()
             self._decompressor = self._make()
         elif self._decompressor.needs_input and not self._input:
             self._input = self._read()
@@ -188,6 +194,17 @@ class _Stream:
         data = self._file.read(self.n_read, stop, new_array).tobytes()
         self.n_read = stop
         return data
+
+    def _refuse_other_data(self) -> NoReturn:
+        codec, path, at = self._codec, self._file.path, self.n_read - len(self._input)
+        if at:
+            raise CorpusError(
+                f"{path}: {codec.name} data ends at byte {at:,} of {self._file.n_bytes:,}, and what"
+                f" follows is something else; cut it off: head -c {at} '{path}'"
+            )
+        raise CorpusError(
+            f"{path}: is not {codec.name} data, as its name says; rename it, or get the file again"
+        )
 
     def _raise(self, what: str) -> NoReturn:
         codec = self._codec
@@ -334,10 +351,6 @@ class CompressedUnit(FileUnit):
     def after(self) -> ResumePoint | None:
         after = self.unit.after
         return None if after is None else [self.stop, *after]
-
-    @property
-    def n_held(self) -> int:
-        return self.unit.n_bytes
 
     @property
     def is_rendered(self) -> bool:

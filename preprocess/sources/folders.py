@@ -1,18 +1,22 @@
-"""Files of directories; `.gitignore` is respected, and what is beside data is skipped."""
+"""Files of directories; `.gitignore` is respected, and what is beside data is skipped.
+
+What tokenmill writes is skipped, too: outputs may lie beside the text.
+"""
 
 from __future__ import annotations
 
+import codecs
 import fnmatch
 import os
+import re
 from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import Any
 
 from bpe.errors import CorpusError
-from bpe.text_file import InputFile, new_array
 from preprocess.sources.base import import_library, open_file
+from preprocess.sources.own_files import own_files_in
 
-_BEGIN_BYTES = 8192  # of a file, read to tell text from other content
 # Files that Hugging Face `datasets` writes beside its Arrow files, in directories with these.
 _DESCRIPTIONS = {"dataset_info.json", "dataset_dict.json"}
 _BESIDE_ARROW = (*_DESCRIPTIONS, "state.json", "cache-*.arrow", "*.lock")
@@ -30,9 +34,21 @@ def files_below(directory: Path) -> Iterator[Path]:
     return _files_below(directory, (directory.resolve(),), ())
 
 
-def is_binary(file: InputFile) -> bool:
-    """Return True if a file begins with what no text has: a zero byte in the first 8 KB."""
-    return b"\0" in file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
+def encoding_of(begins: bytes) -> str:
+    """Return the encoding of UTF-16 or UTF-32 text by its first bytes, as iconv calls it, or "".
+
+    Text without a mark is recognised by the zero bytes of its ASCII characters.
+    """
+    marks = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",
+             b"\xfe\xff": "UTF-16"}
+    name = next((marks[mark] for mark in marks if begins.startswith(mark)), "")
+    if not name and begins.count(0) > len(begins) // 4:
+        name = "UTF-16LE" if begins[::2].count(0) < begins[1::2].count(0) else "UTF-16BE"
+    try:
+        text = codecs.getincrementaldecoder(name or "UTF-8")().decode(begins)
+    except UnicodeDecodeError:
+        return ""
+    return "" if re.search(r"[\0-\x08\x0e-\x1f]", text) else name
 
 
 def is_beside_data(name: str, names: Set[str]) -> bool:
@@ -52,12 +68,14 @@ def _files_below(
             f"{directory}: cannot be listed: {error.strerror}; make it readable or leave it out"
         ) from error
     names = {entry.name for entry in entries}
+    own = own_files_in(directory)
     if ".gitignore" in names:
         ignored = (*ignored, (directory, _read_gitignore(directory / ".gitignore")))
     for entry in entries:
         is_directory = entry.is_dir()
         if (
             entry.name.startswith(".")
+            or entry.name in own
             or is_beside_data(entry.name, names)
             or _is_ignored(entry, is_directory, ignored)
         ):

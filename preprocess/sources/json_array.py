@@ -29,7 +29,6 @@ _STRIDE_BYTES = 1024 * 1024  # read at a time to find the end of an element
 
 def open_json(file: InputFile, name: str, reading: ReadOptions) -> FileSource:
     """Return the source of a JSON array, or of JSON Lines."""
-    records.check_is_utf8(file)
     _, bracket = _first_byte(file)
     return (JsonArraySource if bracket == b"[" else JsonLinesSource)(file, name, reading)
 

@@ -78,12 +78,11 @@ class JsonLinesSource(FileSource):
     """One file of JSON Lines.
 
     Raises:
-        CorpusError: The file is UTF-16, or no field is given and none can be chosen.
+        CorpusError: No field is given and none can be chosen.
     """
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         super().__init__(file, name, reading)
-        records.check_is_utf8(file)
         reading, self.fields = self._choose_fields()
         self.has_spans = reading.chat != "off"
         self.reading_of_units = structs.replace(self.reading_of_units, chat=reading.chat)

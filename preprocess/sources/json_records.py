@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from math import isinf
 from operator import attrgetter
 from typing import Any, ClassVar
 
@@ -38,8 +40,8 @@ from preprocess.sources.fields import PRESETS, join_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _TEXT, _TEXT_OR_NULL = (b'"',), (b'"', b"n")  # first bytes of values
 
 Decoder = msgspec.json.Decoder[Any]
@@ -171,7 +173,7 @@ class JsonUnit(FileUnit):
         from bpe.json_strings import is_nested_deeper
         from bpe.pretokenize.pretokenizer import is_utf8
 
-        decoder, values_of = _decoder(self.fields)
+        decoder, values_of = _decoder(self.fields, bool(self.reading.text_preset))
         values: list[Any] = []
         n_skipped = n_replaced = 0
         for group in self._groups(body):
@@ -222,8 +224,9 @@ class JsonUnit(FileUnit):
         """
         from bpe.json_strings import is_nested_deeper
 
-        decoder, values_of = _decoder(self.fields)
-        kinds = _TEXT_OR_NULL if self.reading.text_preset else _TEXT
+        has_preset = bool(self.reading.text_preset)
+        decoder, values_of = _decoder(self.fields, has_preset)
+        kinds = _TEXT_OR_NULL if has_preset else _TEXT
         values: list[Any] = []
         n_skipped = n_replaced = 0
         for number, (position, record) in enumerate(self._records(body), start=1):
@@ -248,7 +251,7 @@ class JsonUnit(FileUnit):
             if not is_bad:
                 values += own
                 continue
-            reason = _describe(valid, self.fields, self.record)
+            reason = _describe(valid, self.fields, self.record, has_preset)
             if not self.reading.skip_bad_records:
                 place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
                 raise CorpusError(f"{self.file.path}: {place}: {reason}")
@@ -268,14 +271,6 @@ class JsonUnit(FileUnit):
         given = [record for _, record in self._records(data)]
         valid = [record for record in given if is_utf8(np.frombuffer(record, np.uint8))]
         return self.separator.join(valid), len(given) - len(valid), 0
-
-
-def check_is_utf8(file: InputFile) -> None:
-    """Raise CorpusError if a file is UTF-16."""
-    if file.read(0, file.clip(2), new_array).tobytes() in _UTF_16:
-        raise CorpusError(
-            f"{file.path}: is UTF-16, expected UTF-8; convert it: iconv -f UTF-16 -t UTF-8"
-        )
 
 
 def choose_json_fields(
@@ -299,9 +294,13 @@ def shown_path(file: InputFile) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _decoder(
-    fields: tuple[str, ...],
+    fields: tuple[str, ...], are_optional: bool
 ) -> tuple[Decoder, Callable[[list[Any]], Iterable[Any]]]:
-    """Return a decoder of objects, and a function that returns the JSON of the fields of all."""
+    """Return a decoder of objects, and a function that returns the JSON of the fields of all.
+
+    The JSON of an optional field that is missing is null.
+    """
+    missing = (msgspec.Raw(b"null"),) if are_optional else ()
     tree: dict[str, Any] = {}
     for field in fields:
         *parents, last = field.split(".")
@@ -314,7 +313,8 @@ def _decoder(
     def struct_of(node: dict[str, Any]) -> Any:
         attributes = {key: names.setdefault(key, f"f{len(names)}") for key in node}
         types = [
-            (attributes[key], kind if kind is msgspec.Raw else struct_of(kind))
+            (attributes[key], kind, *missing) if kind is msgspec.Raw
+            else (attributes[key], struct_of(kind))
             for key, kind in node.items()
         ]
         keys = {attribute: key for key, attribute in attributes.items()}
@@ -327,7 +327,9 @@ def _decoder(
     return decoder, lambda records: chain.from_iterable(map(get, records))
 
 
-def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
+def _describe(
+    record: bytes, fields: tuple[str, ...], noun: str, are_optional: bool = False
+) -> str:
     """Describe what is wrong with a record, with a remedy."""
     import json
 
@@ -355,18 +357,26 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
     if record.startswith(BYTE_ORDER_MARK):
         return f"begins with a byte order mark; remove the mark, or the {noun}"
     for field in fields:
+        if are_optional and found.get(field) is None:
+            continue
         value: Any = found
         if "." in field and field in found:
             return f"the name {field!r} has a dot, which divides names of levels; rename the field"
         for key in field.split("."):
             if not isinstance(value, dict) or key not in value:
+                why = f"its fields are {listed(found)}"
+                if not isinstance(value, dict):
+                    why = f"for what should have {key!r} is {_KINDS[type(value)]}"
                 return (
-                    f"has no field {field!r}, its fields are {listed(found)}; choose another with"
-                    f" --content-field, or remove the {noun}"
+                    f"has no field {field!r}, {why}; choose another with --content-field, or remove"
+                    f" the {noun}"
                 )
             value = value[key]
         if not isinstance(value, str):
             return f"field {field!r} is {_KINDS[type(value)]}, expected text; correct or remove it"
+    for number in re.findall(rb"-?\d[\d.]*[eE]\+?\d+", _STRINGS.sub(b"", record)):
+        if isinf(float(number)):
+            return f"has the number {number.decode()}, which no float can be; correct or remove it"
     return "has the escape of a lone surrogate, which is no character; correct or remove it"
 
 

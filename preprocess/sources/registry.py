@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import glob
 import importlib
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from fnmatch import fnmatch
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,14 +31,15 @@ from preprocess.sources.compressed import (
     codec_of,
     codec_of_content,
 )
-from preprocess.sources.folders import files_below, is_binary
+from preprocess.sources.folders import encoding_of, files_below
+from preprocess.sources.own_files import own_files_in
 from preprocess.sources.remote import RemoteFile, open_url
 from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text import TextSource
 
 OpenSource = Callable[[InputFile, str, ReadOptions], FileSource]
 
-_BEGIN_BYTES = 16  # of a file, read to recognise its format
+_BEGIN_BYTES = 8192  # of a file, read to recognise its format
 _OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
 
 
@@ -75,6 +79,7 @@ _AS_PARQUET = (
     "'{path}', parse_options=csv.ParseOptions(delimiter='%s', newlines_in_values=True)),"
     " '{path}.parquet')\""
 )
+_AS_TABLE = "convert it to Parquet"
 _UNPACK = "unpack it and give the directory: mkdir '{path}.d' && tar -xf '{path}' -C '{path}.d'"
 _OUTPUT = "it is an output of tokenmill; give the text it was made from"
 TEXT = Format("text", (".txt",), TextSource)
@@ -82,23 +87,48 @@ FORMATS = [  # files of no other format are text
     TEXT,
     Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_lines.JsonLinesSource")),
     Format("json", (".json",), _lazy("json_array.open_json")),
-    Format("parquet", (".parquet",), _lazy("parquet.ParquetSource"), (b"PAR1",), False),
+    Format("parquet", (".parquet",), _lazy("parquet.ParquetSource"), (b"PAR1", b"PARE"), False),
     Format(
         "arrow", (".arrow", ".feather"), _lazy("arrow.open_arrow"),
         (b"ARROW1", b"\xff\xff\xff\xff"), False,
     ),
     Format("csv", (".csv",), instead=_AS_PARQUET % ","),
     Format("tsv", (".tsv",), instead=_AS_PARQUET % r"\t"),
-    Format("tar", (".tar", ".tgz"), instead=_UNPACK),
+    Format("avro", (".avro",), None, (b"Obj\x01",), instead=_AS_TABLE),
+    Format("orc", (".orc",), instead=_AS_TABLE),
+    Format("tar", (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst"), instead=_UNPACK),
     Format("zip", (".zip",), None, (b"PK\x03\x04",), instead=(
         "unpack it and give the directory: unzip '{path}' -d '{path}.d'"
     )),
+    Format("7z", (".7z",), None, (b"7z\xbc\xaf\x27\x1c",), instead=(
+        "unpack it and give the directory: 7z x '{path}' -o'{path}.d'"
+    )),
+    Format("rar", (".rar",), None, (b"Rar!\x1a\x07",), instead=(
+        "unpack it and give the directory: unrar x '{path}' '{path}.d/'"
+    )),
+    *(
+        Format(name, suffixes, None, magic, instead=f"decompress it: {command} '{{path}}'")
+        for name, suffixes, magic, command in (
+            ("lz4", (".lz4",), (b"\x04\x22\x4d\x18",), "lz4 -d"),
+            ("brotli", (".br",), (), "brotli -d"),
+            ("lzip", (".lz",), (b"LZIP\x01",), "lzip -d"),
+            ("lzop", (".lzo",), (b"\x89LZO",), "lzop -d"),
+            ("compress", (".z",), (b"\x1f\x9d",), "uncompress"),
+            ("snappy", (".snappy", ".sz"), (b"\xff\x06\0\0sNaPpY",), "python -m snappy -d"),
+        )
+    ),
     Format("bin", (".bin",), instead=_OUTPUT),
     Format("docs", (".docs",), instead=_OUTPUT),
 ]
+_POINTERS = {b"version https://git-lfs.": "git lfs pull", b"/annex/objects/": "git annex get '{}'"}
+_RECORDS = re.compile(rb'\{\s*"(?:[^"\\\n]|\\.)*"\s*:')  # an object begins so, not an empty one
+
+logger = logging.getLogger("preprocess")
+_warn_once = cache(partial(logger.warning, "%s"))  # sources are found more than once in a run
+
 
 def find_sources(
-    paths: Iterable[str | os.PathLike[str]], reading: ReadOptions,
+    paths: Collection[str | os.PathLike[str]], reading: ReadOptions,
     binary_files: list[Path | str] | None = None,
 ) -> list[Source]:
     """Find the sources in files, directories, patterns, lists and URLs, in order.
@@ -107,14 +137,19 @@ def find_sources(
     are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
     does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
     matches are sorted. `@name` is a file with a path in each line, `-` standard input. URLs are as
-    `urls.files_at` says.
+    `urls.files_at` says. Files that tokenmill has written are left out, unless there are no others.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
             directory has no files; nothing matches a pattern.
     """
     sources: list[Source] = []
-    for path in _expand(paths):
+    own = cache(own_files_in)
+    expanded = [*_expand(paths)]
+    text = [x for x in expanded if not (isinstance(x, Path) and x.name in own(x.parent))]
+    if text and (named := {*map(str, paths)} & {*map(str, {*expanded} - {*text})}):
+        logger.info("%d outputs of tokenmill are no text, such as %s", len(named), min(named))
+    for path in text or expanded:  # if outputs alone are named, it is said what they are
         if path is None:
             sources.append(StandardInput(reading, open_source))
             continue
@@ -131,8 +166,8 @@ def find_sources(
         if not files:
             raise CorpusError(
                 f"{path}: no text files in this directory or below it (names that begin with a"
-                " dot, binary files and what .gitignore excludes are skipped); give another"
-                " directory"
+                " dot, binary files, outputs of tokenmill and what .gitignore excludes are"
+                " skipped); give another directory"
             )
         sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
     return sources
@@ -189,7 +224,8 @@ def _is_skipped(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
     begins = _begin_of(file)
     if codec_of(file_name, begins) or _format_of(file_name, begins, reading) is not TEXT:
         return False
-    return is_binary(file)
+    is_other_text = encoding_of(begins) and reading.on_invalid_utf8 == "error"
+    return b"\0" in begins and not is_other_text  # which no text has
 
 
 def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> FileSource:
@@ -210,9 +246,17 @@ def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> Fi
         raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
     file: InputFile = open_file(place) if isinstance(place, Path) else place
     begins = _begin_of(file)
+    for pointer, command in _POINTERS.items():
+        if begins.startswith(pointer):
+            raise CorpusError(
+                f"{path}: is a pointer to a file that git did not download; download it:"
+                f" {command.format(path)}"
+            )
     codec = codec_of(file_name, begins)
     if codec is None:
-        return _reader(_format_of(file_name, begins, reading), file, file_name)(file, name, reading)
+        form = _format_of(file_name, begins, reading, path)
+        _check_encoding(form, begins, path)
+        return _reader(form, file, file_name)(file, name, reading)
     stem, suffix = os.path.splitext(file_name)
     is_known = any(suffix.lower() in each.suffixes for each in CODECS)
     begins = _begin_of(DecompressedFile(file, codec))
@@ -221,7 +265,8 @@ def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> Fi
             f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
             f" {codec.command} -d '{path}'"
         )
-    form = _format_of(stem if is_known else file_name, begins, reading)
+    form = _format_of(stem if is_known else file_name, begins, reading, path)
+    _check_encoding(form, begins, path)
     if form.open is not None and not form.is_stream:
         raise CorpusError(
             f"{path}: {form.name} files are compressed inside, and are not read while they are"
@@ -234,15 +279,48 @@ def _begin_of(file: InputFile) -> bytes:
     return file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
 
 
-def _format_of(name: str, begins: bytes, reading: ReadOptions) -> Format:
-    """Return the format of a file by --format, its suffix or its first bytes."""
+def _format_of(
+    name: str, begins: bytes, reading: ReadOptions, path: Path | str | None = None
+) -> Format:
+    """Return the format of a file by --format, its suffix or its first bytes.
+
+    A name without a suffix, such as part-00000, may be one of JSON. With a `path`, text that looks
+    like JSON is warned of.
+    """
     if reading.format:
         return next(form for form in FORMATS if form.name == reading.format)
-    suffix = os.path.splitext(name)[1].lower()
+    suffix = os.path.splitext(re.sub(r"-\d+-of-\d+$", "", name))[1].lower()
     by_suffix = next((form for form in FORMATS if suffix in form.suffixes), TEXT)
     if by_suffix is not TEXT:
         return by_suffix
-    return next((form for form in FORMATS if form.magic and begins.startswith(form.magic)), TEXT)
+    magic = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
+    if (found := next(magic, None)) is not None:
+        return found
+    first, _, following = begins.removeprefix(b"\xef\xbb\xbf").strip().partition(b"\n")
+    first = first.rstrip()
+    is_array = first.startswith(b"[") and _RECORDS.match(first[1:].lstrip() or following.lstrip())
+    is_whole = first.endswith(b"}") or (len(begins) == _BEGIN_BYTES and not following)
+    is_lines = is_whole and _RECORDS.match(first)
+    if not (is_array or is_lines):
+        return TEXT
+    form = next(form for form in FORMATS if form.name == ("json" if is_array else "jsonl"))
+    if re.fullmatch(r"(\.[\d-]*)?", suffix):
+        return form
+    if path is not None and (is_array or following.lstrip().startswith(b"{")):
+        _warn_once(
+            f"{path}: begins as {form.name} does, and is read as text; choose --format"
+            f" {form.name}, or --format text if it is meant, or name it .{form.name}"
+        )
+    return TEXT
+
+
+def _check_encoding(form: Format, begins: bytes, path: Path | str) -> None:
+    """Raise CorpusError if a file of text or JSON is UTF-16 or UTF-32."""
+    if form.open is not None and form.is_stream and (name := encoding_of(begins)):
+        raise CorpusError(
+            f"{path}: is {name}, expected UTF-8; convert it: iconv -f {name} -t UTF-8 '{path}' >"
+            f" '{path}.utf-8'"
+        )
 
 
 def _reader(form: Format, file: InputFile, file_name: str) -> OpenSource:
@@ -278,9 +356,14 @@ def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | str | No
 
 def looks_into(path: str, directory: str) -> bool:
     """Return True if files of a directory would be among those that a path of text means."""
-    place, inside = os.path.realpath(path), os.path.realpath(directory)
+    is_remote = is_url(path)
+    if is_remote != is_url(directory):
+        return False
+    place, inside = (
+        x.rstrip("/") if is_remote else os.path.realpath(x) for x in (path, directory)
+    )
     if not glob.has_magic(path) or os.path.lexists(path):
-        return os.path.isdir(place) and f"{inside}/".startswith(f"{place}/")
+        return (is_remote or os.path.isdir(place)) and f"{inside}/".startswith(f"{place}/")
     searched = os.path.dirname(place)  # directories that match the pattern are searched, too
     return inside == searched.removesuffix("/**") or any(
         fnmatch(inside, pattern) for pattern in (searched, place)

@@ -78,10 +78,6 @@ class RowsUnit(_RowRange):
     def end(self) -> int:
         return self.first + len(self.offsets) - 1
 
-    @property
-    def n_held(self) -> int:
-        return len(self.text)
-
     def read(self, array: Array = new_array) -> DocumentBatch:
         bounds = np.repeat(self.offsets, 2)[1:-1]
         batch = DocumentBatch(self.text, bounds, content=self.content(array))
@@ -108,10 +104,6 @@ class ChatRowsUnit(_RowRange):
     @property
     def end(self) -> int:
         return self.first + len(self.records)
-
-    @property
-    def n_held(self) -> int:
-        return self.reading.unit_size
 
     @property
     def is_rendered(self) -> bool:
@@ -221,6 +213,9 @@ class RowsSource(FileSource):
         self.has_spans = chosen.chat != "off"
         self.reading_of_units = structs.replace(self.reading_of_units, chat=chosen.chat)
         if not self.has_spans:
+            if self.reading.text_preset:
+                # All are looked for if none is there, which raises an error.
+                fields = tuple(field for field in fields if field in names) or fields
             return [self._find_column(field) for field in fields]
         for field in fields:
             if names.count(field) != 1:
@@ -374,6 +369,12 @@ class RowsSource(FileSource):
         node: Any = self.schema
         for key in path:
             names = [node.field(i).name for i in range(self._n_fields(node))]
+            if node is not self.schema and not names:
+                raise CorpusError(
+                    f"{self.file.path}: there is no {field!r}, for what should have {key!r} is"
+                    f" {node}, not one object; choose another with --content-field, or --chat for"
+                    " conversations"
+                )
             if key not in names:
                 raise CorpusError(
                     f"{self.file.path}: has no column named {field!r}, there are {listed(names)};"
@@ -418,6 +419,11 @@ class RowsSource(FileSource):
             ) from error
         except (self._pyarrow.ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
             self.file.check_unchanged()
+            if "decrypt" in str(error).lower():
+                raise CorpusError(
+                    f"{self.file.path}: {self.format} data is encrypted, and no keys are taken here"
+                    f" ({' '.join(str(error).split())}); write it without encryption"
+                ) from error
             raise CorpusError(
                 f"{self.file.path}: {self.format} data is damaged or truncated"
                 f" ({' '.join(str(error).split())}); get the file again"

@@ -15,6 +15,7 @@ or selected, none is divided.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -32,6 +33,8 @@ from preprocess.documents.batch import (
     validation_limit,
 )
 from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint
+
+_BEGIN_BYTES = 64 * 1024  # of a file, read to find how lines end
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,12 @@ class TextSource(FileSource):
     has_fields = False
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        if reading.separator in (b"\n", b"\n\n"):
+            begins = file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
+            # Of Windows: all lines end so.
+            if b"\r\n" in begins and not re.search(rb"(?<!\r)\n", begins):
+                separator = reading.separator.replace(b"\n", b"\r\n")
+                reading = structs.replace(reading, separator=separator)
         super().__init__(file, name, reading)
         self.separator = reading.separator
 

@@ -6,6 +6,7 @@ and what is left out there is left out here; `.gitignore` files have no effect.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from glob import has_magic
@@ -15,8 +16,11 @@ from typing import NamedTuple
 from bpe.errors import CorpusError
 from bpe.files.locations import is_web, shown_url, url_name
 from preprocess.sources.folders import is_beside_data
+from preprocess.sources.own_files import own_files
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object
-from preprocess.storage.remote import ObjectInfo, open_objects, split_url
+from preprocess.storage import JOURNAL_FILE
+from preprocess.storage.forked import open_anywhere
+from preprocess.storage.remote import ObjectInfo, split_url
 
 
 class FoundFile(NamedTuple):
@@ -53,6 +57,22 @@ def files_at(url: str) -> list[FoundFile]:
         return _matches(url) if has_magic(split_url(url)[1]) else _below(url)
 
 
+def matching_files(url: str) -> list[RemoteFile]:
+    """Return the files that a URL means: an object, those directly in a directory, or matches.
+
+    Nothing is left out but hidden files; [] if there are none.
+
+    Raises:
+        RemoteError: The URL cannot be used, or its server does not answer.
+    """
+    found = None if _is_directory(url) else find_object(url)
+    if found is not None or is_web(url):
+        return [] if found is None else [found]
+    base, pattern = _split_pattern(url.rstrip("/"))
+    pattern = pattern or ["*"]
+    return [_file(base, x, 0).file for x in _list(base) if _matches_all(pattern, x.parts)]
+
+
 def _is_directory(url: str) -> bool:
     return not is_web(url) and (url.endswith("/") or not split_url(url)[1])
 
@@ -65,7 +85,8 @@ def _below(url: str) -> list[FoundFile]:
             f"{shown_url(url)}: there is no such object, and none below it; check the URL and the"
             " name of the bucket"
         )
-    found = [_file(url, each, 0) for each in _without_left_out(objects, 0)]
+    text = _without_left_out(_without_own(url, objects), 0)
+    found = [_file(url, each, 0) for each in text]
     if not found:
         raise CorpusError(
             f"{shown_url(url)}: no text files below this prefix (names that begin with a dot are"
@@ -76,11 +97,9 @@ def _below(url: str) -> list[FoundFile]:
 
 def _matches(url: str) -> list[FoundFile]:
     """Return the files that match a pattern, and those below what matches."""
-    base, pattern = url, list[str]()
-    while has_magic(base.partition("://")[2]):
-        base, _, last = base.rpartition("/")
-        pattern.insert(0, last)
-    lengths = ((each, _match(pattern, each.parts)) for each in _list(base))
+    base, pattern = _split_pattern(url)
+    text = _without_own(base, _list(base))
+    lengths = ((each, _match(pattern, each.parts)) for each in text)
     matching = [("/".join(each.parts[:n]), each, n) for each, n in lengths if n >= 0]
     found = []
     for _, group in groupby(sorted(matching, key=_path), _path):
@@ -92,6 +111,15 @@ def _matches(url: str) -> list[FoundFile]:
     if not found:
         raise CorpusError(f"{shown_url(url)}: no object matches this pattern; correct it")
     return found
+
+
+def _split_pattern(url: str) -> tuple[str, list[str]]:
+    """Split a URL into (what is before the first part with a character of patterns, the parts)."""
+    base, pattern = url, list[str]()
+    while has_magic(base.partition("://")[2]):
+        base, _, last = base.rpartition("/")
+        pattern.insert(0, last)
+    return base, pattern
 
 
 def _path(matching: tuple[str, _Object, int]) -> bytes:
@@ -121,7 +149,7 @@ def _matches_all(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 def _list(url: str) -> list[_Object]:
     """Return all objects below a prefix, in the order of the files of a directory."""
     root, key = split_url(url)
-    objects = open_objects(root)
+    objects = open_anywhere(root)
     prefix = f"{objects.pinned(key)}/" if key else ""
     found = [
         _Object(tuple(path.removeprefix(prefix).split("/")), path, info)
@@ -129,6 +157,28 @@ def _list(url: str) -> list[_Object]:
         if not path.endswith("/")  # stands for an empty directory
     ]
     return sorted(found, key=lambda each: [part.encode() for part in each.parts])
+
+
+def _without_own(url: str, objects: Sequence[_Object]) -> list[_Object]:
+    """Leave out files of tokenmill."""
+    by_path = {"/".join(each.parts): each for each in objects}
+    names, journals = defaultdict[str, set[str]](set), defaultdict[str, dict[str, str]](dict)
+    for each in objects:
+        if each.parts[-2:-1] == (JOURNAL_FILE,) and len(each.parts) > 3:
+            # Each entry of a journal is an object; the last one says which files are renamed.
+            *above, run, attempt, name, number = each.parts
+            journals["/".join(above)][run] = f"{run}/{attempt}/{name}/{number}"
+        names["/".join(each.parts[:-1])].add(each.parts[-1])
+
+    def own_in(directory: str) -> set[str]:
+        def opened(path: str) -> RemoteFile | None:
+            found = by_path.get(f"{directory}/{path}".lstrip("/"))
+            return None if found is None else _file(url, found, 0).file
+
+        return own_files(names[directory], journals[directory].values(), opened)
+
+    own = {directory: own_in(directory) for directory in [*names]}
+    return [x for x in objects if x.parts[-1] not in own["/".join(x.parts[:-1])]]
 
 
 def _without_left_out(objects: Sequence[_Object], n: int) -> list[_Object]:

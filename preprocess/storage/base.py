@@ -25,6 +25,10 @@ class OutputError(TokenmillError):
     """Outputs exist already, cannot be written, or are being written by another process."""
 
 
+class LockedError(OutputError):
+    """Another process is writing there."""
+
+
 class DamagedStateError(OutputError):
     """The work files of an earlier run are damaged, so it cannot be resumed."""
 
@@ -111,9 +115,6 @@ class Storage(Files, Protocol):
     def check_writable(self) -> None:
         """Raise `OutputError` if the location cannot be written; called before a run begins."""
 
-    def refresh(self) -> None:
-        """Look at the work files again, of which other processes of the run have written some."""
-
     def runs(self) -> list[str]:
         """Return the names of runs with work files in this location, sorted."""
 
@@ -133,6 +134,12 @@ class Storage(Files, Protocol):
 
         Finished files in `last` are removed first, then those in `gone`. After an interruption it
         may be called again with the same names.
+        """
+
+    def remove_finished(self, names: Sequence[str]) -> None:
+        """Remove files under their final names, in this order: manifests first.
+
+        Whoever locks the location next completes a removal that was interrupted.
         """
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:

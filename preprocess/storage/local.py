@@ -3,6 +3,8 @@
     DIRECTORY/.tokenmill.lock    names the writer; a lock of the system, released with its process
     DIRECTORY/.NAME.partial/    work files of the run NAME
     DIRECTORY/.NAME.lock        instead of the first, of a run that others write beside
+    DIRECTORY/.tokenmill.lock.N    instead of it, where the file system has no locks
+    DIRECTORY/.tokenmill.removal    names of files that are being removed
 
 A failed write raises an `OutputError` that names the file; earlier writes are kept.
 """
@@ -13,12 +15,13 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
+from bpe.files.user_cache import warn_once
 from bpe.parallel import Lock
 from preprocess.storage.base import (
     JOURNAL_FILE,
@@ -28,11 +31,16 @@ from preprocess.storage.base import (
     WORK_KEPT,
     DamagedStateError,
     Files,
+    LockedError,
     OutputError,
 )
 
+if TYPE_CHECKING:
+    from preprocess.storage.object_lock import ObjectLock
+
 LOCK_FILE = ".tokenmill.lock"
-_PARTIAL = ".partial"
+REMOVAL_FILE = ".tokenmill.removal"
+PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -61,8 +69,10 @@ def _remove(path: Path) -> None:
 class LocalStream:
     """A `Stream` at a path, truncated to `n_bytes`; see `Storage.stream`."""
 
-    def __init__(self, path: Path, n_bytes: int) -> None:
-        self.n_bytes, self._path = n_bytes, path
+    def __init__(
+        self, path: Path, n_bytes: int, check: Callable[[], None] = lambda: None
+    ) -> None:
+        self.n_bytes, self._path, self._check = n_bytes, path, check
         self._n_begun = n_bytes  # that the disk has or writes
         self._descriptor: int | None = None
         self._lock = Lock()  # held while the descriptor is synced or closed
@@ -86,6 +96,7 @@ class LocalStream:
 
     def append(self, data: memoryview) -> None:
         assert self._descriptor is not None
+        self._check()
         with writing(self._path, position=self.n_bytes):
             write_all(self._descriptor, data)
         self.n_bytes += len(data)
@@ -125,12 +136,16 @@ class LocalFiles:
         return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def size(self, name: str) -> int | None:
-        with suppress(FileNotFoundError, NotADirectoryError):
+        try:
             return os.stat(self.directory / name).st_size
-        return None
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None  # also a link that leads nowhere
+            raise
 
     def sizes(self) -> dict[str, int]:
-        return {name: os.stat(self.directory / name).st_size for name in self.names()}
+        sizes = {name: self.size(name) for name in self.names()}
+        return {name: size for name, size in sizes.items() if size is not None}
 
     def get(self, name: str) -> bytes | None:
         path = self.directory / name
@@ -171,30 +186,51 @@ class LocalStorage(LocalFiles):
         self, location: str | os.PathLike[str], run: str, own_lock: bool = False
     ) -> None:
         self._location = Path(location)
-        self._run = run
         self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
-        super().__init__(self._location / f".{run}{_PARTIAL}")
+        super().__init__(self._location / f".{run}{PARTIAL}")
         self.final: Files = LocalFiles(self._location)
-        self._lock: int | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process writes files of the run, and this one has the lock.
-        return LocalStorage, (self._location.absolute(), self._run)
+        self._lock: _SystemLock | ObjectLock | None = None
 
     def __enter__(self) -> Self:
         with writing(self._location):
             self._location.mkdir(parents=True, exist_ok=True)
             self._lock = _acquire_lock(self._location / self._lock_file)
+        with ExitStack() as stack:
+            stack.push(self)
+            self._complete_removal()
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._lock is not None:
-            try:
-                with writing(self._location / self._lock_file, OUTPUTS_KEPT):
-                    _remove(self._location / self._lock_file)
-            finally:
-                os.close(self._lock)
-                self._lock = None
+            lock, self._lock = self._lock, None
+            with writing(self._location / self._lock_file, OUTPUTS_KEPT):
+                lock.release()
+
+    def _check_lock(self) -> None:
+        if self._lock is not None:
+            self._lock.check()
+
+    @property
+    def has_system_lock(self) -> bool:
+        """True if a lock of the system is held, which ends with the process."""
+        return isinstance(self._lock, _SystemLock)
+
+    def remove_finished(self, names: Sequence[str]) -> None:
+        listed = self._location / REMOVAL_FILE
+        with writing(listed, OUTPUTS_KEPT):
+            data, temporary = json.dumps([*names]).encode(), listed.with_suffix(".new")
+            write_atomically(listed, data, temporary=temporary)
+        self._complete_removal()
+
+    def _complete_removal(self) -> None:
+        listed = self._location / REMOVAL_FILE
+        if listed.exists():
+            with writing(self._location, OUTPUTS_KEPT):
+                for name in names_to_remove(listed.read_bytes(), str(listed)):
+                    _remove(self._location / name)
+                sync_directory(self._location)
+                _remove(listed)
 
     def check_writable(self) -> None:
         place = self._location
@@ -210,18 +246,16 @@ class LocalStorage(LocalFiles):
                 " output directory or change its permissions"
             )
 
-    def refresh(self) -> None: ...
-
     def runs(self) -> list[str]:
         return [
-            name[1 : -len(_PARTIAL)]
+            name[1 : -len(PARTIAL)]
             for name in self.final.names()
-            if name[0] == "." and name.endswith(_PARTIAL) and self.final.path(name).is_dir()
+            if name[0] == "." and name.endswith(PARTIAL) and self.final.path(name).is_dir()
         ]
 
     def stream(self, name: str, n_bytes: int = 0) -> LocalStream:
         self._make()
-        return LocalStream(self.directory / name, n_bytes)
+        return LocalStream(self.directory / name, n_bytes, self._check_lock)
 
     def put(self, name: str, data: bytes) -> None:
         self._make()
@@ -237,6 +271,7 @@ class LocalStorage(LocalFiles):
         self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
     ) -> None:
         with writing(self._location, PUBLISHED_KEPT):
+            self._check_lock()
             for name in last:
                 # Without a work file, an interrupted attempt has published the new one.
                 if (self.directory / name).exists():
@@ -279,18 +314,46 @@ class LocalStorage(LocalFiles):
 
     def space(self) -> tuple[int, int]:
         state = os.statvfs(self._location)
-        used = sum(os.stat(self.directory / name).st_size for name in self.names())
+        used = sum(self.sizes().values())
         return state.f_bavail * state.f_frsize, used
 
     def _make(self) -> None:
+        self._check_lock()
         if not self.directory.is_dir():
             with writing(self.directory):
                 os.mkdir(self.directory)
                 sync_directory(self._location)
 
 
-def _acquire_lock(path: Path) -> int:
-    """Lock a directory, and return the descriptor; the system unlocks it with the process."""
+class _SystemLock:
+    """A lock of the system on a file; it is given back when the process ends."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    def check(self) -> None:
+        """Do nothing: it cannot be lost."""
+
+    def release(self) -> None:
+        """Remove the file and give the lock back."""
+        try:
+            _remove(self._path)
+        finally:
+            os.close(self._descriptor)
+
+
+def names_to_remove(content: bytes, where: str) -> list[str]:
+    """Return the names in the list of a removal; `where` names it."""
+    try:
+        return [Path(name).name for name in json.loads(content)]
+    except (ValueError, TypeError) as error:
+        raise OutputError(
+            f"{where}: does not list the files of a removal; remove this file"
+        ) from error
+
+
+def _acquire_lock(path: Path) -> _SystemLock | ObjectLock:
+    """Lock a directory; with files that are renewed, if its file system has no locks."""
     while True:
         # Do not follow a link, for its target would be overwritten.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -299,10 +362,12 @@ def _acquire_lock(path: Path) -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutputError(
+                raise LockedError(
                     f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
                     " it is finished, stop it, or choose another directory"
                 ) from None
+            except OSError as error:
+                return _acquire_lock_files(path, descriptor, error)
             # Retry if the previous holder removed the file after it was opened here.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
@@ -310,7 +375,27 @@ def _acquire_lock(path: Path) -> int:
                     me = {"pid": os.getpid(), "host": os.uname().nodename}
                     os.pwrite(descriptor, json.dumps(me).encode(), 0)
                     stack.pop_all()
-                    return descriptor
+                    return _SystemLock(path, descriptor)
+
+
+def _acquire_lock_files(path: Path, descriptor: int, error: OSError) -> ObjectLock:
+    from preprocess.storage.lock_files import LockFiles
+    from preprocess.storage.object_lock import ObjectLock
+
+    if os.fstat(descriptor).st_size:
+        raise OutputError(
+            f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
+            f" locks there ({error.strerror}); wait until it is finished, or remove this file if it"
+            " was killed"
+        )
+    _remove(path)
+    warn_once(
+        "%s: this file system has no locks (%s), so files beside the outputs that are renewed every"
+        " 15 s lock the directory", path.parent, error.strerror,
+    )
+    lock = ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
+    lock.acquire()
+    return lock
 
 
 def _holder(descriptor: int) -> str:

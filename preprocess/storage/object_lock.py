@@ -20,8 +20,8 @@ from typing import Any
 
 from bpe.errors import ChangedError
 from bpe.parallel import Lock, start_thread
-from preprocess.storage.base import OutputError
-from preprocess.storage.remote import ObjectStore, RemoteError
+from preprocess.storage.base import LockedError, OutputError
+from preprocess.storage.remote import RemoteError, Versions
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
 RENEWED_EVERY = 15.0  # seconds
@@ -36,7 +36,7 @@ _held = set[str]()  # ids of the locks of this process
 class ObjectLock:
     """A lock; `where` names its place in messages."""
 
-    def __init__(self, objects: ObjectStore, key: str, where: str) -> None:
+    def __init__(self, objects: Versions, key: str, where: str) -> None:
         self._objects, self._key, self._where = objects, key, where
         self._id, self._number = uuid.uuid4().hex, 0
         self._version = ""  # of the object as put last
@@ -49,7 +49,7 @@ class ObjectLock:
         """Take the lock, and renew it from now on.
 
         Raises:
-            OutputError: Another process holds it.
+            LockedError: Another process holds it.
             RemoteError: The server does not answer, or refuses the request.
         """
         seen, waited = None, 0.0
@@ -60,7 +60,7 @@ class ObjectLock:
             seen = seen or found
             state = _state(holder)
             if found != seen or state == "alive":
-                raise OutputError(
+                raise LockedError(
                     f"{self._where}: {_describe(holder)} is writing there; wait until it is"
                     " finished, stop it, or choose another place"
                 )

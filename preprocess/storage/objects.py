@@ -17,12 +17,13 @@ object of a journal makes the others a journal: it is removed before them.
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from msgspec import Struct
 
@@ -41,7 +42,7 @@ from preprocess.storage.base import (
     OutputError,
     Stream,
 )
-from preprocess.storage.local import LOCK_FILE, writing
+from preprocess.storage.local import LOCK_FILE, REMOVAL_FILE, names_to_remove, writing
 from preprocess.storage.object_files import READ_AT_ONCE, ObjectFiles, translated
 from preprocess.storage.object_lock import ObjectLock
 from preprocess.storage.object_streams import JournalStream, SpooledStream
@@ -79,13 +80,9 @@ class ObjectStorage(ObjectFiles):
 
     keeps_finished = False
 
-    def __init__(
-        self, location: str, run: str, own_lock: bool = False, attempt: str = ""
-    ) -> None:
+    def __init__(self, location: str, run: str, own_lock: bool = False) -> None:
         super().__init__(join_location(location, f".{run}{_PARTIAL}"))
-        self._place = location, run
-        self._is_helper = bool(attempt)  # of another process, which has the lock
-        self._attempt = attempt  # "": not known yet
+        self._attempt = ""  # "": not known yet
         self._final = ObjectFiles(location)
         self.final: Files = self._final
         self.seconds_between_syncs = SECONDS_BETWEEN_SYNCS
@@ -98,21 +95,16 @@ class ObjectStorage(ObjectFiles):
         self._uploads: Threads | None = None
         self._waiting: dict[str, Task[None]] = {}  # name of a finished file -> its upload
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process writes files of the run, and this one has the lock.
-        location, run = self._place
-        return ObjectStorage, (location, run, False, self.attempt)
-
-    def refresh(self) -> None:
-        with self._guard:
-            self._index = None
-
     # --- the lock, and requests under it ---
 
     def __enter__(self) -> Self:
         with self._requests(OUTPUTS_KEPT):
             self._lock.acquire()
         self._index, self._attempt = None, ""
+        with ExitStack() as stack:
+            stack.push(self)
+            self._complete_removal()
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -191,7 +183,7 @@ class ObjectStorage(ObjectFiles):
             return sorted(index.get(name, ()))
 
     def _note(self, name: str, piece: _Piece) -> None:
-        index = self.index  # another thread may refresh it; what is put is listed then
+        index = self.index
         with self._guard:
             others = [each for each in index.get(name, ()) if each.key != piece.key]
             index[name] = [*others, piece]
@@ -342,14 +334,12 @@ class ObjectStorage(ObjectFiles):
         if n_bytes > LARGEST_OBJECT:
             raise OutputError(
                 f"{self.where(name)}: {n_bytes:,} bytes, and an object has at most"
-                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens), and divide documents"
-                " that are larger (--split-documents)"
+                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
+                " --max-shard-size), and divide documents that are larger (--split-documents)"
             )
-        if self._is_helper:
-            self._put_whole(name, n_bytes, end)
-            return
-        if self._uploads is None:
-            self._uploads = Threads(_UPLOADS_AT_ONCE)
+        with self._guard:
+            if self._uploads is None:
+                self._uploads = Threads(_UPLOADS_AT_ONCE)
         waiting = list(self._waiting)
         for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
             self._settle(other)
@@ -424,6 +414,17 @@ class ObjectStorage(ObjectFiles):
                 f" found {'none' if size is None else f'one of {size:,} bytes'}; start over"
                 " (--overwrite)"
             )
+
+    def remove_finished(self, names: Sequence[str]) -> None:
+        with self._requests(OUTPUTS_KEPT):
+            self._lock.check()
+            self.objects.put(self._final.key(REMOVAL_FILE), json.dumps([*names]).encode())
+            self._complete_removal()
+
+    def _complete_removal(self) -> None:
+        if (listed := self._final.get(REMOVAL_FILE)) is not None:
+            names = names_to_remove(listed, self._final.where(REMOVAL_FILE))
+            self._remove_keys(map(self._final.key, (*names, REMOVAL_FILE)))
 
     def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
         with self._requests(MENDED_KEPT):

@@ -12,6 +12,7 @@ writes up to 5 GB.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import time
@@ -31,6 +32,10 @@ WRITABLE = BUCKETS  # schemes
 ANY = None  # version of `ObjectStore.put`: whatever there is
 
 _OBSTORE = (*WRITABLE, "http", "https")
+# Variables with the URL of another server, which may be http://.
+_ENDPOINTS = {
+    "s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_ENDPOINT"
+}
 # A server that is away is waited for; a maintenance or a fail-over takes a minute.
 _PATIENCE = timedelta(minutes=5)
 # Until a server has answered once: a wrong host, and credentials that are missing, do not mend.
@@ -56,7 +61,35 @@ class ObjectInfo(Struct, frozen=True):
     version: str  # changes with the content; "": the server has none
 
 
-class ObjectStore(Protocol):
+class Versions(Protocol):
+    """What an `ObjectLock` needs of a store: objects with versions, by key."""
+
+    def info(self, key: str) -> ObjectInfo | None:
+        """Return what is known about an object, None if it does not exist."""
+
+    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
+        """Read bytes [start, stop) of an object that has them all.
+
+        Raises:
+            ChangedError: The object does not exist, or has another version than `version`.
+        """
+
+    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
+        """Write a whole object, and return its version.
+
+        Args:
+            key: Key of the object.
+            data: C-contiguous bytes, which are not copied.
+            version: Version that the object must have until then, "" if it must not exist. None is
+                returned, and nothing is written, if it is another. A request whose answer was lost
+                is repeated, so the other version may be that of `data`.
+        """
+
+    def remove(self, key: str) -> None:
+        """Remove an object if it exists."""
+
+
+class ObjectStore(Versions, Protocol):
     """Objects below one root, such as a bucket, by key.
 
     Attributes:
@@ -70,35 +103,11 @@ class ObjectStore(Protocol):
     def pinned(self, key: str) -> str:
         """Return a key of the same object as it is now, if there is one, else the key."""
 
-    def info(self, key: str) -> ObjectInfo | None:
-        """Return what is known about an object, None if it does not exist."""
-
-    def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
-        """Read bytes [start, stop) of an object that has them all.
-
-        Raises:
-            ChangedError: The object does not exist, or has another version than `version`.
-        """
-
     def get(self, key: str) -> bytes | None:
         """Return a whole object, None if it does not exist."""
 
-    def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
-        """Write a whole object, and return its version.
-
-        Args:
-            key: Key of the object.
-            data: C-contiguous bytes, which are not copied.
-            version: Version that the object must have until then, "" if it must not exist. None is
-                returned, and nothing is written, if it is another. A request whose answer was lost
-                is repeated, so the other version may be that of `data`.
-        """
-
     def copy(self, source: str, target: str) -> None:
         """Copy an object on the server, replacing `target`."""
-
-    def remove(self, key: str) -> None:
-        """Remove an object if it exists."""
 
     def keys(self, prefix: str) -> Iterator[tuple[str, ObjectInfo]]:
         """Yield (key, info) of all objects whose keys begin with `prefix`, a directory, sorted."""
@@ -185,10 +194,19 @@ class _Obstore:
                 "max_backoff": timedelta(seconds=_LONGEST_PAUSE), "base": 2,
             },
         }
-        is_s3 = root.startswith("s3:")
-        endpoint = os.environ.get("AWS_ENDPOINT_URL", "") if is_s3 else root
-        options = {**_CLIENT, **({"allow_http": True} if endpoint.startswith("http:") else {})}
-        others = {"credential_provider": provider} if is_s3 and (provider := _of_boto3()) else {}
+        scheme = root.partition(":")[0]
+        endpoint = os.environ.get(_ENDPOINTS.get(scheme, ""), "")
+        others: dict[str, Any] = {}
+        if scheme == "s3" and (provider := _of_boto3()):
+            others["credential_provider"] = provider
+        elif scheme == "gs" and endpoint:  # as Google's clients take it: a host, or a URL
+            endpoint = endpoint if "://" in endpoint else f"http://{endpoint}"
+            # Writing asks for a token even where nothing is signed, but not of such an account.
+            nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            account = {"gcs_base_url": endpoint, "disable_oauth": True, **nobody}
+            others["service_account_key"] = json.dumps(account)
+        is_http = (endpoint or root).startswith("http:")
+        options = {**_CLIENT, **({"allow_http": True} if is_http else {})}
         self._host = "/".join(root.split("/")[:3])
         with self._translated("", is_request=False):
             self._first_store, self._later_store = (

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from bpe.files.temporary import end_directory, make_directory
+from bpe.parallel import Lock
 
 
 class Spool:
@@ -16,14 +17,16 @@ class Spool:
 
     def __init__(self) -> None:
         self._directory: Path | None = None
+        self._guard = Lock()  # held while it is made
 
     @property
     def directory(self) -> Path:
         """The directory."""
-        if self._directory is None:
-            self._directory, descriptor = make_directory()
-            self._end = weakref.finalize(self, end_directory, self._directory, descriptor)
-        return self._directory
+        with self._guard:
+            if self._directory is None:
+                self._directory, descriptor = make_directory()
+                self._end = weakref.finalize(self, end_directory, self._directory, descriptor)
+            return self._directory
 
     def path(self, name: str) -> Path:
         """Return the path of a file, which need not exist."""

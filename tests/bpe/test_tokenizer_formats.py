@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -214,8 +219,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         asked=[],
         missing=_EntryNotFoundError,
         errors=SimpleNamespace(
-            EntryNotFoundError=_EntryNotFoundError, LocalEntryNotFoundError=_LocalEntryNotFoundError
+            EntryNotFoundError=_EntryNotFoundError,
+            LocalEntryNotFoundError=_LocalEntryNotFoundError,
+            HfHubHTTPError=_EntryNotFoundError,
         ),
+        hf_hub_url=lambda name, file: f"https://hub/{name}/{file}",
+        get_hf_file_metadata=lambda url: None,
         try_to_load_from_cache=lambda name, file: None,
         hf_hub_download=download,
     )
@@ -263,6 +272,30 @@ def test_a_hub_that_gives_nothing(
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(TokenizerFileError, match="hub, install huggingface_hub: pip"):
         Tokenizer.from_huggingface("somebody/model")
+
+
+def test_a_hub_without_a_network_is_asked_twice(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub", reason="needs the extra `hf`")
+    asked: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    with server.accept()[0] as connection:
+                        asked.append(connection.recv(100))
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-m", "preprocess", "count", __file__, "--tokenizer", "some/name"],
+            env=os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"},
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+        )
+        assert done.returncode == 1
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("tokenmill: error: some/name: No such file or directory, and Hugg")
+        assert sum(b"/some/name/" in each for each in asked) == 2
 
 
 def test_an_object_that_is_no_tokenizer() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,21 @@ import written
 
 from bpe import Tokenizer
 from bpe.vocabulary import Vocabulary
-from preprocess import Mixture, Sampler, TokenFile
+from preprocess import AsyncDataLoader, JsonShardedSource, Mixture, Sampler, TokenFile
+from preprocess.rows.write import write_rows
 from preprocess.sampling.data import SamplingError
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from torch.utils.data import DataLoader  # noqa: E402 (torch may be missing)
 
-from preprocess import BatchDataset, WindowDataset, window_loader  # noqa: E402
+from preprocess import (  # noqa: E402
+    BatchDataset,
+    StreamingTokenizedDataset,
+    TokenizedDataset,
+    WindowDataset,
+    window_loader,
+)
 
 START = pytest.mark.parametrize("start", ["fork", "spawn"])
 END = 299
@@ -135,26 +144,81 @@ def test_batches_without_end(file: TokenFile) -> None:
             len(loader)
 
 
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
-@pytest.mark.parametrize("n_read", [0, 1, 5, 12, 13])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_resumes(file: TokenFile, workers: int, n_read: int) -> None:
+def loaders_of(file: TokenFile, rows: Path, kind: str, workers: int) -> Callable[[], Any]:
+    """Return a function that makes a loader, whose batches are equal each time."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+    datasets = {
+        "batches": lambda: BatchDataset(Sampler(file, 5, 14, order="epoch", seed=2)),
+        "windows": lambda: WindowDataset(Sampler(file, 1, 14, order="epoch", seed=2)),
+        "rows": lambda: TokenizedDataset(rows),
+        "stream": lambda: StreamingTokenizedDataset(rows, 1),
+    }
+    size = None if kind == "batches" else 5
+    return lambda: stateful.StatefulDataLoader(
+        datasets[kind](), batch_size=size, num_workers=workers
+    )
 
-    def loader() -> Any:
-        dataset = BatchDataset(Sampler(file, 5, 14, order="epoch", seed=2))
-        return stateful.StatefulDataLoader(dataset, batch_size=None, num_workers=workers)
 
-    whole = [batch["inputs"].tolist() for batch in loader()]
-    assert len(whole) == 13
-    stopped = loader()
-    found = [batch["inputs"].tolist() for batch in islice(stopped, n_read)]
-    state = stopped.state_dict()
-    continued = loader()
-    continued.load_state_dict(state)
-    rest = [batch["inputs"].tolist() for batch in continued]
-    assert found + rest == whole
-    assert [batch["inputs"].tolist() for batch in continued] == whole
+@pytest.fixture(scope="module")
+def rows(file: TokenFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("rows")
+    return write_rows(file.path, out=out, format="jsonl", seq_length=11, num_shards=3)[0].path
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
+@pytest.mark.parametrize("kind", ["batches", "windows", "rows", "stream"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdata_resumes(file: TokenFile, rows: Path, kind: str, workers: int) -> None:
+    make = loaders_of(file, rows, kind, workers)
+    name = "input_ids" if kind in ("rows", "stream") else "inputs"
+
+    def of(loader: Any, n: int | None = None) -> list[Any]:
+        return [batch[name].tolist() for batch in islice(loader, n)]
+
+    whole = of(make())
+    n = len(whole)
+    assert n >= 13
+    for n_read in (0, 1, 5, n - 1, n, None):  # the end is noticed by asking for one more
+        stopped = make()
+        found = of(stopped, n_read)
+        continued = make()
+        continued.load_state_dict(stopped.state_dict())
+        expected = whole[n_read:] if n_read is not None else whole
+        assert found == whole[:n_read]
+        assert of(continued) == expected
+        assert of(continued) == whole
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("kind", ["sampler", "mixture", "records"])
+def test_what_is_prepared_ahead_resumes(
+    file: TokenFile, rows: Path, kind: str, ahead: bool
+) -> None:
+    """Two epochs, and where another loader goes on."""
+
+    def source() -> Any:
+        if kind == "records":
+            return JsonShardedSource(rows)
+        sampler = Sampler(file, 5, 14, order="epoch", seed=2)
+        return sampler if kind == "sampler" else Mixture({"a": sampler}, {"a": 1})
+
+    def of(source: Any, n: int | None = None) -> list[Any]:
+        size = None if kind != "records" else 5
+        loader = AsyncDataLoader(source, size, prefetch_enabled=ahead)
+        end = 13 if kind == "mixture" else None  # which has no end
+        return [batch[min(batch)].tolist() for batch in islice(loader, end if n is None else n)]
+
+    undisturbed = source()
+    first, second = of(undisturbed), of(undisturbed)
+    n = len(first)
+    assert n >= 13
+    for n_read in (1, n - 1, n, None):
+        stopped, continued = source(), source()
+        assert of(stopped, n_read) == first[:n_read]
+        continued.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        follows = of(continued) + of(continued)  # the first may have none left
+        at = n if n_read is None else n_read
+        assert follows[:12] == (first + second)[at : at + 12]
 
 
 KILLED = """
@@ -291,15 +355,13 @@ def test_samplers_that_are_no_datasets(file: TokenFile, more: Any, message: str)
             BatchDataset(Sampler(file, 2, 8, **options))
 
 
-@pytest.mark.parametrize(
-    "source", ["train.bin", Mixture({"a": Sampler(np.arange(9), 1, 4)}, {"a": 1})]
-)
-def test_sources_of_wrong_types(source: Any) -> None:
-    kind = type(source).__name__
-    with pytest.raises(SamplingError, match=f"the source should be a Sampler, not {kind}; make a"):
-        WindowDataset(source)
+def test_sources_of_wrong_types() -> None:
+    mixture: Any = Mixture({"a": Sampler(np.arange(9), 1, 4)}, {"a": 1})
+    message = "the source should be a Sampler, not Mixture; make a Sampler of a dataset first"
+    with pytest.raises(SamplingError, match=message):
+        WindowDataset(mixture)
     with pytest.raises(SamplingError, match="the source should be a Sampler or a Mixture, not lis"):
-        BatchDataset([source])  # type: ignore[arg-type]
+        BatchDataset([mixture])  # type: ignore[arg-type]
 
 
 def test_wrong_states(file: TokenFile) -> None:
@@ -327,26 +389,26 @@ class Letters:
         return [ord(letter) - ord("A") + 1 for letter in text]
 
 
-@pytest.mark.parametrize(
-    ("stride", "starts"),
-    [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (3, [1, 4]), (4, [1, 5])],
-)
-def test_windows_of_a_text(stride: int, starts: list[int]) -> None:
-    """Ten letters, four inputs: those windows that have four targets."""
+@pytest.mark.parametrize("n", [5, 6, 9, 10])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4, 7])
+def test_windows_of_a_text_are_those_of_the_notebook(n: int, stride: int) -> None:
+    ids, length = Letters().encode(LETTERS[:n]), 4
+    expected = [
+        (ids[i : i + length], ids[i + 1 : i + length + 1])
+        for i in range(0, len(ids) - length, stride)
+    ]
+    dataset = WindowDataset(LETTERS[:n], Letters(), length, stride)
+    assert [(x.tolist(), y.tolist()) for x, y in map(dataset.__getitem__, range(len(dataset)))] == (
+        expected
+    )
+    assert {tensor.dtype for pair in (dataset[0], dataset[-1]) for tensor in pair} == {torch.int64}
     loader = window_loader(
-        LETTERS, Letters(), batch_size=4, max_length=4, stride=stride, shuffle=False,
+        LETTERS[:n], Letters(), batch_size=2, max_length=length, stride=stride, shuffle=False,
         drop_last=False,
     )
     rows = [pair for inputs, targets in loader for pair in zip(inputs, targets, strict=True)]
-    whole = [(x.tolist(), y.tolist()) for x, y in rows if -100 not in y]
-    assert whole == [([s, s + 1, s + 2, s + 3], [s + 1, s + 2, s + 3, s + 4]) for s in starts]
-    partial = {
-        1: [],
-        2: [([7, 8, 9, 10], [8, 9, 10, -100])],
-        3: [([7, 8, 9, 10], [8, 9, 10, -100])],
-        4: [([9, 10, 0, 0], [10, -100, -100, -100])],
-    }
-    assert [(x.tolist(), y.tolist()) for x, y in rows if -100 in y] == partial[stride]
+    assert [(x.tolist(), y.tolist()) for x, y in rows] == expected
+    assert len(loader) == -(-len(expected) // 2)
 
 
 def test_batches_of_a_text() -> None:
@@ -386,12 +448,39 @@ def test_what_a_text_may_be(file: TokenFile) -> None:
         window_loader(np.arange(9), ours)
     with pytest.raises(SamplingError, match="a tokenizer should be an object that encodes, not 'g"):
         window_loader(text, "gpt2")
-    with pytest.raises(SamplingError, match="no tokenizer was given, so the data should be ids or"):
+    with pytest.raises(SamplingError, match="no tokenizer was given, so the source should be a s"):
         window_loader(text)
     with pytest.raises(SamplingError, match="the loader would give no batch: there are 2 w"):
         window_loader("abcdefghi", Letters(), batch_size=4, max_length=4)
     with pytest.raises(SamplingError, match="a window of context_length 256 needs one more than"):
         window_loader("abc", ours)
+
+
+def test_a_text_with_special_tokens(tmp_path: Path) -> None:
+    """Every tokenizer finds them in the text, and adds none of its own."""
+    tiktoken = pytest.importorskip("tiktoken")
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `hf`")
+    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
+    end, text = "<|endoftext|>", "abab cd<|endoftext|>ab" * 5
+    vocabulary = Vocabulary.from_merges([(b"a", b"b")], [end])
+    ours = Tokenizer.from_vocabulary(vocabulary)
+    ours.save(tmp_path / "tokenizer.json")
+    other = tiktoken.Encoding(
+        "tiny", pat_str=r"\w+|\s|\W+", special_tokens={end: 257},
+        mergeable_ranks={**{bytes([i]): i for i in range(256)}, b"ab": 256},
+    )
+    engine = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    engine.post_processor = tokenizers.processors.TemplateProcessing(
+        f"{end} $A", special_tokens=[(end, 257)]
+    )
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
+    for each in (ours, other, engine, fast):
+        inputs, targets = WindowDataset(text, each, max_length=8, stride=8)[0]
+        assert inputs.tolist() == [256, 256, 32, 99, 100, 257, 256, 256]
+        assert targets.tolist() == [256, 32, 99, 100, 257, 256, 256, 256]
+    engine.enable_truncation(3)
+    with pytest.raises(SamplingError, match="the tokenizer has truncation, which changes the ids"):
+        WindowDataset(text, engine, 8, 8)
 
 
 def test_the_trainer_of_transformers(file: TokenFile, tmp_path: Path) -> None:

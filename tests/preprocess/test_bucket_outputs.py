@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import faults
 import memory_objects
 import pytest
 import torture
@@ -16,8 +17,7 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import LocationError
-from preprocess import PipelineConfig, build, pipeline
+from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings.options import SettingsError
@@ -158,9 +158,8 @@ def test_an_object_has_a_largest_size(
 
 
 def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, Any]) -> None:
-    whole = options | {"shard_tokens": None}
-    with pytest.raises(SettingsError, match="s3://b/data: outputs in a bucket are shards, for obj"):
-        build(**whole, out="s3://b/data")
+    assert build(**options | {"shard_tokens": None}, out="s3://b/whole").stats
+    assert "whole/train_00000.bin" in bucket.contents()
     with pytest.raises(SettingsError, match=r"out: should be a path, or a URL of a bucket that"):
         build(**options, out="https://b/data")
     with pytest.raises(RemoteError, match="has a user or a password in it"):
@@ -225,6 +224,24 @@ def test_a_server_that_is_away_is_asked_once(
     assert away.n_requests < 12 + 4
 
 
+def test_a_removal_that_is_cut_off_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set[frozenset[str]]()
+    for at in range(1, 14):
+        bucket = Bucket()
+        for name in "abc":
+            bucket.change(f"data/{name}", b"x")
+        what = ("die", "die after")[at % 2]
+        memory_objects.install(monkeypatch, MemoryObjects(bucket, at, what))
+        with suppress(faults.CutOff), ObjectStorage("s3://b/data", "removal") as storage:
+            storage.remove_finished(["a", "b"])
+        memory_objects.install(monkeypatch, MemoryObjects(bucket))
+        monkeypatch.setattr("preprocess.storage.object_lock._held", set())
+        with ObjectStorage("s3://b/data", "build"):
+            pass
+        found.add(frozenset(bucket.contents("data/")))
+    assert found == {frozenset("abc"), frozenset("c")}
+
+
 def test_local_copies_of_processes_that_were_killed_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,14 +261,6 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
         for _ in range(2):
             mine.close()
         assert not there.exists()
-
-
-def test_a_configuration_has_its_place_on_this_machine(options: dict[str, Any]) -> None:
-    dataset = {"name": "x", "data_files": options["train"], "shard_tokens": 500}
-    with pytest.raises(LocationError, match="s3://b/data: should be a path on this machine"):
-        PipelineConfig(datasets=[dataset], output_path="s3://b/data")
-    with pytest.raises(SettingsError, match="save_path: should be a path on this machine"):
-        PipelineConfig(datasets=[dataset | {"save_path": "s3://b/data"}])
 
 
 def test_a_late_request_of_a_run_that_was_displaced_changes_nothing(bucket: Bucket) -> None:
@@ -280,7 +289,34 @@ def test_a_file_that_is_gone_before_it_is_published(bucket: Bucket) -> None:
         storage.publish([])  # waits for it
         bucket.change("data/train.bin", b"of before")
         bucket.change(storage.key("train.bin"), None)
-        storage.refresh()
+        storage._index = None
         with pytest.raises(DamagedStateError, match="expected the file that the run had in"):
             storage.publish(["train.bin"], ["train.json"])
         assert bucket.contents("data/train.json") == {}
+
+
+@pytest.mark.parametrize("text", ["s3://b/data", "s3://b/data/*", "s3://b/**"])
+def test_outputs_beside_the_text(
+    bucket: Bucket, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Those of a run that ended while it gave files their final names, too."""
+    bucket.change("data/text.txt", END.join(DOCUMENTS).encode())
+    given = options | {"train": text, "out": "s3://b/data", "workers": 1}
+
+    def run_with(at: int = 0, **more: Any) -> tuple[list[str], int]:
+        objects = memory_objects.install(monkeypatch, MemoryObjects(bucket, at))
+        return build(**given | more).lines, objects.n_requests
+
+    run_with()
+    whole = {x: y for x, y in bucket.contents().items() if not x.endswith("stats.json")}
+    lines, _ = run_with()
+    assert all("up to date" in line for line in lines)
+    _, n_requests = run_with(overwrite=True)
+    for at in range(n_requests - 60, n_requests, 7):
+        with suppress(faults.CutOff):
+            run_with(at, overwrite=True)
+        run_with(overwrite=True)
+        found = {x: y for x, y in bucket.contents().items() if not x.endswith("stats.json")}
+        assert found == whole
+        lines, _ = run_with()
+        assert all("up to date" in line for line in lines)

@@ -14,12 +14,14 @@ import torture
 from verify_cases import damages
 
 from bpe import Tokenizer
+from bpe.errors import TokenmillError
 from preprocess import DatasetConfig, PipelineConfig, SettingsError, TokenizerConfig, build
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, journal
+from preprocess.settings.yaml_file import load_config
 from preprocess.storage import OutputError
 
 YAML = """\
@@ -160,6 +162,30 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
     assert "vocab_size: belongs in the configuration, which is given, too; strip: belongs" in said
     with pytest.raises(OutOfTimeError):
         build("corpus.yaml", max_minutes=1e-9, overwrite=True)
+
+
+def test_given_options_win_also_if_they_are_the_defaults(corpus: Path, capsys: Any) -> None:
+    Path("a.jsonl").write_text('{"text": "one document"}\n{"no": "text"}\n')
+    Path("corpus.yaml").write_text(
+        "tokenizer: other/tokenizer.json\n"
+        "tokenize: {on_bad_record: skip, max_bad_records: 0, overwrite: true}\n"
+        "datasets: [{name: a, data_files: a.jsonl, val_fraction: 0}]\n"
+        "ray: {address: 'ray://127.0.0.1:1', resources_per_worker: {CPU: 2}}\n"
+    )
+    given: dict[str, Any] = {"executor": "threads", "max_bad_records": 1000}
+    config = load_config(Path("corpus.yaml"))
+    assert "left out: 1 bad record" in " ".join(build(config, **given).lines)
+    with pytest.raises(TokenmillError, match="bad record 1, and 0 are allowed"):
+        build(config, executor="threads")  # the other option was of that call
+    command = ["build", "corpus.yaml", "--executor", "threads", "--max-bad-records", "1000"]
+    assert run(command) == 0
+    Path("a.jsonl").write_text('{"text": "another document"}\n')
+    with pytest.raises(TokenmillError, match=r"its inputs were different .* overwrite it"):
+        build(config, **given, overwrite=False)
+    assert run([*command, "--vocab-size", "32000"]) == 2
+    assert "vocab_size: belongs in the configuration" in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="vocab_size: belongs in the configuration"):
+        build(config, vocab_size=32_000)
 
 
 @pytest.mark.parametrize(

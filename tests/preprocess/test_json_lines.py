@@ -118,7 +118,7 @@ def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
         ('["a"]', r"is an array, expected an object; correct or remove the line"),
         ('"a"', r"is a string, expected an object"),
         ('{"text": "\\ud800"}', r"has the escape of a lone surrogate, which is no character"),
-        ('{"text": "a", "x": "\\udc00"}', r"has the escape of a lone surrogate"),
+        ('{"text": "a 1e400", "x": "\\udc00"}', r"has the escape of a lone surrogate"),
         ('{"text": "a", "x": ' + "[" * 300 + "]" * 300 + "}", r"its values are nested too deep"),
         ('{"text": "a", "x": ' + "[" * 5000 + "]" * 5000 + "}", r"its values are nested too deep"),
         ('{"text": ' + "[" * 5000, r"its values are nested too deep"),
@@ -134,6 +134,15 @@ def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first:
     options = ReadOptions(unit_size=150, content_field=("text",))
     with pytest.raises(CorpusError, match=place + message):
         texts_of(JsonLinesSource(open_file(path), "x", options))
+
+
+@pytest.mark.parametrize("value", ['[{"c": "x"}]', '"x"', "null"])
+def test_a_level_that_is_no_object_is_named(tmp_path: Path, value: str) -> None:
+    (tmp_path / "x.jsonl").write_text(f'{{"text": {value}}}\n')
+    message = r"has no field 'text\.c', for what should have 'c' is (an array|a string|null); choo"
+    with pytest.raises(CorpusError, match=message):
+        texts_of(JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x",
+                                 ReadOptions(content_field=("text.c",))))
 
 
 def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
@@ -155,7 +164,7 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
 def test_utf_16_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}', encoding="utf-16")
     with pytest.raises(CorpusError, match=r"is UTF-16, expected UTF-8; convert it: iconv -f UTF"):
-        JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())
+        find_sources([tmp_path / "x.jsonl"], ReadOptions())
 
 
 def test_invalid_utf8(tmp_path: Path) -> None:

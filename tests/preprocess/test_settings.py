@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+import bpe
 import preprocess
+from bpe.errors import TokenmillError
 from preprocess.cli import COMMANDS, run
 from preprocess.run.record import differences, record_inputs
 from preprocess.settings import corpus, keywords, schema
@@ -59,6 +61,47 @@ def test_signature_and_schema_are_the_same(command: str) -> None:
         assert required or parameter.default == options[name].default, name
         assert required or type(parameter.default) is type(options[name].default), name
         assert parameter.kind is parameter.KEYWORD_ONLY or name in ("path", "config")
+
+
+EMPTY_PATHS = [
+    (command, option.name)
+    for command in COMMANDS
+    for option in COMMANDS[command].options()
+    if option.is_location
+]
+
+
+@pytest.mark.parametrize(("command", "name"), EMPTY_PATHS, ids="-".join)
+def test_an_empty_path_is_wrong_usage(
+    command: str, name: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what a variable of a shell is that was not set, and was read as the directory."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("some text")
+    given = []
+    for option in COMMANDS[command].options():
+        if option.is_required or option.name == name:
+            value = "" if option.name == name else "text.txt" if option.is_location else "1"
+            value = "npy" if option.name == "to" else "raw" if option.name == "format" else value
+            given += [value] if option.positional else [option.names[0], value]
+    assert run([command, *given]) == 2
+    assert capsys.readouterr().err.startswith(f"tokenmill: error: {name}: should ")
+    assert [each.name for each in tmp_path.iterdir()] == ["text.txt"]
+
+
+def test_an_empty_path_in_python() -> None:
+    for call in (
+        lambda: bpe.load_tokenizer(""), lambda: bpe.train_bpe("", 300),
+        lambda: preprocess.verify(""), lambda: preprocess.build(train=["x", ""]),
+        lambda: preprocess.build("x.yaml", out=""),
+        lambda: preprocess.PipelineConfig(datasets=[{"name": "a", "data_files": "x"}],
+                                          output_path=""),
+        lambda: preprocess.PipelineConfig(datasets=[{"name": "a", "data_files": ""}]),
+    ):  # fmt: skip
+        with pytest.raises(TokenmillError, match=r"should not be an empty path|x\.yaml: cannot be"):
+            call()
+    with pytest.raises(SettingsError, match="chat_template: should not be empty"):
+        preprocess.build(train="x", chat_template="")
 
 
 def test_one_call_from_text_to_rows_has_all_options() -> None:

@@ -22,6 +22,7 @@ from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.reader import open_tokens
+from preprocess.pipeline import train
 
 
 def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
@@ -130,6 +131,32 @@ def test_another_tokenizer_is_found(data: Path, tmp_path: Path) -> None:
     assert all("built with the tokenizer" in line for line in found)
     (data / "tokenizer.json").unlink()
     assert "no tokenizer.json in its directory" in damages(verify(data))[0]
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("command", ["encode", "import"])
+def test_a_tokenizer_that_lies_elsewhere_is_no_damage(
+    data: Path, tmp_path: Path, capsys: Any, beside: bool, command: str
+) -> None:
+    given = ["--tokenizer", str(data / "tokenizer.json")]
+    (tmp_path / "text").write_text("low lower newest" * 100)
+    (tmp_path / "raw").write_bytes(b"\1\0\x17\1")
+    out = str(tmp_path / "out" / "x.bin")
+    end = open_tokens(data / "train.bin").manifest.end_of_text_id
+    how = {"encode": [str(tmp_path / "text")],
+           "import": [str(tmp_path / "raw"), "--format", "raw", "--dtype", "uint16",
+                      "--end-of-text-id", str(end), "--append-end-of-text"]}  # fmt: skip
+    assert run([command, *how[command], *given, "--out", out]) == 0
+    if beside:
+        train(paths=tmp_path / "text", out=tmp_path / "out" / "tokenizer.json", vocab_size=260)
+    for more in ([], ["--repair"]):
+        assert run(["verify", out, *more]) == 0
+        assert "x.bin: not checked with its tokenizer, which is not bes" in capsys.readouterr().out
+    assert run(["verify", out, "--deep"]) == 1
+    assert run(["verify", out, *given]) == 0
+    assert "not checked" not in capsys.readouterr().out.splitlines()[-1]
+    Path(out).write_bytes(Path(out).read_bytes()[:-2] + b"\7\0")
+    assert run(["verify", out]) == 1
 
 
 @pytest.mark.parametrize(

@@ -116,10 +116,6 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     assert any("cannot be repaired: no stats.json in its" in line for line in found)
 
 
-def test_an_empty_name_of_a_tokenizer_is_not_taken_for_none(built: Path) -> None:
-    assert damages(verify(built, tokenizer=""))
-
-
 def test_a_source_that_is_gone_is_a_finding(built: Path, tmp_path: Path) -> None:
     text, path = tmp_path / "text", tmp_path / "data" / "train.bin"
     text.write_bytes((built.parent / "text").read_bytes())

@@ -10,7 +10,9 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -107,3 +109,27 @@ class Stopping(Progress):
             self._units -= 1
             if self._units < 0:
                 raise CutOff
+
+
+def each_cut(work: Callable[[], Any], step: int = 1) -> Iterator[int]:
+    """Yield each time that `work` ended before its n-th change of a name, until it does all."""
+    for at in count(1, step):
+        calls: list[str] = []
+
+        def dies(real: Any, at: int = at, calls: list[str] = calls) -> Any:
+            def call(*arguments: Any, **more: Any) -> Any:
+                calls.append(real.__name__)
+                if len(calls) >= at:
+                    raise CutOff
+                return real(*arguments, **more)
+
+            return call
+
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("unlink", "remove", "replace", "rename", "rmdir"):
+                patched.setattr(os, name, dies(getattr(os, name)))
+            with suppress(CutOff):
+                work()
+        if len(calls) < at:
+            return
+        yield at

@@ -85,6 +85,11 @@ class MemoryObjects:
         if is_over:
             raise RemoteError(f"memory://{key}: the request failed: the server is away")
 
+    is_conditional = True
+
+    def pinned(self, key: str) -> str:
+        return key
+
     def info(self, key: str) -> ObjectInfo | None:
         self._request("info", key)
         found = self.bucket.objects.get(key)
@@ -132,4 +137,6 @@ class MemoryObjects:
 def install(patch: pytest.MonkeyPatch, objects: MemoryObjects) -> MemoryObjects:
     """Let a storage of any bucket have these objects, in a process that begins."""
     patch.setattr("preprocess.storage.object_files.open_objects", lambda root: objects)
+    for module in ("remote", "urls"):
+        patch.setattr(f"preprocess.sources.{module}.open_anywhere", lambda root: objects)
     return objects

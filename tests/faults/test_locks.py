@@ -1,0 +1,173 @@
+"""One writer at a time, also where the file system has no locks; none is held by the dead."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import written
+
+from bpe.errors import ChangedError
+from preprocess import Sampler, build
+from preprocess.check.doctor import run_doctor
+from preprocess.cli import run
+from preprocess.dataset.block_cache import CacheError, _lock
+from preprocess.storage import LocalStorage, OutputError, object_lock
+from preprocess.storage.lock_files import LockFiles
+from preprocess.storage.object_lock import ObjectLock
+
+ROOT = Path(__file__).parents[2]
+LOCK = ".tokenmill.lock"
+HOLDER = """
+import errno, fcntl, os, sys, time
+def flock(*_):
+    raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+fcntl.flock = flock
+from preprocess.storage import LocalStorage
+with LocalStorage(sys.argv[1], "build") as storage:
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(params=[errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS])
+def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    def flock(*_: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    return request.param
+
+
+def holder_of(directory: Path) -> subprocess.Popen[str]:
+    """A process that holds the lock of a directory without locks of the system."""
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(directory)], stdin=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_everything_works_without_locks(no_locks: int, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "text").write_text("some text and more " * 99)
+    out = tmp_path / "out"
+    command = ["build", "--train", str(tmp_path / "text"), "--val-fraction", "0", "--out", str(out),
+               "--vocab-size", "270"]
+    for _ in range(2):
+        assert run(command) == 0
+    assert "up to date" in capsys.readouterr().out
+    assert not [x for x in out.iterdir() if x.name.startswith(".")]
+    check = next(x for x in run_doctor(out) if x.name == "output directory")
+    assert check.fit
+    assert check.text.endswith("its file system has no locks, so a lock file that is renewed is"
+                               " used instead")
+    written.write(out, np.append(np.arange(99), 299), [100], name="x")
+    Sampler(out / "x.bin", 1, 16, windows="packed").batch(0)
+    assert [x.name for x in out.glob("x*plan*")]
+    with (
+        pytest.raises(CacheError, match=r"cannot be locked .*to a directory on a local disk"),
+        _lock(tmp_path / "cache" / "lock"),
+    ):
+        pass
+
+
+def test_a_lock_of_a_living_process_and_of_a_dead_one(no_locks: int, tmp_path: Path) -> None:
+    with holder_of(tmp_path) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        (tmp_path / "text").write_text("text")
+        with pytest.raises(OutputError, match=f"process {pid} on .* is writing there; wait until"):
+            build(train=tmp_path / "text", out=tmp_path, vocab_size=270)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert [*tmp_path.glob(f"{LOCK}.*")]
+        with LocalStorage(tmp_path, "build"):
+            assert len([*tmp_path.glob(f"{LOCK}.*")]) == 1
+        assert not [*tmp_path.glob(f"{LOCK}*")]
+
+
+def test_a_lock_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_locks: int
+) -> None:
+    """It is taken over when it was not renewed for a minute, and not while it is renewed."""
+    theirs = {"id": "x", "pid": 7, "host": "other", "space": "other", "began": "1", "number": 1}
+    waited: list[float] = []
+    (tmp_path / f"{LOCK}.5").write_text(json.dumps(theirs))
+
+    def renew(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            (tmp_path / f"{LOCK}.6").write_text(json.dumps(theirs))
+            (tmp_path / f"{LOCK}.5").unlink()
+
+    monkeypatch.setattr(object_lock, "pause", renew)
+    with pytest.raises(OutputError, match="process 7 on other is writing there"):
+        LocalStorage(tmp_path, "build").__enter__()
+    monkeypatch.setattr(object_lock, "pause", waited.append)
+    with LocalStorage(tmp_path, "build") as storage:
+        assert sum(waited) > 60
+        stream = storage.stream("x")
+        # This process was suspended, and another one took over.
+        (own,) = tmp_path.glob(f"{LOCK}.*")
+        later = f"{LOCK}.{9 * 10**18}"
+        own.with_name(later).write_text(json.dumps(theirs))
+        own.unlink()
+        monkeypatch.setattr(object_lock, "EXPIRES_AFTER", 0.0)
+        for write in (lambda: stream.append(memoryview(b"x")), lambda: storage.put("y", b""),
+                      lambda: storage.publish(["x"])):
+            with pytest.raises(OutputError, match="another process took over"):
+                write()
+        stream.close()
+    assert (tmp_path / later).exists()
+    # A machine with locks has the directory.
+    (tmp_path / later).unlink()
+    (tmp_path / LOCK).write_text(json.dumps({"pid": 7, "host": "other"}))
+    with pytest.raises(OutputError, match="process 7 on other has locked this directory, and this"):
+        LocalStorage(tmp_path, "build").__enter__()
+
+
+def test_never_two_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand for machines that wait for one another, and take over from dead ones."""
+    states = {True: "dead", False: "alive"}  # "": it is being written
+    monkeypatch.setattr(object_lock, "_state", lambda x: states.get(x.get("dead"), ""))
+    monkeypatch.setattr(object_lock, "pause", lambda seconds: None)
+    dead = threading.local()
+    monkeypatch.setattr(object_lock, "_machine", lambda: {"dead": dead.value})
+    key, errors, held = str(tmp_path / LOCK), list[BaseException](), list[bool]()
+
+    def work() -> None:
+        for turn in range(60):
+            dead.value = turn % 3 == 0
+            lock = ObjectLock(LockFiles(), key, "here")
+            try:
+                lock.acquire()
+            except OutputError:
+                continue
+            held.append(dead.value)
+            if dead.value:  # others may take over at once
+                lock.release(is_cut_off=True)
+                continue
+            try:
+                open(tmp_path / "held", "x").close()
+                os.unlink(tmp_path / "held")
+            except OSError as error:
+                errors.append(error)
+            lock.release()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with pytest.raises(ChangedError, match="was replaced while it was being read"):
+        LockFiles().read(key, 0, 0, "7")
+    assert {*held} == {True, False}
+    assert not errors

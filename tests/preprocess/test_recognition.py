@@ -1,0 +1,221 @@
+"""What may be taken for something else is recognised, refused with its name, or warned of."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from preprocess import CorpusError, SettingsError, build, open_tokens
+from preprocess.cli import run
+from preprocess.documents.batch import ReadOptions
+from preprocess.sources import find_sources, registry
+
+RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
+
+
+def documents(*paths: Path, **options: Any) -> list[str]:
+    sources = find_sources(paths, ReadOptions(**options))
+    batches = [unit.read() for source in sources for unit in source.units()]
+    return [
+        batch.buffer[start:stop].tobytes().decode()
+        for batch in batches
+        for start, stop in batch.bounds.reshape(-1, 2).tolist()
+    ]
+
+
+@pytest.mark.parametrize(("name", "content", "command"), [
+    ("a.jsonl.lz4", b"\x04\x22\x4d\x18", "lz4 -d"),
+    ("a.jsonl.br", b"\x0b\x02\x80", "brotli -d"),
+    ("a.7z", b"7z\xbc\xaf\x27\x1c\0", "7z x"),
+    ("a", b"7z\xbc\xaf\x27\x1c\0", "7z x"),
+    ("a.rar", b"Rar!\x1a\x07\x01\0", "unrar x"),
+    ("a.txt.lz", b"LZIP\x01", "lzip -d"),
+    ("a.lzo", b"\x89LZO\0", "lzop -d"),
+    ("a.Z", b"\x1f\x9d\x90", "uncompress"),
+    ("part-00000.snappy", b"\xff\x06\0\0sNaPpY", "snappy -d"),
+    ("a.tbz2", gzip.compress(b"x", mtime=0), "tar -xf"),
+    ("a.avro", b"Obj\x01", "convert it to Parquet"),
+    ("a.orc", b"ORC", "convert it to Parquet"),
+    ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git lfs pull"),
+    ("a.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git lfs pu"),
+    ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git lfs p"),
+    ("a.md", b"/annex/objects/SHA256E-s31--0a.md\n", "git annex get '"),
+    *((name, text.encode(code), f"iconv -f {shown} -t UTF-8 '")
+      for name, text in (("a.txt", "Some text\nand more, naïve.\n" * 9), ("a.jsonl", RECORDS),
+                         ("a.json", f"[{RECORDS[:15]}]"), ("a", "日本語 and English\n"))
+      for code, shown in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-32", "UTF-32"),
+                          ("utf-16-be", "UTF-16BE"))),
+    ("a.jsonl.gz", gzip.compress(RECORDS.encode("utf-16"), mtime=0), "iconv -f UTF-16"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_refused_with_a_command(
+    tmp_path: Path, name: str, content: bytes, command: str
+) -> None:
+    """In a directory, too: it was skipped as binary, or read as text."""
+    (tmp_path / "other.txt").write_text("text")
+    (tmp_path / name).write_bytes(content)
+    for path in (tmp_path / name, tmp_path):
+        with pytest.raises(CorpusError) as raised:
+            documents(path)
+        assert command in str(raised.value)
+        assert ("pointer to a file that git did not download" in str(raised.value)) == (
+            command.startswith("git")
+        )
+        assert name in str(raised.value)
+
+
+def test_binary_files_with_many_zeros_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("text")
+    (tmp_path / "ids").write_bytes(b"".join(i.to_bytes(2, "little") for i in range(300)))
+    (tmp_path / "x.txt").write_text("Some text\n", "utf-16")
+    skipped: list[Path | str] = []
+    find_sources([tmp_path], ReadOptions(on_invalid_utf8="skip"), skipped)
+    assert [Path(x).name for x in skipped] == ["ids", "x.txt"]
+
+
+@pytest.mark.parametrize("name", [
+    "part-00000", "x.gz", "part-00000.gz", "train.jsonl-00000-of-00002", "dump.0001", "dump",
+])  # fmt: skip
+def test_records_without_a_suffix(tmp_path: Path, name: str) -> None:
+    path, expected = tmp_path / name, ["one", "naïve two"]
+    for content in (RECORDS, "\ufeff" + RECORDS, RECORDS.replace("\n", "\r\n"), f"[\n {RECORDS}]"):
+        array = content.startswith("[")
+        content = content.replace("}\n{", "},\n{") if array else content
+        if not (array and "jsonl" in name):
+            data = content.encode()
+            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+            assert documents(path) == expected
+    path.write_text('{"text": "' + "a long one " * 2000 + '"}\n')
+    if not name.endswith(".gz"):
+        assert len(documents(path)[0]) == 22_000
+    for text in ("{} is empty\n", "{braces}\n", "[link]: x\n", '{"a": 1, and more\n', '{"a"\n:1}'):
+        path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
+        if "jsonl" not in name:
+            assert documents(path) == [text]
+
+
+@pytest.mark.parametrize(("name", "warned"), [("a.txt", True), ("a.log", True), ("a.jsonl", False)])
+def test_records_that_are_read_as_text(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, name: str, warned: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t").mkdir()
+    Path("t", name).write_text(RECORDS)
+    Path("t", "package.map").write_text('{"version": 3}')
+    command = ["build", "--train", f"t/{name}", "--val-fraction", "0", "--vocab-size", "259"]
+    assert run([*command, "--quiet"]) == 0
+    shown = f"{name}: begins as jsonl does, and is read as text; choose --format jsonl, or"
+    assert (shown in capsys.readouterr().err) == warned
+    registry._warn_once.cache_clear()
+    assert run([*command, "--format", "text", "--out", "b"]) == 0
+    assert "begins as" not in capsys.readouterr().err
+    find_sources(["t/package.map"], ReadOptions())
+    assert "begins as" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["inside", "pattern", "twice"])
+def test_files_that_are_read_twice(tmp_path: Path, capsys: Any, how: str) -> None:
+    (tmp_path / "a.txt").write_text("one<|endoftext|>two")
+    (tmp_path / "b.txt").write_text("three")
+    a, out = str(tmp_path / "a.txt"), str(tmp_path / "out")
+    given = {"inside": ["--train", str(tmp_path), "--val", a],
+             "pattern": ["--train", str(tmp_path / "*.txt"), "--val", a],
+             "twice": ["--train", str(tmp_path), a, "--val-fraction", "0"]}[how]
+    assert run(["build", *given, "--out", out, "--vocab-size", "259", "--quiet"]) == 0
+    expected = f"{a}: read more than once, so in both train and val, or repeated; give each file"
+    assert expected in capsys.readouterr().err
+    assert run(["build", "--train", a, "--val", str(tmp_path / "b.txt"), "--out", f"{out}2",
+                "--vocab-size", "259"]) == 0  # fmt: skip
+    assert "more than once" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_lines_that_end_as_on_windows(tmp_path: Path, packed: bool) -> None:
+    texts = ["one\r\nline", "two", "three\r\n"]
+    data = "\r\n\r\n".join(texts).encode() * 1000
+    path = tmp_path / ("a.txt.gz" if packed else "a.txt")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    for unit_size in (50, 10**6):
+        found = documents(path, separator=b"\n\n", unit_size=unit_size, whole_documents=True)
+        assert "".join(found) == data.decode().replace("\r\n\r\n", "")
+        assert found[:2] == texts[:2]
+        found = documents(path, separator=b"\n", unit_size=unit_size, whole_documents=True)
+        assert found[:4] == ["one", "line", "two", "three"]
+    mixed = "one\r\n\r\ntwo\n\nthree"
+    (tmp_path / "b.txt").write_bytes(mixed.encode())
+    assert documents(tmp_path / "b.txt", separator=b"\n\n") == ["one\r\n\r\ntwo", "three"]
+    if not packed:
+        build(train=path, separator="blank-line", val_fraction=0, out=tmp_path / "out",
+              vocab_size=270)
+        assert open_tokens(tmp_path / "out" / "train.bin").n_documents > 1900
+
+
+@pytest.mark.parametrize("separator", [r"\n", r"\n\n", r"\r\n", r"\t"])
+def test_a_separator_that_is_spelled_out(tmp_path: Path, separator: str, capsys: Any) -> None:
+    (tmp_path / "a").write_text("one\ntwo")
+    assert run(["build", "--train", str(tmp_path / "a"), "--separator", separator]) == 2
+    said = "separator " + separator + " is a backslash and a letter, not a line break; choose line"
+    assert said in capsys.readouterr().err
+    with pytest.raises(SettingsError, match="is a backslash and a letter, not a line break"):
+        build(train=tmp_path / "a", separator=separator)
+
+
+def test_what_follows_compressed_data(tmp_path: Path) -> None:
+    path, whole = tmp_path / "a.txt.gz", gzip.compress(b"some text\n" * 9)
+    for more in (b"x", b"more than that, 16 bytes and so on"):
+        path.write_bytes(whole + more)
+        with pytest.raises(CorpusError, match=rf"ends at byte {len(whole)} of .* is something el"):
+            documents(path)
+    path.write_bytes(b"text that was decompressed already\n")
+    with pytest.raises(CorpusError, match=r"is not gzip data, as its name says; rename it, or"):
+        documents(path)
+    path.write_bytes(whole + whole + bytes(20))
+    assert documents(path) == ["some text\n" * 18]
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1E+999", "1.5e309"])
+def test_numbers_that_are_too_large(tmp_path: Path, number: str, capsys: Any) -> None:
+    record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    text = json.dumps(record) + "\n" + json.dumps(record)[:-1] + f', "score": {number}}}\n'
+    (tmp_path / "a.jsonl").write_text(text)
+    tokenizer = tmp_path / "t.json"
+    assert run(["train", __file__, "--out", str(tmp_path / "t.json"), "--vocab-size", "270"]) == 0
+    command = ["encode", str(tmp_path / "a.jsonl"), "--tokenizer", str(tokenizer), "--out",
+               str(tmp_path / "x.bin"), "--chat-template"]
+    (tmp_path / "template").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    )
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
+    assert run([*command, str(tmp_path / "template")]) == 1
+    said = capsys.readouterr().err
+    assert f"line 2 (byte {text.index(chr(10)) + 1:,}): has the number {number}, which no" in said
+
+
+def test_encrypted_parquet(tmp_path: Path) -> None:
+    """The keys of each file are its own, so it is written here."""
+    import base64
+
+    pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    pq = pytest.importorskip("pyarrow.parquet")
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[misc, name-defined]
+        def wrap_key(self, key: bytes, name: str) -> bytes:
+            return base64.b64encode(key)
+
+    for number, plain in enumerate((False, True)):
+        how = encryption.EncryptionConfiguration(
+            footer_key="f", column_keys={"c": ["text"]}, plaintext_footer=plain
+        )
+        factory = encryption.CryptoFactory(lambda _: Keys())
+        connection = encryption.KmsConnectionConfig()
+        keys = factory.file_encryption_properties(connection, how)
+        table = pa.table({"text": ["one", "two"]})
+        path = tmp_path / f"{number}"  # recognised without a suffix
+        with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
+            writer.write_table(table)
+        with pytest.raises(CorpusError, match=r"is encrypted, and no keys are taken here \("):
+            documents(path)

@@ -1,0 +1,94 @@
+"""Standard streams that are closed, full or of another encoding change no output or exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torture
+
+ROOT = Path(__file__).parents[2]
+TEXT = "naïve 日本語 🙂 <|endoftext|>" * 9
+
+COMMANDS = [
+    "build --train ä.txt --vocab-size 270 --out data --val-fraction 0",
+    "train ä.txt --vocab-size 270 --out ö.json --quiet",
+    "encode ä.txt --tokenizer data/tokenizer.json --out encoded/train.bin",
+    "count ä.txt --tokenizer data/tokenizer.json",
+    "rows data --format jsonl --out rows",
+    "export data --to npy --out export",
+    "decode data/train.bin",
+    "inspect data/tokenizer.json",
+    "inspect data --json",
+    "compare data/tokenizer.json data/tokenizer.json ä.txt",
+    "verify data",
+    "doctor data",
+    "--version",
+    "rows --help",
+    "encode missing-ä.txt --tokenizer data/tokenizer.json",
+    "bild ä.txt",
+]
+NAMES = ["data", "encoded", "rows/train", "export"]
+
+
+def run_all(place: Path, redirections: str, commands: list[str], **more: str) -> list[Any]:
+    """Return the exit code and standard output of each command, and all files."""
+    place.mkdir()
+    (place / "ä.txt").write_text(TEXT)
+    os.utime(place / "ä.txt", (1, 1))
+    program = f"'{sys.executable}' -c 'from preprocess.cli import main; main()'"
+    found: list[Any] = []
+    for command in commands:
+        done = subprocess.run(
+            f"{program} {command} {redirections}", shell=True, cwd=place, capture_output=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | more, check=False,
+        )
+        found.append((command, done.returncode, done.stdout, done.stderr))
+        assert b"Traceback" not in done.stderr, done.stderr
+    kept = [torture.contents_of_files(place / x) for x in NAMES if (place / x).is_dir()]
+    return [found, kept]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return run_all(tmp_path_factory.mktemp("streams") / "plain", "", COMMANDS)
+
+
+@pytest.mark.parametrize("redirections", [
+    "<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&-", "2>&1 | true", "ascii", "latin-1",
+])  # fmt: skip
+def test_commands(plain: list[Any], tmp_path: Path, redirections: str) -> None:
+    odd = COMMANDS[:1] + COMMANDS[1::2]
+    commands = odd if redirections in ("2>&-", "latin-1") else COMMANDS[::2]
+    if redirections in ("ascii", "latin-1"):
+        found, kept = run_all(tmp_path / "x", "", commands, PYTHONIOENCODING=redirections)
+        for shown in (x[2].decode(redirections) for x in found if "--json" in x[0]):
+            assert json.loads(shown) == json.loads(
+                next(x[2] for x in plain[0] if "--json" in x[0])
+            )
+    else:
+        found, kept = run_all(tmp_path / "x", redirections, commands)
+    expected = {command: code for command, code, *_ in plain[0]}
+    if "full" in redirections:
+        expected["decode data/train.bin"] = 1  # the text is its output, and lost
+    if "|" not in redirections:  # where the shell has the exit code of another program
+        assert {command: code for command, code, *_ in found} == {
+            command: expected[command] for command, *_ in found
+        }
+    for files in kept:
+        assert files in plain[1]
+
+
+def test_what_is_lost_is_reported(tmp_path: Path) -> None:
+    found, _ = run_all(tmp_path / "a", ">/dev/full", COMMANDS[:1])
+    assert b"tokenmill: what it printed is lost: No space left on device" in found[0][3]
+    found, _ = run_all(tmp_path / "b", "--log-file /dev/full", COMMANDS[:1])
+    (_, code, output, errors), = found
+    assert code == 0
+    assert b"train: " in output
+    assert errors.count(b"/dev/full: the log lacks lines, for it could not be written: No sp") == 1
