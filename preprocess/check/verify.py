@@ -8,7 +8,6 @@ proven content (`preprocess.check.rebuild`).
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
@@ -19,7 +18,9 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bpe.arguments import checks_names
 from bpe.errors import EncodingError, TokenmillError, spelled
+from bpe.files.temporary import temporary_directory
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
 from preprocess.check.inspect import load_tokenizer_of
@@ -45,6 +46,7 @@ _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
+@checks_names
 def verify(
     path: StrPath, *, tokenizer: StrPath | None = None, deep: bool = False, repair: bool = False,
     progress: Progress | bool | None = None,
@@ -209,8 +211,8 @@ def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
         path = path / TOKENIZER_FILE
     if not path.exists():
         return Finding(path, True, "the tokenizer has the fingerprint in the manifest")
-    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
-        saved = Path(directory, TOKENIZER_FILE)
+    with temporary_directory() as directory:
+        saved = directory / TOKENIZER_FILE
         tokenizer.save(saved)
         ours = saved.read_bytes()
     content = path.read_bytes()
