@@ -160,7 +160,7 @@ def _check_token_file(
         return [*findings, _check_sample(file, tokenizer), checked]
     if not repair:
         return findings
-    done = _repair_blocks(bin_path, manifest, tokenizer, findings, progress)
+    done = _repair_files(bin_path, manifest, tokenizer, findings, progress)
     findings = _check_token_file(path, tokenizer_path, progress, deep, repair=False)
     return [*rebuilt, *findings, done]
 
@@ -478,24 +478,27 @@ def _read_unchanged(path: Path) -> Manifest | None:
     return None
 
 
-def _repair_blocks(
+def _repair_files(
     bin_path: Path, manifest: Manifest, tokenizer: AnyTokenizer, findings: Sequence[Finding],
     progress: Progress,
 ) -> Finding:
-    """Repair the damaged blocks in findings, and report their number."""
+    """Rebuild the files with damaged blocks or wrong sizes, and report their number."""
     manifest_path = bin_path.with_suffix(".json")
     if _read_unchanged(manifest_path) is None:
         text = f"not repaired, for {manifest_path.name}, which has the digests, is damaged"
         return Finding(bin_path, False, text)
-    damaged = {finding.path.name: finding.blocks for finding in findings if finding.blocks}
+    damaged = {finding.path.name for finding in findings if finding.blocks}
     try:
         with rebuild.open_repair(bin_path) as storage:
+            sizes = storage.final.sizes()
+            files = manifest.files(bin_path.stem)
+            damaged |= {file.name for file in files if sizes.get(file.name) != file.n_bytes}
             origin = rebuild.find_origin(manifest, bin_path, tokenizer, storage, progress)
-            n_mended = rebuild.repair_blocks(origin, bin_path.stem, storage, damaged)
+            rebuilt = rebuild.rebuild_files(origin, bin_path.stem, storage, damaged)
     except rebuild.RebuildError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")
-    n = sum(map(len, damaged.values()))
-    text = f"{n_mended:,} of {n:,} damaged blocks were rebuilt from the sources"
-    if n_mended < n:
-        text += "; the others encode to other bytes now: their text has changed"
-    return Finding(bin_path, n_mended == n, text)
+    text = f"{len(rebuilt):,} of {len(damaged):,} damaged files were rebuilt from the sources"
+    if lost := damaged.difference(rebuilt):
+        names = listed(sorted(lost), _SHOWN)
+        text += f"; {names}: the sources encode to other bytes now, their text has changed"
+    return Finding(bin_path, not lost, text)
