@@ -1,4 +1,4 @@
-"""Describe files of rows: their arrays, lengths, padding and ids."""
+"""Describe files of rows: their arrays, lengths and padding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from preprocess.rows.formats import FORMATS, RowsError, format_of
+from preprocess.check.verify_rows import read_rows, row_files
+from preprocess.rows.formats import RowsError
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.sampling.data import IGNORED
 
@@ -18,52 +19,31 @@ def describe(directory: Path) -> dict[str, Any]:
     Raises:
         RowsError: A file is damaged, or files have different columns.
     """
-    has_manifest = (directory / MANIFEST_FILE).exists()
-    files = (
-        [directory / each.name for each in read_manifest(directory).shards]
-        if has_manifest
-        else sorted(each for each in directory.iterdir() if format_of(each) is not None)
-    )
+    files = row_files(directory)
+    if (directory / MANIFEST_FILE).exists():
+        files = [directory / each.name for each in read_manifest(directory).shards]
     columns: tuple[str, ...] = ()
-    n_rows = n_places = n_tokens = n_empty = n_trained = longest = 0
-    shortest: int | None = None
-    seen = np.empty(0, np.int32)
+    n_rows = n_places = n_tokens = n_trained = longest = 0
     for path in files:
-        kind = format_of(path)
-        assert kind is not None
-        for batch in FORMATS[kind].codec().read_shard(path):
+        for batch in read_rows(path):
             if columns and tuple(batch.values) != columns:
                 raise RowsError(
                     f"{path}: has the columns {', '.join(batch.values)}, and files before it"
                     f" {', '.join(columns)}; keep different rows in different directories"
                 )
-            columns = tuple(batch.values)
-            if "input_ids" not in columns:
-                raise RowsError(
-                    f"{path}: has no column input_ids, its columns are {', '.join(columns)}; rename"
-                    " the one with token ids"
-                )
-            ids = batch.values["input_ids"]
+            columns, ids = tuple(batch.values), batch.values["input_ids"]
             masks = "attention_mask", "segment_ids"
             known = (batch.values[name] for name in masks if name in columns)
             is_token = next(known, np.ones(len(ids), np.int32)) > 0
-            before = np.append(0, np.cumsum(is_token))
-            sizes = np.diff(before[batch.offsets])
+            sizes = np.diff(np.append(0, np.cumsum(is_token))[batch.offsets])
             n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
-            n_tokens, n_empty = n_tokens + int(sizes.sum()), n_empty + int((sizes == 0).sum())
-            longest = max(longest, int(sizes.max(initial=0)))
-            if len(sizes):
-                least = int(sizes.min())
-                shortest = least if shortest is None else min(shortest, least)
-            if "labels" in batch.values:
+            n_tokens, longest = n_tokens + int(sizes.sum()), max(longest, int(sizes.max(initial=0)))
+            if "labels" in columns:
                 n_trained += int((batch.values["labels"] != IGNORED).sum())
-            seen = np.union1d(seen, ids[is_token])
     return {
         "path": str(directory), "files": len(files), "columns": list(columns), "dtype": "int32",
         "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
-        "shortest": shortest or 0, "longest": longest, "empty_rows": n_empty,
-        "padding_share": 1 - n_tokens / max(n_places, 1), "unique_tokens": len(seen),
-        "greatest_id": int(seen[-1]) if len(seen) else None,
+        "longest": longest, "padding_share": 1 - n_tokens / max(n_places, 1),
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
     }
 
@@ -75,9 +55,8 @@ def format_lines(found: dict[str, Any]) -> list[str]:
         f"{found['path']}: {found['rows']:,} rows in {found['files']:,}"
         f" file{'s' * (found['files'] != 1)}, columns"
         f" {', '.join(found['columns'])} ({found['dtype']})",
-        f"  {found['tokens']:,} tokens, {found['shortest']:,} to {found['longest']:,} per row,"
-        f" {found['average_length']:.1f} on average",
-        f"  {found['padding_share']:.1%} padding, {found['empty_rows']:,} empty rows",
-        f"  {found['unique_tokens']:,} different ids, the greatest {found['greatest_id']}",
+        f"  {found['tokens']:,} tokens, {found['average_length']:.1f} per row on average,"
+        f" {found['longest']:,} at most",
+        f"  {found['padding_share']:.1%} padding",
     ]
     return lines if trained is None else [*lines, f"  {trained:.1%} of the tokens have a label"]

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.checked import read_bounds, read_ids
 from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import percent
 from preprocess.report.summary import listed
@@ -39,7 +39,7 @@ def describe(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
         TokenFileError: The file is damaged.
     """
     manifest = file.manifest
-    counts, bounds = count_ids(file), _read_bounds(file)
+    counts, bounds = count_ids(file), read_bounds(file, 0, file.n_documents)
     found: Facts = {
         "path": str(file.path),
         "dtype": file.dtype.name,
@@ -74,51 +74,13 @@ def count_ids(file: TokenFile) -> NDArray[np.int64]:
     """Count each id: int64[vocab_size]; raise TokenFileError for an unknown id."""
     counts = np.zeros(file.vocab_size, np.int64)
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
-        part = file.tokens[start : start + _TOKENS_AT_A_TIME]
-        if int(part.max()) >= file.vocab_size:
-            place = start + int((part >= file.vocab_size).argmax())
-            expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
-            raise _damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
-        found = np.bincount(part)
+        stop = min(start + _TOKENS_AT_A_TIME, len(file))
+        found = np.bincount(read_ids(file, start, stop))
         counts[: len(found)] += found
     return counts
 
 
-def _damaged(file: TokenFile, what: str) -> TokenFileError:
-    return TokenFileError(
-        f"{file.path}: {what}; the file is damaged: 'tokenmill verify {file.path}' reports where,"
-        " and with --repair rebuilds it from the sources"
-    )
-
-
 # --- documents ---
-
-
-def _read_bounds(file: TokenFile) -> NDArray[np.int64]:
-    """Read the start of each document and the end of the last: int64[n_documents + 1].
-
-    Raises:
-        TokenFileError: Document ends do not ascend, or the last is not the number of tokens.
-    """
-    bounds = np.zeros(file.n_documents + 1, np.int64)
-    number = start = 0
-    for ids, ends in file.shards:
-        here = bounds[number : number + len(ends) + 1]
-        # A value that overflows int64 becomes negative, so it is not above the previous end.
-        here[1:] = ends
-        here[1:] += start
-        bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
-        if bad.any():
-            place = int(bad.argmax())
-            least, most, end = int(here[place]), start + len(ids), int(ends[place]) + start
-            expected = f"should end after {least:,} and at {most:,} at most"
-            raise _damaged(file, f"document {number + place:,} {expected}, and ends at {end:,}")
-        number += len(ends)
-        start += len(ids)
-    if bounds[-1] != file.n_tokens:
-        expected = f"should end at {file.n_tokens:,}, the number of tokens,"
-        raise _damaged(file, f"the last document {expected} and ends at {bounds[-1]:,}")
-    return bounds
 
 
 def _describe_lengths(lengths: NDArray[np.int64], around: int) -> Facts:
@@ -143,7 +105,7 @@ def document_hashes(file: TokenFile) -> NDArray[np.uint64]:
 
 
 def _hash_documents(file: TokenFile) -> Iterator[int]:
-    ends = _read_bounds(file)[1:]
+    ends = read_bounds(file, 0, file.n_documents)[1:]
     digest = xxhash.xxh3_64()
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         part = file.tokens[start : start + _TOKENS_AT_A_TIME]

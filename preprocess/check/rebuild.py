@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xxhash
 
 from bpe.errors import TokenmillError
 from preprocess.dataset.columns import (
@@ -36,14 +35,15 @@ from preprocess.dataset.writer import ColumnFile
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run.encoding import Part, SpecialIds, reencode
-from preprocess.run.finished import Stats, read_stats
+from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import join_again
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
 from preprocess.run.plan import find_passes, reload_tokenizer, select_passes
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
-from preprocess.sources import Source, digest_of
+from preprocess.sources import Source
+from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import REPAIR, Storage, open_storage
 
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 
 _UNITS = ("token", "document")
+_SETTINGS: dict[str, type[BuildSettings | EncodeSettings]] = {
+    "build": BuildSettings, "encode": EncodeSettings,
+}
 
 
 class RebuildError(TokenmillError):
@@ -158,35 +161,28 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
     """
     found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
     unread = []
-    files = open_storage(bin_path.parent).final
+    files, name = open_storage(bin_path.parent).final, manifest_name(bin_path.stem)
     for file_name in files.names():
         if not file_name.endswith("stats.json"):
             continue
         stats = read_stats(files, file_name)
         if stats is None or stats.made_from is None or stats.settings is None:
             unread.append(file_name)
-            continue
-        try:
-            if stats.made_from.command == "encode":
-                encoded = convert(stats.settings, EncodeSettings)
-                if encoded.name == bin_path.stem:
-                    found[file_name] = encoded, stats
-            elif stats.made_from.command == "build":
-                built = convert(stats.settings, BuildSettings)
-                # A run without validation does not replace the val.bin of another run.
-                names = ("train", "val") if built.val or built.validation_fraction else ("train",)
-                if bin_path.stem in map(built.named, names):
-                    found[file_name] = built, stats
-        except SettingsError:
-            unread.append(file_name)
+        elif kind := _SETTINGS.get(stats.made_from.command):
+            try:
+                settings: BuildSettings | EncodeSettings = convert(stats.settings, kind)
+            except SettingsError:
+                unread.append(file_name)
+                continue
+            if name in stats.manifests:
+                found[file_name] = settings, stats
     if not found:
         more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
         raise RebuildError(f"no stats.json in its directory describes it{more}")
     runs = list(found.values())
     if len(runs) > 1:
-        name = manifest_name(bin_path.stem)
-        digest = xxhash.xxh3_128_hexdigest(files.get(name) or b"")
-        runs = [run for run in runs if run[1].manifests.get(name) == digest]
+        digest = digest_of(files.get(name))
+        runs = [run for run in runs if run[1].manifests[name] == digest]
     if not runs:
         both = " and ".join(found)
         raise RebuildError(f"{both} both describe it, and neither has its manifest's digest")
@@ -216,8 +212,7 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
                 read, passes = find_passes(settings, tokenizer, bin_path.stem)
                 select_passes(passes, settings, settings, journal, progress)
                 read.fill(settings, tokenizer, Report(), progress, journal)
-        digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
-        if digest != stats.manifests.get(name):
+        if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
             )
@@ -278,7 +273,7 @@ def find_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
     manifest = origin.manifest
     for number, source in enumerate(origin.sources):
         name = source.name
-        if digest_of(source).hexdigest() != manifest.sources[number].get("digest"):
+        if digest_of_source(source).hexdigest() != manifest.sources[number].get("digest"):
             return name, "its text has changed since the file was built"
         counts = {"token": 0, "document": 0}
         for place, values_of in origin.encode_again(range(number, number + 1)):

@@ -8,7 +8,6 @@ proven content (`preprocess.check.rebuild`).
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
@@ -67,12 +66,6 @@ def verify(
     settings = convert(options, VerifySettings)
     place = Path(settings.path)
     paths = _find_token_files(place) if place.is_dir() else [place]
-    if not paths and place.is_dir():
-        found = verify_rows.verify(place, settings.tokenizer, progress, deep, repair)
-        if found:
-            return [each._replace(text=spelled(each.text)) for each in found]
-    if not paths:
-        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     if not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     if repair:
@@ -86,7 +79,10 @@ def verify(
             text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             findings.append(Finding(Path(error.filename or each), False, text))
     if place.is_dir():
-        findings += verify_rows.verify_inside(place, progress, deep, repair)
+        directories = verify_rows.find_rows(place, or_foreign=not paths)
+        findings += verify_rows.verify(directories, settings.tokenizer, progress, deep, repair)
+    if not findings:
+        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     return [each._replace(text=spelled(each.text)) for each in findings]
 
 
@@ -190,11 +186,7 @@ def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
         path = path / TOKENIZER_FILE
     if not path.exists():
         return Finding(path, True, "the tokenizer has the fingerprint in the manifest")
-    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
-        saved = Path(directory, TOKENIZER_FILE)
-        tokenizer.save(saved)
-        ours = saved.read_bytes()
-    content = path.read_bytes()
+    content, ours = path.read_bytes(), tokenizer.to_json().encode()
     if content == ours:
         return Finding(path, True, "its bytes have the fingerprint in the manifest")
     if len(content) != len(ours) and not (content.startswith(ours) or ours.startswith(content)):

@@ -8,7 +8,7 @@ ids are checked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from preprocess.check.findings import Finding
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.report.progress import Progress
-from preprocess.rows.columns import RowReader
+from preprocess.rows.columns import RowBatch, RowReader
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.layout import plan_rows, shard_bounds
 from preprocess.rows.manifest import (
@@ -47,28 +47,23 @@ class _Origin(NamedTuple):
     bounds: list[int]
 
 
-def find_rows(directory: Path) -> list[Path]:
-    """List the directories of rows: this one, or those in it or its "rows"; [] for none."""
+def find_rows(directory: Path, or_foreign: bool = True) -> list[Path]:
+    """List the directories of rows: this one, or those in it or its "rows"; [] for none.
+
+    With `or_foreign` it is this one, too, if it has files of rows of another program.
+    """
     if _is_ours(directory):
         return [directory]
     found = [
         each for place in (directory, directory / "rows") for each in _directories(place)
         if _is_ours(each)
     ]
-    return found or ([directory] if row_files(directory) else [])
+    return found or ([directory] if or_foreign and row_files(directory) else [])
 
 
 def _directories(directory: Path) -> list[Path]:
     names = [name for name in open_storage(directory).final.names() if not name.startswith(".")]
     return [directory / name for name in names if (directory / name).is_dir()]
-
-
-def verify_inside(
-    directory: Path, progress: Progress, deep: bool, repair: bool
-) -> list[Finding]:
-    """Check the rows in the directories of a directory that has a dataset as well."""
-    inside = [each for each in find_rows(directory) if each != directory]
-    return [x for each in inside for x in _check(each, progress, deep, repair)]
 
 
 def row_files(directory: Path) -> list[Path]:
@@ -78,11 +73,11 @@ def row_files(directory: Path) -> list[Path]:
 
 
 def verify(
-    directory: Path, tokenizer: str | None, progress: Progress, deep: bool, repair: bool
+    directories: Sequence[Path], tokenizer: str | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
-    """Check all rows in a directory; [] if there are none."""
+    """Check all rows in directories, as of `find_rows`."""
     findings: list[Finding] = []
-    for place in find_rows(directory):
+    for place in directories:
         if _is_ours(place):
             findings += _check(place, progress, deep, repair)
         else:
@@ -183,12 +178,23 @@ def _digest_of(path: Path) -> str:
     return str(digest.hexdigest())
 
 
-def _content_of(path: Path) -> tuple[int, str]:
-    """Return (number of rows, digest of the content) of a file of rows."""
-    digest, n_rows = ContentDigest(), 0
+def read_rows(path: Path) -> Iterator[RowBatch]:
+    """Read a file of rows; raise RowsError if it is damaged or has no ids."""
     kind = format_of(path)
     assert kind is not None
     for batch in FORMATS[kind].codec().read_shard(path):
+        if "input_ids" not in batch.values:
+            raise RowsError(
+                f"{path}: has no column input_ids, its columns are {', '.join(batch.values)};"
+                " rename the one with token ids"
+            )
+        yield batch
+
+
+def _content_of(path: Path) -> tuple[int, str]:
+    """Return (number of rows, digest of the content) of a file of rows."""
+    digest, n_rows = ContentDigest(), 0
+    for batch in read_rows(path):
         digest.update(batch)
         n_rows += len(batch)
     return n_rows, digest.hexdigest()
@@ -265,17 +271,10 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
 
         vocab_size = load_tokenizer(tokenizer).vocab_size
     for path in row_files(directory):
-        kind = format_of(path)
-        assert kind is not None
         n_rows = n_tokens = 0
         try:
-            for batch in FORMATS[kind].codec().read_shard(path):
-                ids = batch.values.get("input_ids")
-                if ids is None:
-                    raise RowsError(
-                        f"{path}: has no column input_ids, its columns are"
-                        f" {', '.join(batch.values)}; rename the one with token ids"
-                    )
+            for batch in read_rows(path):
+                ids = batch.values["input_ids"]
                 if vocab_size is not None and len(ids):
                     wrong = ids[(ids < 0) | (ids >= vocab_size)]
                     if len(wrong):
