@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 from msgspec import structs
 
 from bpe.errors import TokenmillError, spelled
-from bpe.files.locations import split_location
+from bpe.files.locations import is_url, shown_url, split_location
 from preprocess.dataset.columns import MASK
 from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
@@ -62,7 +62,7 @@ from preprocess.settings.schema import (
 )
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
-from preprocess.storage import Files, OutputError, open_storage, writing
+from preprocess.storage import Files, OutputError, open_storage
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -189,7 +189,6 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
 
     The same call resumes: datasets that are finished are up to date.
     """
-    from bpe.files.atomic_write import write_atomically
     from preprocess.rows.manifest import MANIFEST_FILE
     from preprocess.rows.write import write_all
     from preprocess.settings.yaml_file import read_corpus
@@ -212,7 +211,8 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         logger.info("dataset %s, %d of %d", name, number, len(config.builds))
         settings = _with_special_ids(config, name, settings, tokenizer)
         if settings.tokenizer is None:
-            settings = replace(settings, tokenizer=str(config.tokenizer_file))
+            trained = config.tokenizer_file
+            settings = replace(settings, tokenizer=tokenizer if is_url(trained) else trained)
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
         if name in config.rows:
@@ -220,15 +220,15 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
             columns = config.columns_of_rows(name, has_mask)
             of_rows = replace(config.rows[name], columns=columns)
             rows[name] = write_all(of_rows, progress.part())
-    path = Path(config.output_path, _CONFIG_FILE)
-    if config.uses_output_path and not path.with_name(MANIFEST_FILE).exists():  # of rows alone
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
-            write_atomically(path, content.encode())
+    if config.uses_output_path and place.size(MANIFEST_FILE) is None:  # not of rows alone
+        content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
+        with open_storage(config.output_path, "config", own_lock=True) as storage:
+            storage.put(_CONFIG_FILE, content.encode())
+            storage.publish([_CONFIG_FILE])
+            storage.clear()
     used = config.output_path if config.uses_output_path else config.builds[name].out
     return BuildResult(
-        Path(used), tokenizer or results[name].tokenizer,
+        shown_url(used) if is_url(used) else Path(used), tokenizer or results[name].tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
         {x: each.stats for x, each in results.items()},
         [f"{x}: {line}" for x, each in results.items()

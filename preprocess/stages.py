@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
-from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
-from preprocess.run.finished import find_manifests
+from preprocess.run.finished import manifests_in
 from preprocess.settings.corpus import (
     DatasetConfig,
     PipelineConfig,
@@ -28,7 +26,7 @@ from preprocess.settings.options import (
     checks_names,
     options_of,
 )
-from preprocess.storage import LocalStorage
+from preprocess.storage import open_storage
 
 _TOKENS = "tokens"  # directory of the dataset
 
@@ -53,7 +51,7 @@ def tokenize_and_save(
         data_files: As train of `build`.
         tokenizer: As `bpe.load_tokenizer` takes it; or a `TokenizerConfig`, or its options, by
             which one may be trained.
-        output_path: Directory of the outputs.
+        output_path: Directory of the outputs, or a URL in a bucket.
         output_format: Format of the rows.
         max_length: As of `write_rows`.
         keep_tokens: False to remove the dataset, but for its tokenizer, when the rows are written.
@@ -76,20 +74,20 @@ def tokenize_and_save(
     values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
     result = build(PipelineConfig.from_mapping(values, lambda path: ""), progress=progress)
     if not keep_tokens:
-        _remove_dataset(Path(output_path, _TOKENS), result.datasets[_TOKENS].manifests)
+        built = result.datasets[_TOKENS]
+        _remove_dataset(str(built.directory), built.manifests)
     return result
 
 
-def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
+def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
     """Remove the files of a dataset but the tokenizer."""
-    gone = [manifest_name(name) for name in manifests]
-    others = {path.name for path in find_manifests(directory)} - {*gone}
-    for name, manifest in manifests.items():
-        plan = rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan"
-        gone += [file.name for file in manifest.files(name)]
-        gone += [each for each in sorted(os.listdir(directory)) if re.fullmatch(plan, each)]
-    with LocalStorage(directory, "removal") as storage:
-        storage.remove_finished([*gone, *([] if others else ["stats.json"])])
+    gone = [*map(manifest_name, manifests)]
+    with open_storage(location, "removal") as storage:
+        names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
+        for name, manifest in manifests.items():
+            plan = re.compile(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan")
+            gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
+        storage.remove_finished(gone + ["stats.json"] * is_last)
 
 
 class Pipeline:

@@ -6,6 +6,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from bpe.files.locations import local_path
+
 # Larger writes may allocate contiguous memory: 2 MiB took up to 17 times as long
 # (docs/performance.md).
 _WRITTEN_AT_ONCE = 256 * 1024
@@ -25,7 +27,9 @@ def write_atomically(
 
     Raises:
         OSError: The file cannot be written; `path` and its directory are unchanged.
+        LocationError: The path is a URL.
     """
+    local_path(path)
     if temporary is None:
         temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.partial")
     try:

@@ -12,6 +12,7 @@ from bpe.errors import TokenmillError
 BUCKETS = ("s3", "gs", "az")  # schemes of URLs that are written, too
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_CHANGED_URL = re.compile(r"(?:s3|gs|az|hf|https?|file):/(?!/)", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
     " give its path"
@@ -35,10 +36,21 @@ def is_url(location: str) -> bool:
 def local_path(location: str | os.PathLike[str]) -> str:
     """Return a location as text, unchanged; raise LocationError for a URL and for no text."""
     path = os.fspath(location)
+    if is_url(path) or _CHANGED_URL.match(path):
+        raise LocationError(f"{shown_url(path)}: {LOCAL}")
+    return given_location(path)
+
+
+def given_location(location: str | os.PathLike[str]) -> str:
+    """Return a path or URL as text; raise LocationError for no text and `Path("s3://bucket")`."""
+    path = os.fspath(location)
     if not path:
         raise LocationError(f"{path!r} {EMPTY}")
-    if is_url(path):
-        raise LocationError(f"{shown_url(path)}: {LOCAL}")
+    if _CHANGED_URL.match(path):
+        raise LocationError(
+            f"{path}: is a URL that pathlib has changed, and would be a directory here; give it as"
+            " text"
+        )
     return path
 
 
@@ -87,6 +99,18 @@ def join_location(directory: str, name: str) -> str:
     ('s3://bucket/data/train.bin', 'data/train.bin')
     """
     return f"{directory.rstrip('/')}/{name}" if is_url(directory) else os.path.join(directory, name)
+
+
+def relative_location(location: str, directory: str) -> str:
+    """Return the way from a directory to a location; an absolute one if one of them is elsewhere.
+
+    >>> relative_location("s3://bucket/data/train.json", "s3://bucket/rows")
+    '../data/train.json'
+    >>> relative_location("s3://bucket/data/train.json", "rows")
+    's3://bucket/data/train.json'
+    """
+    roots = [x.split("/")[:3] if is_url(x) else [] for x in (location, directory)]
+    return os.path.relpath(location, directory) if roots[0] == roots[1] else location
 
 
 def split_location(location: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from bpe.files.locations import is_url, shown_url, url_name
+from bpe.files.locations import given_location, is_url, shown_url, url_name
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
@@ -176,7 +176,7 @@ class TokenFile:
         if self._tokenizer is None:
             from bpe import load_tokenizer
 
-            path, shown = self._tokenizer_file()
+            path, shown = self.tokenizer_file()
             if path is None:
                 raise TokenFileError(
                     f"{shown}: missing, and no tokenizer was given; pass the one that the dataset"
@@ -188,7 +188,7 @@ class TokenFile:
         found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
         return found.decode("utf-8", "replace")
 
-    def _tokenizer_file(self) -> tuple[Path | None, str]:
+    def tokenizer_file(self) -> tuple[Path | None, str]:
         """Return the tokenizer.json of the dataset, None if there is none, and its location."""
         if isinstance(self.path, Path):
             path = self.directory / _TOKENIZER
@@ -300,7 +300,8 @@ def open_tokens(
         CacheError: The cache for datasets at URLs cannot be used.
         RemoteError: The server of a URL does not answer or refuses the request.
     """
-    url = os.fspath(path) if is_url(os.fspath(path)) else ""
+    location = given_location(path)
+    url = location if is_url(location) else ""
     scheme, colon, rest = url.partition(":")
     url = f"{scheme.lower()}{colon}{rest}"
     shown = shown_url(url) if url else path

@@ -89,10 +89,10 @@ def export_tokens(
     settings = convert(options, ExportSettings)
     paths = find_token_files(settings.path)
     if settings.name and len(paths) > 1:
-        names = ", ".join(each.stem for each in paths)
+        names = ", ".join(Path(each).stem for each in paths)
         raise SettingsError(
             f"name is for one dataset, and {settings.path} has {names}; give one of them, such as"
-            f" {paths[0].with_suffix('.bin')}"
+            f" {Path(paths[0]).with_suffix('.bin')}"
         )
     if settings.shard_tokens is not None and FORMATS[settings.to].shard_tokens is None:
         with_shards = [key for key, each in FORMATS.items() if each.shard_tokens is not None]
@@ -100,7 +100,7 @@ def export_tokens(
             f"shard_tokens is for {', '.join(with_shards)}; files of {settings.to} are not divided,"
             " so leave it out"
         )
-    runs = [_Run(open_tokens(each), settings, settings.name or each.stem) for each in paths]
+    runs = [_Run(open_tokens(x), settings, settings.name or Path(x).stem) for x in paths]
     return [run.write(progress) for run in runs]
 
 

@@ -7,20 +7,21 @@ Objects are pickled as paths and numbers, without what they keep in memory, so w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, record_batches
+from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, record_batches
 from preprocess.rows.columns import RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
+from preprocess.rows.places import AnyPath, for_all
 
 Row = dict[str, Values]
 
@@ -41,7 +42,7 @@ Block = TypeVar("Block", bound=Sized)
 class RowFile(Protocol):
     """A file of rows."""
 
-    path: Path
+    path: AnyPath
     n_rows: int
 
     def row(self, index: int) -> Row:
@@ -111,7 +112,7 @@ class BlockCache(Generic[Block]):
 
     def __init__(self, max_blocks: int | None = None, max_bytes: int | None = None) -> None:
         self._limits = max_blocks, max_bytes
-        self._blocks: dict[tuple[Path, int], Block] = {}
+        self._blocks: dict[tuple[AnyPath, int], Block] = {}
         self._n_bytes = 0
 
     def __reduce__(self) -> tuple[type[Any], tuple[int | None, int | None]]:
@@ -120,7 +121,7 @@ class BlockCache(Generic[Block]):
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def get(self, path: Path, number: int, read: Callable[[Path, int], Block]) -> Block:
+    def get(self, path: AnyPath, number: int, read: Callable[[Any, int], Block]) -> Block:
         """Return a block of a file, which is read unless it is kept."""
         block = self._blocks.pop((path, number), None)
         if block is None:
@@ -144,7 +145,7 @@ class _BlockFile:
     """A file that is read in blocks of rows, such as row groups."""
 
     def __init__(
-        self, path: Path, sizes: Iterable[int], read: Callable[[Path, int], RowBatch],
+        self, path: AnyPath, sizes: Iterable[int], read: Callable[[AnyPath, int], RowBatch],
         cache: BlockCache[RowBatch],
     ) -> None:
         self.path, self._read, self._cache = path, read, cache
@@ -162,7 +163,7 @@ class _BlockFile:
 class _LineFile:
     """JSON Lines that are not compressed, with the position of each line."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self.path, self._lines = path, Lines(path)
         self.n_rows = len(self._lines)
 
@@ -170,7 +171,7 @@ class _LineFile:
         return decode_lines(self.path, [self._lines.line(index)]).values
 
 
-def open_rows(directory: Path) -> RowDirectory:
+def open_rows(directory: AnyPath) -> RowDirectory:
     """Open the rows of a directory.
 
     Row groups of Parquet are decoded, and the last of them are kept; record batches of Arrow are
@@ -183,9 +184,10 @@ def open_rows(directory: Path) -> RowDirectory:
     """
     name, counts = _find_rows(directory)
     cache = BlockCache[RowBatch](max_bytes=KEPT_BYTES if name in ("parquet", "arrow") else None)
-    files: list[RowFile] = []
-    for path, count in counts.items():
+
+    def opened(path: AnyPath) -> RowFile:
         file: RowFile
+        count = counts[path]
         if name == "parquet":
             file = _BlockFile(path, _row_groups(path), _read_row_group, cache)
         elif name == "arrow":
@@ -196,21 +198,22 @@ def open_rows(directory: Path) -> RowDirectory:
             file = _whole_file(path, count, cache)
         if count is not None:
             _check_count(path, file.n_rows, count)
-        files.append(file)
-    return RowDirectory(files)
+        return file
+
+    return RowDirectory(for_all(opened, counts))
 
 
-def open_shards(directory: Path, cache: BlockCache[RowBatch]) -> RowDirectory:
+def open_shards(directory: AnyPath, cache: BlockCache[RowBatch]) -> RowDirectory:
     """Open the rows of a directory, of which whole files are decoded and kept in a cache.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
     _, counts = _find_rows(directory)
-    return RowDirectory([_whole_file(path, count, cache) for path, count in counts.items()])
+    return RowDirectory(for_all(lambda path: _whole_file(path, counts[path], cache), counts))
 
 
-def joined(path: Path, batches: Iterable[RowBatch]) -> RowBatch:
+def joined(path: AnyPath, batches: Iterable[RowBatch]) -> RowBatch:
     """Return the rows of all batches of a file as one; raise RowsError if their columns differ."""
     offsets, parts, n = [np.zeros(1, np.int64)], list[dict[str, Values]](), 0
     for batch in batches:
@@ -226,7 +229,7 @@ def joined(path: Path, batches: Iterable[RowBatch]) -> RowBatch:
     return RowBatch(np.concatenate(offsets), values)
 
 
-def in_order(paths: Iterable[Path]) -> list[Path]:
+def in_order(paths: Iterable[AnyPath]) -> list[AnyPath]:
     """Return paths in the order of their names, with numbers in names by their values."""
     return sorted(
         paths, key=lambda path: [
@@ -235,12 +238,13 @@ def in_order(paths: Iterable[Path]) -> list[Path]:
     )
 
 
-def _find_rows(directory: Path) -> tuple[str, dict[Path, int | None]]:
+def _find_rows(directory: AnyPath) -> tuple[str, dict[AnyPath, int | None]]:
     """Return the format of the files of a directory, and the rows of each as the manifest says."""
-    if not directory.is_dir():
+    has_manifest = (directory / MANIFEST_FILE).exists()
+    if not has_manifest and not directory.is_dir():
         raise RowsError(f"{directory}: is no directory; give the one that has the files of rows")
     formats = _formats_in(directory)
-    if not formats:
+    if not formats and not has_manifest:
         inside = [path.name for path in in_order(directory.iterdir()) if path.is_dir()]
         inside = [name for name in inside if _formats_in(directory / name)]
         if inside:
@@ -255,34 +259,35 @@ def _find_rows(directory: Path) -> tuple[str, dict[Path, int | None]]:
             f"{directory}: has files of several formats ({', '.join(formats)}), and rows are of"
             " one; put them into directories of their own"
         )
-    ((name, paths),) = formats.items()
-    if not (directory / MANIFEST_FILE).exists():
-        return name, dict.fromkeys(in_order(paths), None)
-    shards = read_manifest(directory).shards
-    for shard in shards:
-        if not (directory / shard.name).exists():
+    there = {path.name: path for paths in formats.values() for path in paths}
+    if not has_manifest:
+        return next(iter(formats)), dict.fromkeys(in_order(there.values()), None)
+    manifest, found = read_manifest(directory), dict[AnyPath, int | None]()
+    for shard in manifest.shards:
+        path = there.get(shard.name, directory / shard.name)  # of a web server there is no list
+        if not path.exists():
             raise RowsError(
-                f"{directory / shard.name}: is missing, and {MANIFEST_FILE} has it; run tokenmill"
-                " verify --repair"
+                f"{path}: is missing, and {MANIFEST_FILE} has it; run tokenmill verify --repair"
             )
-    return name, {directory / shard.name: shard.rows for shard in shards}
+        found[path] = shard.rows
+    return manifest.format, found
 
 
-def _formats_in(directory: Path) -> dict[str, list[Path]]:
-    found: dict[str, list[Path]] = {}
+def _formats_in(directory: AnyPath) -> dict[str, list[AnyPath]]:
+    found: dict[str, list[AnyPath]] = {}
     for path in directory.iterdir():
         if (name := format_of(path)) and path.is_file() and not path.name.startswith("."):
             found.setdefault(name, []).append(path)
     return found
 
 
-def _whole_file(path: Path, count: int | None, cache: BlockCache[RowBatch]) -> _BlockFile:
+def _whole_file(path: AnyPath, count: int | None, cache: BlockCache[RowBatch]) -> _BlockFile:
     if count is None:
         count = _count_rows(path)
     return _BlockFile(path, [count], _read_file, cache)
 
 
-def _count_rows(path: Path) -> int:
+def _count_rows(path: AnyPath) -> int:
     """Return the number of rows of a file; without metadata it is read, and not kept."""
     match format_of(path):
         case "parquet":
@@ -295,7 +300,7 @@ def _count_rows(path: Path) -> int:
             return sum(map(len, _batches_of(path)))
 
 
-def _check_count(path: Path, found: int, expected: int) -> None:
+def _check_count(path: AnyPath, found: int, expected: int) -> None:
     if found != expected:
         raise RowsError(
             f"{path}: has {found:,} rows where {expected:,} were counted, so it was changed since;"
@@ -303,21 +308,21 @@ def _check_count(path: Path, found: int, expected: int) -> None:
         )
 
 
-def _batches_of(path: Path) -> Iterable[RowBatch]:
+def _batches_of(path: AnyPath) -> Iterable[RowBatch]:
     return FORMATS[format_of(path) or ""].codec().read_shard(path)
 
 
-def _read_file(path: Path, number: int) -> RowBatch:
+def _read_file(path: AnyPath, number: int) -> RowBatch:
     """Read all rows of a file, its only block."""
     return joined(path, _batches_of(path))
 
 
-def _row_groups(path: Path) -> list[int]:
+def _row_groups(path: AnyPath) -> list[int]:
     with arrow_errors(path, "Parquet"), _open_parquet(path) as file:
         return row_group_sizes(file)
 
 
-def _read_row_group(path: Path, number: int) -> RowBatch:
+def _read_row_group(path: AnyPath, number: int) -> RowBatch:
     with arrow_errors(path, "Parquet"), _open_parquet(path) as file:
         sizes = row_group_sizes(file)
         if number >= len(sizes):  # the file was replaced
@@ -326,20 +331,22 @@ def _read_row_group(path: Path, number: int) -> RowBatch:
         return joined(path, (batch_of(path, batch) for batch in batches))
 
 
-def _open_parquet(path: Path) -> Any:
+@contextmanager
+def _open_parquet(path: AnyPath) -> Iterator[Any]:
     pyarrow()
     from pyarrow import parquet
 
     # Without threads of its own, which a process that is forked would not have.
-    return parquet.ParquetFile(path, pre_buffer=False)
+    with native_file(path) as opened, parquet.ParquetFile(opened, pre_buffer=False) as file:
+        yield file
 
 
-def _batch_sizes(path: Path) -> list[int]:
+def _batch_sizes(path: AnyPath) -> list[int]:
     with arrow_errors(path, "Arrow"):
         return [*map(len, record_batches(path, only_sizes=True))]
 
 
-def _read_record_batch(path: Path, number: int) -> RowBatch:
+def _read_record_batch(path: AnyPath, number: int) -> RowBatch:
     with arrow_errors(path, "Arrow"):
         batches = [*islice(record_batches(path, number), 1)]
         for batch in batches:

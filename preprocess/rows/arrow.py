@@ -14,8 +14,11 @@ from typing import IO, Any
 
 import numpy as np
 
+from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath
+from preprocess.sources.remote import Handle
 
 NEEDS_PADDING = False
 _FILE_MAGIC = b"ARROW1"
@@ -34,7 +37,7 @@ def write_shard(
             writer.write_table(table_of(batch))
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
     with arrow_errors(path, "Arrow"):
         for batch in record_batches(path):
@@ -42,11 +45,11 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
             yield batch_of(path, batch)
 
 
-def record_batches(path: Path, first: int = 0, only_sizes: bool = False) -> Iterator[Any]:
-    """Yield the `pyarrow.RecordBatch`es of a memory-mapped file or stream from a number on.
+def record_batches(path: AnyPath, first: int = 0, only_sizes: bool = False) -> Iterator[Any]:
+    """Yield the `pyarrow.RecordBatch`es of a file or stream from a number on.
 
-    They are not validated. With `only_sizes` they have one column, so that a compressed file is not
-    decompressed to count its rows.
+    Local ones are memory-mapped. They are not validated. With `only_sizes` they have one column, so
+    that a compressed file is not decompressed to count its rows.
 
     Raises:
         pyarrow.ArrowException, OSError: It is damaged, or of another kind.
@@ -54,7 +57,7 @@ def record_batches(path: Path, first: int = 0, only_sizes: bool = False) -> Iter
     pa = pyarrow()
     fields = [0] if only_sizes else []  # [] is all
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-    with pa.memory_map(os.fsencode(path)) as source:
+    with native_file(path, is_mapped=True) as source:
         is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
         source.seek(0)
         if is_file:
@@ -68,6 +71,14 @@ def record_batches(path: Path, first: int = 0, only_sizes: bool = False) -> Iter
         source.seek(max(0, source.size() - len(_END_OF_STREAM)))
         if source.read() != _END_OF_STREAM:
             raise OSError("an Arrow stream without the mark of its end, so it is truncated")
+
+
+def native_file(path: AnyPath, is_mapped: bool = False) -> Any:
+    """Open a file as a `pyarrow.NativeFile`; of a remote one ranges are read."""
+    pa = pyarrow()
+    if not isinstance(path, Path):
+        return pa.PythonFile(Handle(path.file), "r")
+    return (pa.memory_map if is_mapped else pa.OSFile)(os.fsencode(path))
 
 
 def pyarrow() -> Any:
@@ -96,7 +107,7 @@ def table_of(batch: RowBatch) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema_of(batch.values))
 
 
-def batch_of(path: Path, batch: Any) -> RowBatch:
+def batch_of(path: AnyPath, batch: Any) -> RowBatch:
     """Return the rows of a `pyarrow.RecordBatch`; raise RowsError if they are no such rows."""
     pa = pyarrow()
     values, offsets = {}, None
@@ -120,7 +131,7 @@ def batch_of(path: Path, batch: Any) -> RowBatch:
     return RowBatch(np.zeros(1, np.int64) if offsets is None else offsets, values)
 
 
-def as_int32(path: Path, name: str, values: Any) -> Any:
+def as_int32(path: AnyPath, name: str, values: Any) -> Any:
     """Return integers as int32; raise RowsError if one does not fit."""
     if np.can_cast(values.dtype, np.int32):  # memory-mapped values are not read here
         return values.astype(np.int32, copy=False)
@@ -130,10 +141,12 @@ def as_int32(path: Path, name: str, values: Any) -> Any:
 
 
 @contextmanager
-def arrow_errors(path: Path, kind: str) -> Iterator[None]:
+def arrow_errors(path: AnyPath, kind: str) -> Iterator[None]:
     """Convert errors of pyarrow to RowsError."""
     try:
         yield
+    except TokenmillError:  # of the server
+        raise
     # ValueError is of names that are not UTF-8, and of negative sizes.
     except (
         pyarrow().ArrowException, OSError, ValueError, LookupError, MemoryError

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import IO, NamedTuple, Protocol, cast
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
+from preprocess.rows.places import AnyPath
 
 
 class RowsError(TokenmillError):
@@ -34,7 +34,7 @@ class Codec(Protocol):
         The next batch takes the place of a batch in memory.
         """
 
-    def read_shard(self, path: Path) -> Iterator[RowBatch]:
+    def read_shard(self, path: AnyPath) -> Iterator[RowBatch]:
         """Yield the rows of a file in batches.
 
         Raises:
@@ -68,7 +68,7 @@ FORMATS = {
 }
 
 
-def format_of(path: Path) -> str | None:
+def format_of(path: AnyPath) -> str | None:
     """Return the name of the format of a file, by its name; None: it has no rows."""
     name = path.name.removesuffix(".gz").removesuffix(".zst")
     return next((key for key, each in FORMATS.items() if name.endswith(each.suffix)), None)

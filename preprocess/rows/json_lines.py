@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from itertools import islice, pairwise
-from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 import numpy as np
 
+from bpe.errors import TokenmillError
 from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath, open_binary
 from preprocess.sources.base import import_zstandard
 
 NEEDS_PADDING = False
@@ -37,14 +37,14 @@ def write_shard(
                 stream.write(encoder.encode(row) + b"\n")
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches; blank lines are none."""
     lines = ((number, line) for _, number, line in numbered_lines(path))
     while some := [*islice(lines, _ROWS)]:
         yield decode_lines(path, some)
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+def numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
     """Yield (its position, its number from 1, a line) of a file, without blank lines.
 
     Positions are those in the decompressed file.
@@ -53,15 +53,17 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
         RowsError: The file cannot be read or is damaged.
     """
     place = number = 0
-    opener, errors = opener_of(path)
+    decompressed, errors = _decompressor(path)
     try:
-        with opener(path) as stream:
+        with open_binary(path, is_forwards=True) as file, decompressed(file) as stream:
             for number, line in enumerate(stream, start=1):
                 begin, place = place, place + len(line)
                 if number == 1 and line.startswith(_BYTE_ORDER_MARK):
                     line, begin = line[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
                 if line and not line.isspace():
                     yield begin, number, line
+    except TokenmillError:  # of a server
+        raise
     except errors as error:
         raise RowsError(
             f"{path}: cannot be read as JSON Lines, after line {number:,}"
@@ -79,7 +81,7 @@ class Lines:
         nbytes: Bytes in memory.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         self._path, self._text = path, bytearray()
         is_plain, places = path.suffix not in (".gz", ".zst"), array("q")
         for place, number, line in numbered_lines(path):
@@ -97,7 +99,7 @@ class Lines:
         if not self._is_plain:
             return number, bytes(self._text[place : self._text.find(b"\n", place) + 1 or None])
         try:
-            with open(self._path, "rb") as stream:
+            with open_binary(self._path) as stream:
                 stream.seek(place)
                 return number, stream.readline()
         except OSError as error:
@@ -106,7 +108,7 @@ class Lines:
             ) from error
 
 
-def decode_lines(path: Path, lines: list[tuple[int, bytes]]) -> RowBatch:
+def decode_lines(path: AnyPath, lines: list[tuple[int, bytes]]) -> RowBatch:
     """Return the rows of one or more (line number, line); raise RowsError if one is none."""
     decoder = msgspec.json.Decoder(dict[str, list[int]])
     rows = []
@@ -151,8 +153,8 @@ def _compressed(file: IO[bytes], compression: str) -> Iterator[Any]:
         yield file
 
 
-def opener_of(path: Path) -> tuple[Callable[[Path], Any], tuple[type[Exception], ...]]:
-    """Return what opens a file, decompressed by its suffix, and the errors of a damaged one."""
+def _decompressor(path: AnyPath) -> tuple[Callable[[Any], Any], tuple[type[Exception], ...]]:
+    """Return what decompresses a file, by its suffix, and the errors of a damaged one."""
     if path.suffix == ".gz":
         import gzip
         import zlib
@@ -161,4 +163,4 @@ def opener_of(path: Path) -> tuple[Callable[[Path], Any], tuple[type[Exception],
     if path.suffix == ".zst":
         zstd = import_zstandard()
         return zstd.ZstdFile, (OSError, EOFError, zstd.ZstdError)
-    return partial(open, mode="rb"), (OSError,)
+    return nullcontext, (OSError,)

@@ -26,7 +26,7 @@ def ids_of_rows(
         from bpe import load_tokenizer
         from preprocess.dataset.reader import check_tokenizer
 
-        check_tokenizer(Path(file.path), file.manifest, load_tokenizer(tokenizer).fingerprint)
+        check_tokenizer(file.path, file.manifest, load_tokenizer(tokenizer).fingerprint)
     around: tuple[Ids, Ids] = ((), ())
     if settings.add_special_tokens:
         around = _special_ids(file, tokenizer)
@@ -185,7 +185,7 @@ def _special_ids(file: TokenFile, tokenizer: TokenizerSource | None) -> tuple[Id
             f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
             " beside it; give it (--tokenizer)"
         )
-    check_tokenizer(Path(file.path), file.manifest, load_tokenizer(path).fingerprint)
+    check_tokenizer(file.path, file.manifest, load_tokenizer(path).fingerprint)
     found = read_special_ids(path)
     if any(not 0 <= token < file.vocab_size for part in found for token in part):
         raise RowsError(
@@ -202,11 +202,12 @@ def _special_ids(file: TokenFile, tokenizer: TokenizerSource | None) -> tuple[Id
 
 def _tokenizer_of(file: TokenFile, given: TokenizerSource | None) -> Any:
     """Return the given tokenizer, or the file beside the dataset; None: there is none."""
-    if given is not None and not isinstance(given, str):
+    if given is None:
+        return file.tokenizer_file()[0]
+    if not isinstance(given, str):
         return given
-    path = Path(file.absolute_path).parent if given is None else Path(given)
-    path = path / "tokenizer.json" if path.is_dir() else path
-    return path if given is not None or path.exists() else None
+    path = Path(given)
+    return path / "tokenizer.json" if path.is_dir() else path
 
 
 def _pad_id(
@@ -235,7 +236,7 @@ def _pad_id(
             f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
         )
     found = load_tokenizer(path)
-    check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
+    check_tokenizer(file.path, file.manifest, found.fingerprint)
     known = found.special_tokens
     if token not in known and settings.padding == "none":
         return file.manifest.end_of_text_id

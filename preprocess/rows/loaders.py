@@ -27,14 +27,17 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bpe.files.locations import local_path
+from bpe.errors import TokenmillError
+from bpe.files.locations import given_location, is_url, shown_url
 from preprocess.rows.access import KEPT_BYTES, BlockCache, find_part
-from preprocess.rows.arrow import pyarrow, record_batches
+from preprocess.rows.arrow import native_file, pyarrow, record_batches
 from preprocess.rows.formats import RowsError
 from preprocess.rows.json_lines import Lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
+from preprocess.rows.places import AnyPath, RemotePath, for_all, open_binary
 from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.sources.urls import matching_files
 
 Record = dict[str, Any]
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -65,7 +68,7 @@ class ShardedSource(ABC):
     `source[i]` is record i of all shards, with int64 arrays; it does not matter for `place`.
 
     Attributes:
-        shard_names: Paths of the shards.
+        shard_names: Paths or URLs of the shards.
         place: After which record the next iteration begins; None: with the first one.
     """
 
@@ -127,21 +130,23 @@ class _Files(ShardedSource):
     kept_bytes: ClassVar[int | None] = KEPT_BYTES  # of blocks, for `source[i]`; None: all are kept
 
     def __init__(self, paths: Paths) -> None:
-        self.shard_names = _find_files(paths, self.kind, self.suffixes)
+        found = _find_files(paths, self.kind, self.suffixes)
+        self.shard_names = [name for name, _ in found]
+        self._paths = dict(found)
         self.place = None
         self._cache = BlockCache[Any](max_bytes=self.kept_bytes)
         self._blocks: dict[str, NDArray[np.int64]] = {}  # where the blocks of a file begin
 
     @abstractmethod
-    def _read(self, name: str, first: int) -> Iterator[Record]:
+    def _read(self, path: AnyPath, first: int) -> Iterator[Record]:
         """Yield the records of a file from number `first` on."""
 
     @abstractmethod
-    def _block_sizes(self, name: str) -> list[int]:
+    def _block_sizes(self, path: AnyPath) -> list[int]:
         """Return the number of records of each block of a file."""
 
     @abstractmethod
-    def _read_block(self, path: Path, number: int) -> Any:
+    def _read_block(self, path: AnyPath, number: int) -> Any:
         """Read what has the records of a block, to be kept for some time."""
 
     @abstractmethod
@@ -151,12 +156,12 @@ class _Files(ShardedSource):
     def open_shard(self, name: str) -> Iterator[Record]:
         if name not in self.shard_names:
             raise RowsError(f"{name!r} is no shard of this source; give one of its shard_names")
-        return self._read(name, 0)
+        return self._read(self._paths[name], 0)
 
     def placed(self) -> Iterator[tuple[Place, Record]]:
         shard, first = self.place or (0, 0)
         for number in range(shard, len(self.shard_names)):
-            records = self._read(self.shard_names[number], first)
+            records = self._read(self._paths[self.shard_names[number]], first)
             for n, record in enumerate(records, start=first + 1):
                 yield Place(number, n), record
             first = 0
@@ -167,10 +172,11 @@ class _Files(ShardedSource):
     def __getitem__(self, index: int) -> Record:
         shard, place = find_part(self._starts, operator.index(index))
         name = self.shard_names[shard]
+        path = self._paths[name]
         if name not in self._blocks:
-            self._blocks[name] = _starts_of(self._block_sizes(name))
+            self._blocks[name] = _starts_of(self._block_sizes(path))
         number, place = find_part(self._blocks[name], place)
-        block = self._cache.get(Path(name), number, self._read_block)
+        block = self._cache.get(path, number, self._read_block)
         record = self._record_of(name, block, place)
         # PyTorch's losses take no int32.
         return {
@@ -181,28 +187,32 @@ class _Files(ShardedSource):
     @cached_property
     def _starts(self) -> NDArray[np.int64]:
         """Where shards begin, and the number of records."""
-        return _starts_of([sum(self._block_sizes(name)) for name in self.shard_names])
+        paths = [self._paths[name] for name in self.shard_names]
+        return _starts_of(for_all(lambda path: sum(self._block_sizes(path)), paths))
 
-    @property
+    @cached_property
     def pad_id(self) -> int:
         """The id of padding in the manifest of rows, 0 without one."""
-        directory = Path(self.shard_names[0]).parent
-        return read_manifest(directory).pad_id if (directory / MANIFEST_FILE).exists() else 0
+        directory = self._paths[self.shard_names[0]].parent
+        has_manifest = directory is not None and (directory / MANIFEST_FILE).exists()
+        return read_manifest(directory).pad_id if directory and has_manifest else 0
 
     @cached_property
     def _digest(self) -> str:
         """xxh3_128 of names, sizes, and both ends of the files."""
         digest = xxhash.xxh3_128()
-        for name in self.shard_names:
-            try:
-                with open(name, "rb") as file:
-                    begins, size = file.read(_SAMPLE_BYTES), file.seek(0, os.SEEK_END)
-                    file.seek(max(0, size - _SAMPLE_BYTES))
-                    about = json.dumps([os.path.basename(name), size])
-                    digest.update(about.encode() + begins + file.read())
-            except OSError as error:
-                raise _damaged(name, self.kind, error) from error
+        for sample in for_all(self._sample, [self._paths[name] for name in self.shard_names]):
+            digest.update(sample)
         return digest.hexdigest()
+
+    def _sample(self, path: AnyPath) -> bytes:
+        try:
+            with open_binary(path) as file:
+                begins, size = file.read(_SAMPLE_BYTES), file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _SAMPLE_BYTES))
+                return json.dumps([path.name, size]).encode() + begins + file.read()
+        except OSError as error:
+            raise _damaged(path, self.kind, error) from error
 
     def state_dict(self) -> dict[str, Any]:
         return {"files": self._digest, "place": self.place and [*self.place]}
@@ -235,8 +245,7 @@ class JsonShardedSource(_Files):
     file is decompressed and kept in memory.
 
     Args:
-        paths: A file, a directory with .jsonl or .ndjson files, a glob pattern, or several of
-            these.
+        paths: A file, a directory with .jsonl or .ndjson files, a glob pattern, a URL, or several.
 
     Raises:
         RowsError: There is no such file; or, while iterating, a line is no object.
@@ -248,15 +257,15 @@ class JsonShardedSource(_Files):
         suffix + outer for suffix in (".jsonl", ".ndjson") for outer in ("", ".gz", ".zst")
     )
 
-    def _read(self, name: str, first: int) -> Iterator[Record]:
+    def _read(self, path: AnyPath, first: int) -> Iterator[Record]:
         decoder = msgspec.json.Decoder(dict[str, Any])
-        for _, number, line in islice(numbered_lines(Path(name)), first, None):
-            yield _decoded(name, number, line, decoder)
+        for _, number, line in islice(numbered_lines(path), first, None):
+            yield _decoded(str(path), number, line, decoder)
 
-    def _block_sizes(self, name: str) -> list[int]:
-        return [sum(1 for _ in numbered_lines(Path(name)))]
+    def _block_sizes(self, path: AnyPath) -> list[int]:
+        return [sum(1 for _ in numbered_lines(path))]
 
-    def _read_block(self, path: Path, number: int) -> Lines:
+    def _read_block(self, path: AnyPath, number: int) -> Lines:
         return Lines(path)
 
     def _record_of(self, name: str, block: Lines, number: int) -> Record:
@@ -271,7 +280,7 @@ class _ArrowFiles(_Files):
         super().__init__(paths)
 
     def _record_of(self, name: str, block: Any, number: int) -> Record:
-        with _reading(name, self.kind):
+        with _reading(name, lambda: self.kind):
             batches = block.slice(number, 1).to_batches()
             return next(chain.from_iterable(map(_records_of, batches)))
 
@@ -283,7 +292,7 @@ class ParquetShardedSource(_ArrowFiles):
     are plain Python. `len` is of the metadata.
 
     Args:
-        paths: A file, a directory with .parquet files, a glob pattern, or several of these.
+        paths: A file, a directory with .parquet files, a glob pattern, a URL, or several of these.
 
     Raises:
         RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
@@ -293,34 +302,30 @@ class ParquetShardedSource(_ArrowFiles):
     kind = "Parquet"
     suffixes = (".parquet",)
 
-    def _read(self, name: str, first: int) -> Iterator[Record]:
+    def _read(self, path: AnyPath, first: int) -> Iterator[Record]:
         where = "its metadata"
-        try:
-            with _open_parquet(name) as file:
-                for number, n_rows in enumerate(row_group_sizes(file)):
-                    if n_rows <= first:
-                        first -= n_rows
-                        continue
-                    where = f"row group {number:,}"
-                    group = file.metadata.row_group(number)
-                    n = _BATCH_BYTES * n_rows // max(1, group.total_byte_size)
-                    n = max(1, min(_ROWS, n))
-                    for batch in file.iter_batches(n, [number], use_threads=False):
-                        yield from _records_of(batch.slice(min(first, len(batch))))
-                        first = max(0, first - len(batch))
-                        n_rows -= len(batch)
-                    if n_rows:  # places in later row groups would be wrong
-                        raise ValueError("other than the number of rows in the metadata")
-        except _arrow_errors() as error:
-            raise _damaged(name, f"{self.kind}, {where}", error) from error
+        with _reading(path, lambda: f"{self.kind}, {where}"), _open_parquet(path) as file:
+            for number, n_rows in enumerate(row_group_sizes(file)):
+                if n_rows <= first:
+                    first -= n_rows
+                    continue
+                where = f"row group {number:,}"
+                group = file.metadata.row_group(number)
+                n = max(1, min(_ROWS, _BATCH_BYTES * n_rows // max(1, group.total_byte_size)))
+                for batch in file.iter_batches(n, [number], use_threads=False):
+                    yield from _records_of(batch.slice(min(first, len(batch))))
+                    first = max(0, first - len(batch))
+                    n_rows -= len(batch)
+                if n_rows:  # places in later row groups would be wrong
+                    raise ValueError("other than the number of rows in the metadata")
 
-    def _block_sizes(self, name: str) -> list[int]:
-        with _reading(name, self.kind), _open_parquet(name) as file:
+    def _block_sizes(self, path: AnyPath) -> list[int]:
+        with _reading(path, lambda: self.kind), _open_parquet(path) as file:
             return row_group_sizes(file)
 
-    def _read_block(self, path: Path, number: int) -> Any:
-        name = str(path)
-        with _reading(name, f"{self.kind}, row group {number:,}"), _open_parquet(name) as file:
+    def _read_block(self, path: AnyPath, number: int) -> Any:
+        what = f"{self.kind}, row group {number:,}"
+        with _reading(path, lambda: what), _open_parquet(path) as file:
             return file.read_row_group(number, use_threads=False)
 
 
@@ -331,7 +336,7 @@ class ArrowShardedSource(_ArrowFiles):
     are plain Python. `len` is of the metadata of record batches.
 
     Args:
-        paths: A file, a directory with .arrow files, a glob pattern, or several of these.
+        paths: A file, a directory with .arrow files, a glob pattern, a URL, or several of these.
 
     Raises:
         RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
@@ -341,29 +346,27 @@ class ArrowShardedSource(_ArrowFiles):
     kind = "Arrow"
     suffixes = (".arrow",)
 
-    def _read(self, name: str, first: int) -> Iterator[Record]:
+    def _read(self, path: AnyPath, first: int) -> Iterator[Record]:
         number = skipped = 0
-        try:
+        with _reading(path, lambda: f"{self.kind}, record batch {number:,}"):
             if first:
-                for batch in record_batches(Path(name), only_sizes=True):
+                for batch in record_batches(path, only_sizes=True):
                     if skipped + len(batch) > first:
                         break
                     skipped, number = skipped + len(batch), number + 1
             first -= skipped
-            for batch in record_batches(Path(name), number):
+            for batch in record_batches(path, number):
                 batch.validate(full=True)
                 for start in range(first, len(batch), _ROWS):
                     yield from _records_of(batch.slice(start, _ROWS))
                 first, number = 0, number + 1
-        except _arrow_errors() as error:
-            raise _damaged(name, f"{self.kind}, record batch {number:,}", error) from error
 
-    def _block_sizes(self, name: str) -> list[int]:
-        with _reading(name, self.kind):
-            return [*map(len, record_batches(Path(name), only_sizes=True))]
+    def _block_sizes(self, path: AnyPath) -> list[int]:
+        with _reading(path, lambda: self.kind):
+            return [*map(len, record_batches(path, only_sizes=True))]
 
-    def _read_block(self, path: Path, number: int) -> Any:
-        with _reading(str(path), f"{self.kind}, record batch {number:,}"):
+    def _read_block(self, path: AnyPath, number: int) -> Any:
+        with _reading(path, lambda: f"{self.kind}, record batch {number:,}"):
             batch = next(record_batches(path, number))
             batch.validate(full=True)
             return pyarrow().Table.from_batches([batch])
@@ -432,15 +435,20 @@ class TransformedShardedSource(ShardedSource):
             ) from error
 
 
-def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Return the files that paths mean; raise RowsError if one means none."""
-    found: list[str] = []
-    for path in map(local_path, [paths] if isinstance(paths, str | os.PathLike) else paths):
-        # A name may have the characters of patterns.
-        if os.path.isfile(path):
-            found.append(path)
-            continue
-        if os.path.isdir(path):
+def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[tuple[str, AnyPath]]:
+    """Return name and path of the files that paths mean; raise RowsError if one means none."""
+    found: list[tuple[str, AnyPath]] = []
+    for path in map(given_location, [paths] if isinstance(paths, str | os.PathLike) else paths):
+        if is_url(path):
+            there = [RemotePath(each.url, each) for each in matching_files(path)]
+            url = shown_url(path)
+            is_named = glob.has_magic(url) or [*map(str, there)] == [url]
+            remote = [x for x in there if is_named or x.name.endswith(suffixes)]
+            looked_for, files = f"{kind} files at {url}", [*map(str, remote)]
+            found += zip(files, remote, strict=True)
+        elif os.path.isfile(path):  # a name may have the characters of patterns
+            looked_for, files = "", [path]
+        elif os.path.isdir(path):
             names = (os.path.join(path, name) for name in os.listdir(path) if name[0] != ".")
             looked_for = f"{kind} files ({', '.join(suffixes)}) in the directory {path}"
             files = [name for name in names if name.endswith(suffixes) and os.path.isfile(name)]
@@ -452,7 +460,8 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[str]
             files = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not files:
             raise RowsError(f"there are no {looked_for}; give a file, a directory or a pattern")
-        found += sorted(files)
+        if not is_url(path):
+            found += [(name, Path(name)) for name in sorted(files)]
     if not found:
         raise RowsError(f"no paths of {kind} files were given; give a list of some")
     return found
@@ -518,11 +527,11 @@ def _values_of(array: Any) -> list[Any]:
 
 
 @contextmanager
-def _open_parquet(name: str) -> Iterator[Any]:
+def _open_parquet(path: AnyPath) -> Iterator[Any]:
     from pyarrow import parquet
 
     with (
-        pyarrow().OSFile(os.fsencode(name)) as opened,
+        native_file(path) as opened,
         # Without a buffer pyarrow would read whole column chunks.
         parquet.ParquetFile(
             opened, page_checksum_verification=True, buffer_size=_PAGES_BYTES, pre_buffer=False
@@ -531,20 +540,17 @@ def _open_parquet(name: str) -> Iterator[Any]:
         yield file
 
 
-def _arrow_errors() -> tuple[type[Exception], ...]:
-    """Return what pyarrow raises for damaged files; ValueError is of text that is not UTF-8."""
-    return (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError)
-
-
 @contextmanager
-def _reading(name: str, what: str) -> Iterator[None]:
-    """Convert errors of pyarrow to RowsError."""
+def _reading(path: AnyPath | str, what: Callable[[], str]) -> Iterator[None]:
+    """Convert errors of pyarrow to RowsError; ValueError is of text that is not UTF-8."""
     try:
         yield
-    except _arrow_errors() as error:
-        raise _damaged(name, what, error) from error
+    except TokenmillError:  # of a server
+        raise
+    except (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        raise _damaged(path, what(), error) from error
 
 
-def _damaged(name: str, what: str, error: Exception) -> RowsError:
+def _damaged(path: AnyPath | str, what: str, error: Exception) -> RowsError:
     reason = " ".join(str(error).split())[:200]
-    return RowsError(f"{name}: cannot be read as {what} ({reason}); get the file again")
+    return RowsError(f"{path}: cannot be read as {what} ({reason}); get the file again")

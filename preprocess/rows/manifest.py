@@ -23,6 +23,7 @@ from preprocess.dataset.manifest import (
 )
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
+from preprocess.rows.places import AnyPath
 
 MANIFEST_FILE = "rows.json"
 FORMAT = "tokenmill-rows"
@@ -53,7 +54,7 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
     """Content of rows.json.
 
     Attributes:
-        dataset: Path of the manifest of the dataset, from the directory of the rows.
+        dataset: Path of the manifest of the dataset, from the directory of the rows; or its URL.
         dataset_digest: Its xxh3_128.
         settings: Options that change the rows.
         around: Ids before and after each row.
@@ -96,7 +97,7 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         return with_own_digest(about | msgspec.to_builtins(self))
 
 
-def read_manifest(directory: Path) -> RowsManifest:
+def read_manifest(directory: AnyPath) -> RowsManifest:
     """Read the manifest of a directory of rows.
 
     Raises:
@@ -105,6 +106,9 @@ def read_manifest(directory: Path) -> RowsManifest:
     path = directory / MANIFEST_FILE
     try:
         content = path.read_bytes()
+    except FileNotFoundError:
+        raise RowsError(f"{path}: missing; no rows were written in this directory") from None
+    try:
         data = json.loads(content)
         if data["format"] not in spellings_of(FORMAT) or data["format_version"] != FORMAT_VERSION:
             raise RowsError(
@@ -122,8 +126,6 @@ def read_manifest(directory: Path) -> RowsManifest:
             ):
                 raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
         return manifest
-    except FileNotFoundError:
-        raise RowsError(f"{path}: missing; no rows were written in this directory") from None
     except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise RowsError(
             f"{path}: is no manifest of rows ({error}); write the rows again (--overwrite)"

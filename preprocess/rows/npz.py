@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath, open_binary
 
 NEEDS_PADDING = True
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
@@ -38,10 +39,10 @@ def write_shard(
                     member.write(batch.values[name].astype("<i4", copy=False).data)
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_binary(path) as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if len(entries) > _MOST_ARRAYS:
                 raise RowsError(f"{path}: has {len(entries):,} arrays; these are no rows of tokens")
@@ -70,7 +71,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
                 yield RowBatch(np.arange(n + 1) * length, values)
             for member in members:
                 member.close()
-    except RowsError:
+    except TokenmillError:
         raise
     # NumPy reads the header of an array as Python, which fails in many ways.
     except Exception as error:
@@ -81,7 +82,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
 
 
 def _shape_of(
-    path: Path, name: str, member: IO[bytes], entry: zipfile.ZipInfo
+    path: AnyPath, name: str, member: IO[bytes], entry: zipfile.ZipInfo
 ) -> tuple[int, int]:
     # Headers of later versions may be of 4 GB, and are read before that is checked.
     if (version := npy.read_magic(member)) != (1, 0):
@@ -102,7 +103,7 @@ def _shape_of(
     return n_rows, length
 
 
-def _read(path: Path, member: IO[bytes], n: int) -> Any:
+def _read(path: AnyPath, member: IO[bytes], n: int) -> Any:
     data = member.read(4 * n)
     if len(data) != 4 * n:
         raise RowsError(f"{path}: an array is shorter than its entry says; make it again")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import IO, Any
 
-from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, schema_of, table_of
+from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, schema_of, table_of
 from preprocess.rows.columns import RowBatch
+from preprocess.rows.places import AnyPath
 
 NEEDS_PADDING = False
 _ROWS = 1 << 12  # that are read at a time
@@ -30,12 +30,15 @@ def write_shard(
             writer.write_table(table_of(batch), row_group_size=max(1, len(batch)))
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
     pyarrow()
     from pyarrow import parquet
 
-    with arrow_errors(path, "Parquet"), parquet.ParquetFile(path) as file:
+    with (
+        arrow_errors(path, "Parquet"), native_file(path) as opened,
+        parquet.ParquetFile(opened) as file,
+    ):
         for batch in file.iter_batches(_ROWS):
             yield batch_of(path, batch)
 

@@ -10,13 +10,13 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath
 
 NEEDS_PADDING = False
 _ROWS = 1 << 10  # that are returned at a time
@@ -44,7 +44,7 @@ def write_shard(
     file.write(pickle.STOP)
 
 
-def read_shard(path: Path) -> Iterator[RowBatch]:
+def read_shard(path: AnyPath) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches."""
     rows = load(path)
     for first in range(0, len(rows), _ROWS):
@@ -59,7 +59,7 @@ def read_shard(path: Path) -> Iterator[RowBatch]:
         yield RowBatch(offsets, {"input_ids": np.concatenate([np.empty(0, np.int32), *parts])})
 
 
-def load(path: Path) -> list[list[int]]:
+def load(path: AnyPath) -> list[list[int]]:
     """Load a list of lists of ids; anything else is refused, and nothing of it runs.
 
     Raises:
@@ -89,5 +89,5 @@ def load(path: Path) -> list[list[int]]:
     return found
 
 
-def _not_rows(path: Path, found: str) -> RowsError:
+def _not_rows(path: AnyPath, found: str) -> RowsError:
     return RowsError(f"{path}: has {found}, expected a pickled list of lists of token ids")

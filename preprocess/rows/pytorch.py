@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Iterable
-from pathlib import Path
+from fnmatch import fnmatch
 
 import numpy as np
 
@@ -22,11 +22,11 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
-from bpe.files.locations import local_path
 from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows, open_shards
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
+from preprocess.rows.places import AnyPath, place_of
 from preprocess.sampling.data import check_integer
 
 Tensors = dict[str, torch.Tensor]
@@ -41,14 +41,14 @@ class TokenizedDataset(Dataset[Tensors]):
     whole and kept in memory: choose `StreamingTokenizedDataset` for more of them than fit.
 
     Args:
-        directory: Written by `tokenmill rows`, or by others, with files of one format.
+        directory: Written by `tokenmill rows`, or by others, with files of one format; or a URL.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._rows = open_rows(Path(local_path(directory)))
+        self._rows = open_rows(place_of(directory))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -76,7 +76,7 @@ class StreamingTokenizedDataset(Dataset[Tensors]):
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
         self._cache = BlockCache[RowBatch](check_integer("cache_size", cache_size, 1))
-        self._rows = open_shards(Path(local_path(directory)), self._cache)
+        self._rows = open_shards(place_of(directory), self._cache)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -92,7 +92,7 @@ class PickledTrainerDataset(Dataset[Tensors]):
     Rows are in memory, 4 bytes per token. A pickle is read without running anything of it.
 
     Args:
-        folders: One or several, in order.
+        folders: Directories, or URLs in buckets, in order.
 
     Raises:
         RowsError: A folder has no such file, or one has anything but lists of lists of ids.
@@ -101,10 +101,11 @@ class PickledTrainerDataset(Dataset[Tensors]):
     def __init__(
         self, folders: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     ) -> None:
-        paths: list[Path] = []
+        paths: list[AnyPath] = []
         given = [folders] if isinstance(folders, str | os.PathLike) else folders
-        for folder in map(local_path, given):
-            found = in_order(Path(folder).glob("dump-*.pkl"))
+        for folder in map(place_of, given):
+            inside = folder.iterdir() if folder.is_dir() else ()
+            found = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
             if not found:
                 raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
             paths += found

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.files.locations import split_location
+from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
@@ -45,8 +44,9 @@ from preprocess.rows.manifest import (
     ShardFacts,
     read_manifest,
 )
+from preprocess.rows.places import place_of
 from preprocess.rows.plan import RowPlan
-from preprocess.run.finished import find_manifests, find_run, find_token_files, newest_source
+from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
 from preprocess.settings.keywords import RowKeywords
@@ -86,13 +86,13 @@ class RowsResult(NamedTuple):
     """Rows of one token file.
 
     Attributes:
-        path: Directory of the rows.
+        path: Directory of the rows; if it is in a bucket, its URL as text.
         manifest: What was written.
         is_new: False if the rows were there already.
         seconds: Time that writing took.
     """
 
-    path: Path
+    path: Path | str
     manifest: RowsManifest
     is_new: bool
     seconds: float
@@ -138,18 +138,18 @@ def write_rows(
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     """Write rows as `write_rows`."""
-    paths, out = find_token_files(settings.path), Path(settings.out)
-    is_one = len(paths) == 1
-    runs = [
-        _Run(open_tokens(path), settings, out if is_one else out / path.stem, path.stem)
-        for path in paths
-    ]
-    for other in [out / paths[0].stem] if is_one else [out]:
-        if (other / MANIFEST_FILE).exists():
+    paths, out = find_token_files(settings.path), settings.out
+    names = [Path(path).stem for path in paths]
+    inside = [join_location(out, name) for name in names]
+    places, others = (inside, [out]) if len(paths) > 1 else ([out], inside)
+    of_runs = zip(paths, places, names, strict=True)
+    runs = [_Run(open_tokens(path), settings, place, name) for path, place, name in of_runs]
+    for other in (open_storage(place).final for place in others):
+        if other.size(MANIFEST_FILE) is not None:
             raise OutputError(
-                f"{other}: has rows, and these would be beside them in"
-                f" {' and '.join(str(run.directory) for run in runs)}; remove them, or choose"
-                " another directory (--out)"
+                f"{other.where()}: has rows, and these would be beside them in"
+                f" {' and '.join(run.where for run in runs)}; remove them, or choose another"
+                " directory (--out)"
             )
     return [run.write(progress) for run in runs]
 
@@ -158,9 +158,12 @@ class _Run:
     """Writes the rows of one token file into one directory; files are named after `name`."""
 
     def __init__(
-        self, file: TokenFile, settings: RowsSettings, directory: Path, name: str
+        self, file: TokenFile, settings: RowsSettings, location: str, name: str
     ) -> None:
-        self._file, self._settings, self.directory, self._name = file, settings, directory, name
+        self._file, self._settings, self._name = file, settings, name
+        self._location, self._place = location, place_of(location)
+        self._storage = open_storage(location, _RUN)
+        self.where = self._storage.final.where()
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
         (before, after), pad_id = self._ids
@@ -168,7 +171,6 @@ class _Run:
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
             "ids": [[*before], [*after], pad_id * (settings.padding != "none")],
         }
-        self._storage = open_storage(directory, _RUN)
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
@@ -182,31 +184,37 @@ class _Run:
                     if (entry := journal.last(Committing)) is not None:
                         self._publish(entry)
                     elif not journal.entries and self._is_there():
-                        return RowsResult(self.directory, read_manifest(self.directory), False, 0)
+                        return self._result(None)
                     else:
                         self._make(journal, progress, started)
             except (SettingsError, RowsError):  # the same command would fail again
                 self._storage.clear()
                 raise
-        seconds = time.perf_counter() - started
-        return RowsResult(self.directory, read_manifest(self.directory), True, seconds)
+        return self._result(time.perf_counter() - started)
+
+    def _result(self, seconds: float | None) -> RowsResult:
+        """Return what is there; `seconds` is None if it was there before."""
+        found, is_new = read_manifest(self._place), seconds is not None
+        place = self._place if isinstance(self._place, Path) else self.where
+        return RowsResult(place, found, is_new, seconds or 0)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
         if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found = read_manifest(self.directory)
+        found = read_manifest(self._place)
         before, after = found.around
         theirs = {
             "dataset_digest": found.dataset_digest, "settings": found.settings,
             "ids": [[*before], [*after], found.pad_id * (self._settings.padding != "none")],
         }
         if theirs == self._made_from:
+            there = self._storage.final.names()
             for each in found.shards:
-                if self._storage.final.size(each.name) is None:
+                if each.name not in there:
                     raise OutputError(
                         f"{self._storage.final.where(each.name)}: is missing; run tokenmill verify"
-                        f" --repair {self.directory}"
+                        f" --repair {self.where}, or write the rows again (--overwrite)"
                     )
             return True
         own = self._of_settings
@@ -215,7 +223,7 @@ class _Run:
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
-            f"{self.directory}: has rows of {other}; choose another directory, or replace them"
+            f"{self.where}: has rows of {other}; choose another directory, or replace them"
             " (--overwrite)"
         )
 
@@ -239,7 +247,7 @@ class _Run:
                 facts = write_shard(
                     reader, settings, self._file.vocab_size, names[number], rows, stream
                 )
-                stream.sync()
+                stream.finish(facts.bytes)
             finally:
                 stream.close()
             return number, facts
@@ -273,8 +281,10 @@ class _Run:
         self, plan: RowPlan, shape: Shape, shards: tuple[ShardFacts, ...]
     ) -> RowsManifest:
         file = self._file
+        place, name = split_location(file.absolute_path)
+        dataset = join_location(place, manifest_name(Path(name).stem))
         # A relative path, so that both may be moved together.
-        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self.directory)
+        dataset = relative_location(dataset, self._location)
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
             around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
@@ -286,9 +296,9 @@ class _Run:
     def _check_free(self, names: list[str]) -> None:
         """Raise OutputError if files of other programs, or a dataset, are in the way."""
         final = self._storage.final
-        if find_manifests(self.directory):
+        if manifests_in(final):
             raise OutputError(
-                f"{self.directory}: has a dataset; choose another directory for its rows (--out)"
+                f"{self.where}: has a dataset; choose another directory for its rows (--out)"
             )
         wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         if self._settings.format == "pickle":
@@ -307,7 +317,7 @@ class _Run:
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            manifest = read_manifest(self.directory)
+            manifest = read_manifest(self._place)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
@@ -333,7 +343,7 @@ class _Run:
         found = min(len(plan), max(wanted or 1, needed))
         if wanted and found != wanted:
             logger.warning(
-                "%s: %s files instead of num_shards=%s, for %s", self.directory, f"{found:,}",
+                "%s: %s files instead of num_shards=%s, for %s", self.where, f"{found:,}",
                 f"{wanted:,}", f"there are {found:,} rows" if found < wanted else
                 f"their arrays have {size:,} bytes, and max_shard_size is {largest:,}",
             )
@@ -344,7 +354,7 @@ class _Run:
     ) -> dict[str, Any]:
         """Return the contents of the files that describe rows for people and other programs."""
         n_bytes = sum(each.bytes for each in manifest.shards)
-        place, name = split_location(str(self._file.absolute_path))
+        place, name = split_location(self._file.absolute_path)
         run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
         fingerprint = self._file.manifest.tokenizer_fingerprint
         shown = None if run is None or run.settings is None else run.settings.get("tokenizer")

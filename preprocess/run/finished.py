@@ -15,6 +15,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
+from bpe.files.locations import is_url, join_location
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
@@ -62,10 +63,14 @@ def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
 
     Those of parts are left out, if the manifest that joins them is there.
     """
-    files = open_storage(directory).final
+    return [directory / name for name in manifests_in(open_storage(directory).final, format_name)]
+
+
+def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
+    """List the names of manifests as `find_manifests`."""
     found = _read_objects(files, format_name)
     joined = {part for each in found.values() for part in _joined_by(each)}
-    return [directory / name for name in found if name not in joined]
+    return [name for name in found if name not in joined]
 
 
 def find_joined(files: Files) -> set[str]:
@@ -91,23 +96,28 @@ def _joined_by(content: dict[str, Any]) -> set[str]:
     return {manifest_name(re.sub(r"_\d{5,}$", "", stem)) for stem in stems}
 
 
-def find_token_files(location: str) -> list[Path]:
-    """Return the token file at a path, or the manifests of all those in a directory.
+def find_token_files(location: str) -> list[str]:
+    """Return the token file at a path or URL, or the manifests of all those in a directory.
 
     Raises:
         TokenFileError: There are none.
     """
-    place = Path(location)
-    paths = find_manifests(place) if place.is_dir() else [place]
-    if not paths:
-        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
-    if not place.exists() and not place.with_suffix(".json").exists():
+    place, is_remote = Path(location), is_url(location)
+    is_dataset = place.suffix in (".bin", ".json")
+    if place.is_dir() or (is_remote and not is_dataset):
+        files = open_storage(location).final
+        if not (names := manifests_in(files)):
+            raise TokenFileError(
+                f"{files.where()}: no finished token file in this directory; build one first"
+            )
+        return [join_location(location, name) for name in names]
+    if not is_remote and not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
-    if not place.is_dir() and place.suffix not in (".bin", ".json"):
+    if not is_dataset:
         raise TokenFileError(
             f"{place}: is not a dataset; build one first: tokenmill build --train {place}"
         )
-    return paths
+    return [location]
 
 
 def read_stats(files: Files, name: str) -> Stats | None:

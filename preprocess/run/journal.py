@@ -205,7 +205,10 @@ def open_journal(storage: Storage, begun: Struct, what: str, overwrite: bool) ->
     """
     try:
         journal = Journal(storage)
-        if not journal.entries or journal.last(type(begun)) == begun:
+        if not journal.entries:
+            storage.clear()  # what is left of an interrupted removal
+            return journal
+        if journal.last(type(begun)) == begun:
             return journal
     except JournalError:
         if not overwrite:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from bpe.files.locations import local_path
+from bpe.files.locations import join_location
 from preprocess.settings.cluster import Resources, TaskSettings
 from preprocess.settings.options import (
     REQUIRED,
@@ -21,8 +21,8 @@ from preprocess.settings.options import (
     GivenTokenizer,
     Index,
     Kind,
-    Location,
     Locations,
+    Output,
     Prefix,
     Settings,
     SettingsError,
@@ -134,8 +134,9 @@ class DatasetConfig(_Section, TextSettings, SelectSettings, ShardSettings, Windo
     ] | None = option(
         None, "Arguments of transformers' functions that cannot change ids, such as use_fast."
     )
-    save_path: Location | None = option(
-        None, "Directory of the rows, with the dataset in `tokens`; without rows of the dataset.",
+    save_path: Output | None = option(
+        None, "Directory or URL of the rows, with the dataset in `tokens`; without rows of the"
+        " dataset.",
         default_text="NAME in output_path",
     )
     end_of_text: Token | None = option(None, "As of `build`.")
@@ -186,8 +187,8 @@ class SaveStageConfig(_Section, FileSettings):
     """Files of rows, besides the datasets."""
 
     enabled: bool = option(True, "False: as without the section.")
-    output_dir: Location | None = option(
-        None, "Directory of the rows of a dataset without save_path; of several NAME in it.",
+    output_dir: Output | None = option(
+        None, "Directory or URL of the rows of a dataset without save_path; of several NAME in it.",
         default_text="output_path",
     )
 
@@ -247,8 +248,8 @@ class PipelineConfig:
         pack: A `PackStageConfig`, or a mapping of its options; None: rows are of documents.
         save: A `SaveStageConfig`, or a mapping of its options; None: no rows are written.
         ray: A `RayConfig`, or a mapping of its options; None: workers are threads.
-        output_path: Directory of the trained tokenizer, config.json and, by default, the datasets.
-            None: output_dir of `save`, the save_path of a single dataset, or "tokenized".
+        output_path: Directory or URL of the trained tokenizer, config.json and, by default, the
+            datasets. None: output_dir of `save`, the save_path of a single dataset, or "tokenized".
 
     Attributes:
         max_minutes: Time limit of all runs together; None: none.
@@ -342,6 +343,8 @@ class PipelineConfig:
             section((name,), values[name], _SECTIONS[name]) if name in self.sections else {}
             for name in ("pack", "save")
         )
+        out, of_out = read_values({"output_dir": values.get("output_path")}, SaveStageConfig)
+        wrong += [f"{where(('output_path',))}output_path: {what}" for _, what in of_out]
         given = values.get("datasets") or ()
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
             wrong.append(f"{where(('datasets',))}datasets: expected a list of at least one")
@@ -357,9 +360,9 @@ class PipelineConfig:
         self._pack = pack if "pack" in self.sections and pack.pop("enabled", True) else None
         self._save = save if "save" in self.sections and save.pop("enabled", True) else None
         of_rows, places = save.get("output_dir"), [part.get("save_path") for part in parts]
-        named = (values.get("output_path"), of_rows, *(places if len(parts) == 1 else ()))
+        named = (out.get("output_dir"), of_rows, *(places if len(parts) == 1 else ()))
         own_path = next((path for path in named if path is not None), None)
-        self.output_path = local_path("tokenized" if own_path is None else own_path)
+        self.output_path = str("tokenized" if own_path is None else own_path)
         self._add_datasets(shared, stage, parts, own)
         self.uses_output_path = bool(own_path or None in places or self.training)
 
@@ -420,9 +423,9 @@ class PipelineConfig:
         return config
 
     @property
-    def tokenizer_file(self) -> Path:
+    def tokenizer_file(self) -> str:
         """The tokenizer that is trained."""
-        return Path(self.output_path, "tokenizer.json")
+        return join_location(self.output_path, "tokenizer.json")
 
     @property
     def untrained(self) -> dict[str, BuildSettings]:
@@ -471,7 +474,7 @@ class PipelineConfig:
         datasets = {}
         for name, each in self.builds.items():
             built = each.as_json(options_of(VocabularySettings))
-            datasets[name] = built | {"tokenizer": built["tokenizer"] or str(self.tokenizer_file)}
+            datasets[name] = built | {"tokenizer": built["tokenizer"] or self.tokenizer_file}
         return {
             "format": CORPUS_FORMAT,
             "output_path": self.output_path,
@@ -488,10 +491,12 @@ class PipelineConfig:
         if name in self.builds:
             raise SettingsError(f"{place}name: {name!r} is an earlier dataset; rename one of them")
         of_rows = (self._save or {}).get("output_dir")
-        usual = Path(of_rows or self.output_path, "" if of_rows and n_datasets == 1 else name)
-        out = options.pop("save_path", None) or str(usual)
+        usual = of_rows or self.output_path
+        if not of_rows or n_datasets > 1:
+            usual = join_location(usual, name)
+        out = options.pop("save_path", None) or usual
         built = {_NAMES_OF_BUILD.get(x, x): value for x, value in options.items()}
-        built["out"] = out if self._save is None else str(Path(out, _TOKENS))
+        built["out"] = out if self._save is None else join_location(out, _TOKENS)
         if not built.get("val"):
             built.setdefault("val_fraction", 0.0)
         try:
@@ -550,7 +555,7 @@ class PipelineConfig:
             **options | vocabulary,
             special_tokens=tuple(x for x in dict.fromkeys(special) if x not in around),
             paths=tuple(path for each in untrained for path in each.train),
-            out=str(self.tokenizer_file),
+            out=self.tokenizer_file,
         )
 
 

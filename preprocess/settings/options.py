@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import BUCKETS, EMPTY, LOCAL, is_bucket, is_url, shown_url
+from bpe.files.locations import BUCKETS, EMPTY, LOCAL, given_location, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.
@@ -138,7 +138,7 @@ def _read_input(value: Any) -> str:
         raise TypeError
     if not location:
         raise ValueError(EMPTY)
-    return location
+    return given_location(location)
 
 
 def _read_location(value: Any) -> str:
@@ -170,8 +170,8 @@ def is_ranks_file(tokenizer: TokenizerSource | None) -> bool:
 
 def _read_output(value: Any) -> str:
     """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
-    location = os.fspath(value)
-    if isinstance(location, str) and is_url(location):
+    location = _read_input(value)
+    if is_url(location):
         if is_bucket(location):
             return location
         schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)

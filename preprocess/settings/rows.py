@@ -11,7 +11,7 @@ from preprocess.settings.options import (
     Fields,
     GivenTokenizer,
     Kind,
-    Location,
+    Output,
     Settings,
     SettingsError,
     Size,
@@ -165,12 +165,10 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
 class RowsSettings(RowSettings):
     """Options of `rows`: files of rows from a dataset."""
 
-    path: Location = option(
-        REQUIRED, "A directory with a dataset, or one .bin file.", positional=True
-    )
-    out: Location = option(
-        "rows", "Directory of the rows; if the dataset has several .bin files, those of NAME.bin"
-        " are in OUT/NAME.",
+    path: Output = option(REQUIRED, "Directory, .bin file or URL of a dataset.", positional=True)
+    out: Output = option(
+        "rows", "Directory of the rows, or a URL; if the dataset has several .bin files, those of"
+        " NAME.bin are in OUT/NAME.",
     )
     tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",

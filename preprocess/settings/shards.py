@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from bpe.files.locations import is_url, shown_url
+from bpe.files.locations import is_url
 from preprocess.settings.options import Count, Settings, SettingsError, option
+
+_IN_BUCKETS = 500_000_000  # tokens of a shard; objects cannot be appended to
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -12,7 +14,7 @@ class ShardSettings(Settings):
 
     shard_tokens: Count | None = option(
         None, "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
-        default_text="one file",
+        default_text="one file; in a bucket 500,000,000",
     )
     split_documents: bool = option(
         False, "Let a document continue in the next shard, so that all shards but the last are"
@@ -21,12 +23,9 @@ class ShardSettings(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.shard_tokens is None and is_url(getattr(self, "out", "")):
+            object.__setattr__(self, "shard_tokens", _IN_BUCKETS)
         if self.split_documents and self.shard_tokens is None:
             raise SettingsError(
                 "split_documents is for shards; say how many tokens a shard has (--shard-tokens)"
-            )
-        if is_url(out := getattr(self, "out", "")) and self.shard_tokens is None:
-            raise SettingsError(
-                f"{shown_url(out)}: outputs in a bucket are shards, for objects cannot be appended"
-                " to; say how many tokens a shard has (--shard-tokens 500000000)"
             )

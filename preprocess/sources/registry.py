@@ -356,9 +356,14 @@ def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | str | No
 
 def looks_into(path: str, directory: str) -> bool:
     """Return True if files of a directory would be among those that a path of text means."""
-    place, inside = os.path.realpath(path), os.path.realpath(directory)
+    is_remote = is_url(path)
+    if is_remote != is_url(directory):
+        return False
+    place, inside = (
+        x.rstrip("/") if is_remote else os.path.realpath(x) for x in (path, directory)
+    )
     if not glob.has_magic(path) or os.path.lexists(path):
-        return os.path.isdir(place) and f"{inside}/".startswith(f"{place}/")
+        return (is_remote or os.path.isdir(place)) and f"{inside}/".startswith(f"{place}/")
     searched = os.path.dirname(place)  # directories that match the pattern are searched, too
     return inside == searched.removesuffix("/**") or any(
         fnmatch(inside, pattern) for pattern in (searched, place)

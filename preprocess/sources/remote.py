@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 import threading
 import time
 import uuid
@@ -29,7 +30,8 @@ import numpy as np
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.files.locations import shown_url
 from bpe.text_file import Bytes, InputFile, new_array
-from preprocess.storage.remote import ObjectInfo, RemoteError, open_objects, split_url
+from preprocess.storage.forked import open_anywhere
+from preprocess.storage.remote import ObjectInfo, RemoteError, split_url
 
 Array = Callable[[int], Bytes]
 Ranges = list[tuple[int, int]]
@@ -73,7 +75,7 @@ class RemoteFile:
         self.url, self.path = url, shown_url(url)
         self._key, self._info = key, info
         self.n_bytes, self.modified, self.version = info.n_bytes, info.modified, info.version
-        self._objects = open_objects(split_url(url)[0])
+        self._objects = open_anywhere(split_url(url)[0])
         self._compared = time.monotonic()
         self.reader: weakref.ref[ReadAhead] | None = None  # that was made last
         self.number = next(_numbers)  # blocks that are shared are never of another version
@@ -151,7 +153,7 @@ def find_object(url: str) -> RemoteFile | None:
         RemoteError: The URL cannot be used, or the server does not answer or refuses.
     """
     root, key = split_url(url)
-    objects = open_objects(root)
+    objects = open_anywhere(root)
     key = objects.pinned(key)
     info = objects.info(key)
     return None if info is None else RemoteFile(url, key, info)
@@ -210,6 +212,7 @@ def _joined(parts: Iterable[tuple[int, Any]], start: int, stop: int, array: Arra
 
 
 _shared = _SharedBlocks()
+os.register_at_fork(after_in_child=_shared.__init__)  # type: ignore[misc]  # its lock may be held
 
 
 class ReadAhead:
@@ -307,7 +310,7 @@ def read_ahead(file: InputFile) -> InputFile:
 class Handle(io.RawIOBase):
     """A remote file for libraries that read from file objects."""
 
-    def __init__(self, file: ReadAhead) -> None:
+    def __init__(self, file: InputFile) -> None:
         self._file, self._position = file, 0
 
     def readable(self) -> bool:
@@ -328,4 +331,12 @@ class Handle(io.RawIOBase):
         start = self._file.clip(self._position)
         stop = self._file.clip(start + size) if size >= 0 else self._file.n_bytes
         self._position = stop
-        return self._file.read(start, stop).data
+        return self._file.read(start, stop, new_array).data
+
+    def readall(self) -> bytes:
+        return bytes(self.read())
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

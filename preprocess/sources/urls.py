@@ -19,7 +19,8 @@ from preprocess.sources.folders import is_beside_data
 from preprocess.sources.own_files import own_files
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object
 from preprocess.storage import JOURNAL_FILE
-from preprocess.storage.remote import ObjectInfo, open_objects, split_url
+from preprocess.storage.forked import open_anywhere
+from preprocess.storage.remote import ObjectInfo, split_url
 
 
 class FoundFile(NamedTuple):
@@ -56,6 +57,22 @@ def files_at(url: str) -> list[FoundFile]:
         return _matches(url) if has_magic(split_url(url)[1]) else _below(url)
 
 
+def matching_files(url: str) -> list[RemoteFile]:
+    """Return the files that a URL means: an object, those directly in a directory, or matches.
+
+    Nothing is left out but hidden files; [] if there are none.
+
+    Raises:
+        RemoteError: The URL cannot be used, or its server does not answer.
+    """
+    found = None if _is_directory(url) else find_object(url)
+    if found is not None or is_web(url):
+        return [] if found is None else [found]
+    base, pattern = _split_pattern(url.rstrip("/"))
+    pattern = pattern or ["*"]
+    return [_file(base, x, 0).file for x in _list(base) if _matches_all(pattern, x.parts)]
+
+
 def _is_directory(url: str) -> bool:
     return not is_web(url) and (url.endswith("/") or not split_url(url)[1])
 
@@ -80,10 +97,7 @@ def _below(url: str) -> list[FoundFile]:
 
 def _matches(url: str) -> list[FoundFile]:
     """Return the files that match a pattern, and those below what matches."""
-    base, pattern = url, list[str]()
-    while has_magic(base.partition("://")[2]):
-        base, _, last = base.rpartition("/")
-        pattern.insert(0, last)
+    base, pattern = _split_pattern(url)
     text = _without_own(base, _list(base))
     lengths = ((each, _match(pattern, each.parts)) for each in text)
     matching = [("/".join(each.parts[:n]), each, n) for each, n in lengths if n >= 0]
@@ -97,6 +111,15 @@ def _matches(url: str) -> list[FoundFile]:
     if not found:
         raise CorpusError(f"{shown_url(url)}: no object matches this pattern; correct it")
     return found
+
+
+def _split_pattern(url: str) -> tuple[str, list[str]]:
+    """Split a URL into (what is before the first part with a character of patterns, the parts)."""
+    base, pattern = url, list[str]()
+    while has_magic(base.partition("://")[2]):
+        base, _, last = base.rpartition("/")
+        pattern.insert(0, last)
+    return base, pattern
 
 
 def _path(matching: tuple[str, _Object, int]) -> bytes:
@@ -126,7 +149,7 @@ def _matches_all(pattern: Sequence[str], parts: Sequence[str]) -> bool:
 def _list(url: str) -> list[_Object]:
     """Return all objects below a prefix, in the order of the files of a directory."""
     root, key = split_url(url)
-    objects = open_objects(root)
+    objects = open_anywhere(root)
     prefix = f"{objects.pinned(key)}/" if key else ""
     found = [
         _Object(tuple(path.removeprefix(prefix).split("/")), path, info)

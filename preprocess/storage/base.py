@@ -134,6 +134,12 @@ class Storage(Files, Protocol):
         may be called again with the same names.
         """
 
+    def remove_finished(self, names: Sequence[str]) -> None:
+        """Remove files under their final names, in this order: manifests first.
+
+        Whoever locks the location next completes a removal that was interrupted.
+        """
+
     def clear(self) -> None:
         """Remove all work files, the journal last, so an interrupted removal can be repeated."""
 

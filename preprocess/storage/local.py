@@ -220,10 +220,6 @@ class LocalStorage(LocalFiles):
         return isinstance(self._lock, _SystemLock)
 
     def remove_finished(self, names: Sequence[str]) -> None:
-        """Remove files under their final names, in this order: manifests first.
-
-        Whoever locks the directory next completes a removal that was interrupted.
-        """
         listed = self._location / REMOVAL_FILE
         with writing(listed, OUTPUTS_KEPT):
             data, temporary = json.dumps([*names]).encode(), listed.with_suffix(".new")
@@ -234,13 +230,7 @@ class LocalStorage(LocalFiles):
         listed = self._location / REMOVAL_FILE
         if listed.exists():
             with writing(self._location, OUTPUTS_KEPT):
-                try:
-                    names = [Path(x).name for x in json.loads(listed.read_bytes())]
-                except (ValueError, TypeError) as error:
-                    raise OutputError(
-                        f"{listed}: does not list the files of a removal; remove this file"
-                    ) from error
-                for name in names:
+                for name in names_to_remove(listed.read_bytes(), str(listed)):
                     _remove(self._location / name)
                 sync_directory(self._location)
                 _remove(listed)
@@ -342,6 +332,16 @@ class _SystemLock:
             _remove(self._path)
         finally:
             os.close(self._descriptor)
+
+
+def names_to_remove(content: bytes, where: str) -> list[str]:
+    """Return the names in the list of a removal; `where` names it."""
+    try:
+        return [Path(name).name for name in json.loads(content)]
+    except (ValueError, TypeError) as error:
+        raise OutputError(
+            f"{where}: does not list the files of a removal; remove this file"
+        ) from error
 
 
 def _acquire_lock(path: Path) -> _SystemLock | ObjectLock:

@@ -17,12 +17,13 @@ object of a journal makes the others a journal: it is removed before them.
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,7 +42,7 @@ from preprocess.storage.base import (
     OutputError,
     Stream,
 )
-from preprocess.storage.local import LOCK_FILE, writing
+from preprocess.storage.local import LOCK_FILE, REMOVAL_FILE, names_to_remove, writing
 from preprocess.storage.object_files import READ_AT_ONCE, ObjectFiles, translated
 from preprocess.storage.object_lock import ObjectLock
 from preprocess.storage.object_streams import JournalStream, SpooledStream
@@ -113,6 +114,10 @@ class ObjectStorage(ObjectFiles):
         with self._requests(OUTPUTS_KEPT):
             self._lock.acquire()
         self._index, self._attempt = None, ""
+        with ExitStack() as stack:
+            stack.push(self)
+            self._complete_removal()
+            stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -342,14 +347,15 @@ class ObjectStorage(ObjectFiles):
         if n_bytes > LARGEST_OBJECT:
             raise OutputError(
                 f"{self.where(name)}: {n_bytes:,} bytes, and an object has at most"
-                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens), and divide documents"
-                " that are larger (--split-documents)"
+                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
+                " --max-shard-size), and divide documents that are larger (--split-documents)"
             )
         if self._is_helper:
             self._put_whole(name, n_bytes, end)
             return
-        if self._uploads is None:
-            self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")
+        with self._guard:
+            if self._uploads is None:
+                self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")
         waiting = list(self._waiting)
         for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
             self._settle(other)
@@ -424,6 +430,17 @@ class ObjectStorage(ObjectFiles):
                 f" found {'none' if size is None else f'one of {size:,} bytes'}; start over"
                 " (--overwrite)"
             )
+
+    def remove_finished(self, names: Sequence[str]) -> None:
+        with self._requests(OUTPUTS_KEPT):
+            self._lock.check()
+            self.objects.put(self._final.key(REMOVAL_FILE), json.dumps([*names]).encode())
+            self._complete_removal()
+
+    def _complete_removal(self) -> None:
+        if (listed := self._final.get(REMOVAL_FILE)) is not None:
+            names = names_to_remove(listed, self._final.where(REMOVAL_FILE))
+            self._remove_keys(map(self._final.key, (*names, REMOVAL_FILE)))
 
     def clear(self) -> None:
         self._end_uploads()

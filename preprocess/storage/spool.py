@@ -10,6 +10,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -24,15 +25,17 @@ class Spool:
 
     def __init__(self) -> None:
         self._directory: Path | None = None
+        self._guard = threading.Lock()  # held while it is made
 
     @property
     def directory(self) -> Path:
         """The directory."""
-        if self._directory is None:
-            _remove_abandoned(Path(tempfile.gettempdir()))
-            self._directory, descriptor = _make()
-            self._end = weakref.finalize(self, _end, self._directory, descriptor)
-        return self._directory
+        with self._guard:
+            if self._directory is None:
+                _remove_abandoned(Path(tempfile.gettempdir()))
+                self._directory, descriptor = _make()
+                self._end = weakref.finalize(self, _end, self._directory, descriptor)
+            return self._directory
 
     def path(self, name: str) -> Path:
         """Return the path of a file, which need not exist."""

@@ -11,9 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpe import load_tokenizer, train_bpe
+from bpe import Tokenizer, WordLevelTokenizer, load_tokenizer, train_bpe
 from bpe.errors import CorpusError, TokenmillError
-from preprocess import build, pipeline
+from preprocess import (
+    DatasetConfig,
+    JsonShardedSource,
+    PipelineConfig,
+    SaveStageConfig,
+    build,
+    export_tokens,
+    import_tokens,
+    merge_parts,
+    open_tokens,
+    pipeline,
+    tokenize_and_save,
+    verify,
+    write_rows,
+)
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.run.outputs import OutputError
@@ -367,6 +381,45 @@ def test_settings_come_back_from_json() -> None:
     assert "train" not in settings.as_json({"train"})
 
 
+BYTES = Tokenizer({i: bytes([i]) for i in range(256)}, [])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda url: build(train="text", out=url),
+        lambda url: pipeline.train(paths="text", out=url),
+        lambda url: pipeline.encode(paths="text", tokenizer="tokenizer.json", out=url),
+        lambda url: export_tokens("data", to="npy", out=url),
+        lambda url: import_tokens("ids", format="raw", dtype="uint16", end_of_text_id=1, out=url),
+        lambda url: merge_parts(url),
+        lambda url: write_rows("data", out=url),
+        lambda url: tokenize_and_save(data_files="text", tokenizer="gpt2", output_path=url),
+        lambda url: PipelineConfig(datasets=[DatasetConfig(data_files="text")], output_path=url),
+        lambda url: SaveStageConfig(output_dir=url),
+        lambda url: verify(url),
+        lambda url: BYTES.save(url),
+        lambda url: BYTES.save_tiktoken(url),
+        lambda url: BYTES.save_gpt2_files(url, url),
+        lambda url: WordLevelTokenizer(["a"]).save(url),
+        lambda url: open_tokens(url),
+        lambda url: JsonShardedSource(url),
+    ],
+)
+@pytest.mark.parametrize("url", ["file:///x/a.bin", Path("gs://bucket/a.bin")])
+def test_no_directory_is_made_of_a_url(
+    write: Callable[[Any], object], url: Any, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of one that `Path` has changed to gs:/bucket, either."""
+    monkeypatch.chdir(text.parent)
+    (text.parent / "gs:/bucket").mkdir(parents=True)  # where nothing is found, or replaced
+    before = sorted(text.parent.rglob("*"))
+    expected = "path on this machine|should be a path, or a URL|that pathlib has changed"
+    with pytest.raises(TokenmillError, match=expected + "|give the path without file"):
+        write(url)
+    assert sorted(text.parent.rglob("*")) == before
+
+
 def test_encoding_to_something_else_than_a_bin(capsys: Any, text: Path, tokenizer: Path) -> None:
     options = ["encode", text, "--tokenizer", tokenizer, "--out", "data"]
     message = refused(capsys, *options, code=2)
@@ -396,6 +449,8 @@ def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path
 def test_a_log_file_that_cannot_be_written(capsys: Any, text: Path) -> None:
     message = refused(capsys, "--train", text, "--log-file", text / "log")
     assert message.startswith(f"{text}/log: no log can be written there: Not a directory")
+    message = refused(capsys, "--train", text, "--log-file", "s3://bucket/log", code=2)
+    assert message.startswith("log_file: should be a path on this machine, for this cannot be a")
 
 
 def test_every_error_says_its_kind() -> None:

@@ -17,8 +17,7 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import LocationError
-from preprocess import PipelineConfig, build, pipeline
+from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings.options import SettingsError
@@ -146,9 +145,8 @@ def test_an_object_has_a_largest_size(
 
 
 def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, Any]) -> None:
-    whole = options | {"shard_tokens": None}
-    with pytest.raises(SettingsError, match="s3://b/data: outputs in a bucket are shards, for obj"):
-        build(**whole, out="s3://b/data")
+    assert build(**options | {"shard_tokens": None}, out="s3://b/whole").stats
+    assert "whole/train_00000.bin" in bucket.contents()
     with pytest.raises(SettingsError, match=r"out: should be a path, or a URL of a bucket that"):
         build(**options, out="https://b/data")
     with pytest.raises(RemoteError, match="has a user or a password in it"):
@@ -213,6 +211,24 @@ def test_a_server_that_is_away_is_asked_once(
     assert away.n_requests < 12 + 4
 
 
+def test_a_removal_that_is_cut_off_is_completed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = set[frozenset[str]]()
+    for at in range(1, 14):
+        bucket = Bucket()
+        for name in "abc":
+            bucket.change(f"data/{name}", b"x")
+        what = ("die", "die after")[at % 2]
+        memory_objects.install(monkeypatch, MemoryObjects(bucket, at, what))
+        with suppress(faults.CutOff), ObjectStorage("s3://b/data", "removal") as storage:
+            storage.remove_finished(["a", "b"])
+        memory_objects.install(monkeypatch, MemoryObjects(bucket))
+        monkeypatch.setattr("preprocess.storage.object_lock._held", set())
+        with ObjectStorage("s3://b/data", "build"):
+            pass
+        found.add(frozenset(bucket.contents("data/")))
+    assert found == {frozenset("abc"), frozenset("c")}
+
+
 def test_local_copies_of_processes_that_were_killed_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,14 +248,6 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
         for _ in range(2):
             mine.close()
         assert not there.exists()
-
-
-def test_a_configuration_has_its_place_on_this_machine(options: dict[str, Any]) -> None:
-    dataset = {"name": "x", "data_files": options["train"], "shard_tokens": 500}
-    with pytest.raises(LocationError, match="s3://b/data: should be a path on this machine"):
-        PipelineConfig(datasets=[dataset], output_path="s3://b/data")
-    with pytest.raises(SettingsError, match="save_path: should be a path on this machine"):
-        PipelineConfig(datasets=[dataset | {"save_path": "s3://b/data"}])
 
 
 def test_a_late_request_of_a_run_that_was_displaced_changes_nothing(bucket: Bucket) -> None:
@@ -284,8 +292,6 @@ def test_outputs_beside_the_text(
 
     def run_with(at: int = 0, **more: Any) -> tuple[list[str], int]:
         objects = memory_objects.install(monkeypatch, MemoryObjects(bucket, at))
-        for place in ("sources.urls", "sources.remote"):
-            monkeypatch.setattr(f"preprocess.{place}.open_objects", lambda root: objects)
         return build(**given | more).lines, objects.n_requests
 
     run_with()

@@ -338,7 +338,7 @@ def test_a_signature_is_shown_nowhere(
         find_sources(["https://me:secret@host/x"], ReadOptions())
     for wrong, message in (
         ({"tokenizer": "https://me:secret@host/x?secret"}, "should be a path on this machine"),
-        ({"out": "s3://me:secret@b/"}, "s3://b/: outputs in a bucket are shards"),
+        ({"out": "https://me:secret@b/"}, "out: should be a path, or a URL of a bucket"),
     ):
         with pytest.raises(ValueError, match=message) as location:
             build(**OPTIONS | {"train": "x", **wrong})
