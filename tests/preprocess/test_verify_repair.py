@@ -133,6 +133,13 @@ def test_shards_are_made_again_from_their_own_sources(built: Path, tmp_path: Pat
     last = damages(verify(data, repair=True))[-1]
     assert "2 of 3 damaged files were rebuilt from the sources; train_00000.bin: the sou" in last
     assert contents(data) == before | {"train_00000.bin": changed}
+    # Killed before each change of a name, it goes on where files are still damaged.
+    text.write_text(text.read_text().replace("new", "low"))
+    flip(data / "train_00002.docs", 4)
+    sound = before.keys() - {"train_00000.bin", "train_00002.docs"}
+    for _ in faults.each_cut(lambda: verify(data, repair=True)):
+        assert all((data / name).read_bytes() == before[name] for name in sound)
+    assert all((data / name).read_bytes() == before[name] for name in before)
 
 
 def test_a_source_that_is_gone_is_a_finding(built: Path, tmp_path: Path) -> None:
