@@ -74,7 +74,9 @@ _OPTION = re.compile(
     r"--([a-z][a-z0-9-]*[a-z0-9])(?![\w/-]|[.:]\S)"
     r"(?: ([^\s(),;]+)(?=[),;]))?"
 )
-_SWITCHES = frozenset({"append-end-of-text", "deduplicate", "overwrite", "split-documents"})
+_SWITCHES = frozenset({
+    "append-end-of-text", "deduplicate", "drop-short", "overwrite", "split-documents"
+})
 _PLURAL = {"column": "columns", "ray-resource": "ray_resources", "special-token": "special_tokens"}
 _in_command = False
 

@@ -17,6 +17,12 @@ from bpe.separated import iter_ranges
 
 _LARGE = 1 << 16  # bytes of data from which on a kernel first finds which tokens occur
 _PREFIX_BYTES = 4  # tokens are searched only if their prefix of this length occurs
+_PAD_TOKENS = ("<|pad|>", "<pad>", "[PAD]")
+
+
+def pad_token_of(special_tokens: Collection[str]) -> str | None:
+    """Return the special token whose name says that it is padding, None if there is none."""
+    return next((token for token in _PAD_TOKENS if token in special_tokens), None)
 
 
 def utf8(text: str) -> bytes:

@@ -60,6 +60,7 @@ class Tokenizer:
         pattern: Split pattern, a name or a regex.
         tie_break: Ties in training: "greatest-bytes", "huggingface", or None if not known.
         eos_token: Special token that ends a document; `<|endoftext|>` by default, if it is special.
+        bos_token: Special token that begins a document; None if not known.
 
     Raises:
         VocabularyError: Arguments are inconsistent.
@@ -70,17 +71,20 @@ class Tokenizer:
         self, vocab: Mapping[int, bytes], merges: Iterable[Pair],
         special_tokens: Mapping[str, int] | Iterable[str] = (), *,
         pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
+        bos_token: str | None = None,
     ) -> None:
         vocabulary = convert.make_vocabulary(vocab, merges, special_tokens)
-        self.__setstate__(convert.check_parts(vocabulary, pattern, tie_break, eos_token))
+        parts = convert.check_parts(vocabulary, pattern, tie_break, eos_token, bos_token)
+        self.__setstate__(parts)
 
     @classmethod
     def from_vocabulary(
         cls, vocabulary: Vocabulary, *,
         pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
+        bos_token: str | None = None,
     ) -> Tokenizer:
         """Make a tokenizer from a vocabulary; the other arguments are those of `Tokenizer`."""
-        return cls._of(convert.check_parts(vocabulary, pattern, tie_break, eos_token))
+        return cls._of(convert.check_parts(vocabulary, pattern, tie_break, eos_token, bos_token))
 
     @classmethod
     def _of(cls, parts: hf_write.TokenizerParts) -> Tokenizer:
@@ -306,9 +310,8 @@ class Tokenizer:
 
     @property
     def bos_token(self) -> str | None:
-        """Begin-of-document token in tokenizer_config.json, None if there is none."""
-        config = json.loads(self._parts.config or "{}")
-        return hf_read.special_token(config, "bos_token", self.vocabulary.special_tokens)
+        """Begin-of-document token, None if there is none."""
+        return self._parts.bos_token
 
     @property
     def pattern(self) -> str:

@@ -40,6 +40,7 @@ SPECIAL_TOKENS: Final = (UNKNOWN, BEGIN, END, PAD, END_OF_TEXT)
 
 PATTERN: Final = "word-level"
 _MARKS: Final = ",.:;?_!\"()'"
+_NO_SPACE: Final = frozenset(",.:;?!)'")  # before these
 _PUNCTUATION: Final = rf"--|[{_MARKS}]"  # equivalent in Hugging Face's engine and Python's
 _WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{WHITE_SPACES}{_MARKS}])+")
 _MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
@@ -94,18 +95,26 @@ class WordLevelTokenizer(TextTokenizer):
     vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
 
     Args:
-        vocabulary: Words in the order of their ids, as from `create_vocabulary`.
+        vocabulary: Words in the order of their ids, as from `create_vocabulary`, word -> id, or a
+            text that has them.
 
     Attributes:
         vocabulary: The words.
 
     Raises:
-        VocabularyError: A word appears twice, or `split` never returns it.
+        VocabularyError: A word appears twice, or `split` never returns it; ids have gaps.
     """
 
-    def __init__(self, vocabulary: Iterable[str]) -> None:
+    def __init__(self, vocabulary: Iterable[str] | Mapping[str, int] | str) -> None:
         if isinstance(vocabulary, str):
-            raise VocabularyError("vocabulary is one text: expected words in a list")
+            vocabulary = create_vocabulary([vocabulary])
+        elif isinstance(vocabulary, Mapping):
+            if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+                raise VocabularyError(
+                    f"the ids of the vocabulary are not the numbers from 0 to {len(vocabulary) - 1}"
+                    ": number the words from 0 on"
+                )
+            vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
         self.vocabulary: tuple[str, ...] = tuple(vocabulary)
         self._ids: dict[str, int] = {}
         for word in self.vocabulary:
@@ -246,17 +255,17 @@ class WordLevelTokenizer(TextTokenizer):
         return [self._ids.get(word, unknown) for word in split(text)]
 
     def _decode(self, ids: list[int]) -> str:
-        r"""Join words by spaces, except before a mark that follows a word.
+        r"""Join words by spaces, except before the marks of `_NO_SPACE` and the end of a quotation.
 
         White space is not restored: `"a ,b\n"` becomes `"a, b"`.
         """
         parts: list[str] = []
-        after_word = False
+        in_quotation = False
         for token_id in ids:
             word = self._text_of_id[int(token_id)]
-            is_mark = word in _MARKS
-            if parts and not (is_mark and after_word):
+            if parts and word not in _NO_SPACE and not (word == '"' and in_quotation):
                 parts.append(" ")
             parts.append(word)
-            after_word = token_id < len(self.vocabulary) and not is_mark and word != "--"
+            if word == '"' or token_id >= len(self.vocabulary):  # documents have quotations
+                in_quotation = word == '"' and not in_quotation
         return "".join(parts)

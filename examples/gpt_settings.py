@@ -64,7 +64,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
         description="Train a small GPT on the token files of `tokenmill build`.",
         argument_default=argparse.SUPPRESS,  # so that only options that were given are found
     )
-    parser.add_argument("--config", metavar="FILE", help="TOML or JSON file with the same settings")
+    parser.add_argument(
+        "--config", "--use_params", metavar="FILE", help="TOML or JSON file with the same settings"
+    )
     parser.add_argument(
         "--overwrite",
         action="store_true",

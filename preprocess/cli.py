@@ -20,7 +20,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
@@ -119,7 +119,7 @@ def _inspect(options: _Options, console: _Console) -> bool:
     from preprocess.check.inspect import facts, format_lines
 
     found = facts(**options)
-    return console.show(found, format_lines(found))
+    return console.show(found, format_lines(found)) and not found.get("bad_files")
 
 
 def _compare(options: _Options, console: _Console) -> bool:
@@ -308,14 +308,29 @@ class _Parser(argparse.ArgumentParser):
         """Raise _UsageError, with a suggestion for an unknown option."""
         before, _, unknown = message.partition("unrecognized arguments: ")
         if unknown and not before:
-            from preprocess.settings.options import nearest
-
             name = unknown.split("=")[0].split(" ")[0]
-            message += nearest(name, self._option_string_actions)
+            message += _advise(name.replace("_", "-"), self._option_string_actions)
         raise _UsageError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stdout).write(message)
+
+
+def _advise(name: str, known: Iterable[str]) -> str:
+    """Format what stands for an unknown option, to end a message; "" if nothing is known."""
+    from preprocess.settings.options import nearest
+    from preprocess.settings.schema import OTHER_SPELLINGS
+
+    other = OTHER_SPELLINGS.get(name, "")
+    if other.startswith("refused: "):
+        return f"; it {other.removeprefix('refused: ')}"
+    having = [
+        command for command, each in COMMANDS.items()
+        if any(name in option.names for option in each.options())
+    ]
+    if having:
+        return f"; it is an option of tokenmill {', '.join(having)}"
+    return nearest(name, known)
 
 
 def _parse_and_run(arguments: list[str]) -> int:
@@ -341,11 +356,14 @@ def _parse_and_run(arguments: list[str]) -> int:
         # An abbreviation could become ambiguous when options are added.
         parser = _Parser(prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False)
         add_options(parser, options)
-        given = vars(parser.parse_intermixed_args(for_argparse(rest, options)))
+        ignored: list[str] = []
+        given = vars(parser.parse_intermixed_args(for_argparse(rest, options, ignored)))
     except SystemExit:  # --help
         return 0
     of_console = {key: given.pop(key) for key in command.console.split() if key in given}
     with _console(of_console) as console:
+        for line in dict.fromkeys(ignored):
+            logging.getLogger("preprocess").info("%s", line)
         return 0 if command.run(given, console) else 1
 
 

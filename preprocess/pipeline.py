@@ -27,15 +27,14 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import KernelCompiler
-from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
-from preprocess.run.executors import open_executor
-from preprocess.run.finished import open_published, read_object
+from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
-from preprocess.run.outputs import TOKENIZER_FILE, Outputs, needs_tokenizer_file
-from preprocess.run.passes import encode_passes, train_on_plan
+from preprocess.run.outputs import Outputs
+from preprocess.run.parts import open_parts
+from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import (
     Plan,
     make_read_options,
@@ -61,6 +60,7 @@ from preprocess.settings.schema import (
     VocabularySettings,
 )
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
+from preprocess.sources.parts import count_parts
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
 from preprocess.storage import Files, OutputError, open_storage
 
@@ -170,18 +170,35 @@ def _build(
     settings: BuildSettings, options: Mapping[str, Any], progress: Progress
 ) -> BuildResult:
     """Build one dataset; `options` are those that were given, for warnings."""
-    if settings.task_count is not None and settings.task_index is None:
-        raise SettingsError(
-            "task_count divides the text; say which part this task builds (--task-index)"
-        )
     given: AnyTokenizer | None = None
     with KernelCompiler(progress) as compiler:
         if settings.tokenizer is not None:
             given = _load_for_build(settings, options)
-            compiler.compile_encoding(given)
-        run, stats_file = settings.named("build"), settings.named("stats.json")
-        plan = Plan("build", settings, given, settings.out, run, stats_file)
-        return _run_plan(plan, compiler)
+            if settings.executor != "ray":
+                compiler.compile_encoding(given)
+        return _run(_plan("build", settings, given, settings.out), compiler)
+
+
+def _plan(
+    command: str, settings: BuildSettings | EncodeSettings, given: AnyTokenizer | None,
+    directory: str,
+) -> Plan:
+    """Plan a run that encodes; on Ray, into as many parts as its sources make, if none is given."""
+
+    def planned() -> Plan:
+        run, stats_file = settings.run_name, settings.named("stats.json")
+        return Plan(command, settings, given, directory, run, stats_file)
+
+    if settings.executor != "ray" and settings.task_count and settings.task_index is None:
+        raise SettingsError(
+            "task_count divides the text; say which part this task makes (--task-index), or make"
+            " all of them on Ray (--executor ray)"
+        )
+    plan = planned()
+    if settings.executor == "ray" and settings.task_count is None:
+        settings = replace(settings, task_count=count_parts(plan.passes[0].all_files))
+        plan = planned()
+    return plan
 
 
 def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
@@ -308,46 +325,8 @@ def _with_special_ids(
     return settings
 
 
-def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
-    """Run a plan that encodes: train unless a tokenizer is given, encode, commit."""
-    settings, progress, lines = plan.settings, compiler.progress, list[str]()
-    is_part = getattr(settings, "task_index", None) is not None
-    with Outputs(
-        plan.directory, plan.run, plan.record, settings.overwrite, own_lock=is_part
-    ) as outputs:
-        finished, tokenizer = outputs.storage.final, plan.tokenizer
-        if what := plan.describe_finished(outputs):
-            return _read_finished(finished, plan, what)
-        saves = isinstance(settings, BuildSettings) and needs_tokenizer_file(
-            finished, tokenizer, settings
-        )
-        check_disk_space(plan, outputs.storage, tokenizer)
-        outputs.begin()
-        left_out, rejected = plan.prepare(outputs.journal, progress)
-        with open_executor(settings, progress) as executor:
-            if tokenizer is None:
-                tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), executor)
-                check_disk_space(plan, outputs.storage, tokenizer)
-            elif saves:
-                outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
-            report = summary.Report(left_out=left_out, rejected=rejected)
-            manifests = encode_passes(plan, tokenizer, outputs, compiler, report, executor)
-        binary_files = [file for each in plan.passes for file in each.binary_files]
-        stats = {
-            "settings": settings.as_json(), "binary_files": len(binary_files),
-            **report.stats(progress, progress.seconds()),
-            "files": sum(len(each.files) for each in plan.passes),
-        }
-        skips = settings.on_bad_record == "skip"
-        outputs.add_rejects(plan.rejects_file, report.rejected if skips else None)
-        outputs.add_stats(plan.stats_file, stats)
-        outputs.commit()
-    if isinstance(settings, BuildSettings):
-        lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
-    if binary_files:
-        lines.append(summary.format_skipped(binary_files))
-    lines += report.lines(progress, stats)
-    return BuildResult(plan.place, tokenizer, manifests, stats, [*map(spelled, lines)])
+def _run(plan: Plan, compiler: KernelCompiler) -> BuildResult:
+    return BuildResult(plan.place, *run_plan(plan, compiler))
 
 
 def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings, Progress]:
@@ -377,23 +356,6 @@ def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyT
             " (it has %s tokens)", ", ".join(unused), f"{tokenizer.vocab_size:,}",
         )
     return tokenizer
-
-
-def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
-    """Return the result of a finished run; opening its outputs checks their sizes."""
-    from bpe import load_tokenizer
-
-    tokenizer = plan.tokenizer or load_tokenizer(finished.path(TOKENIZER_FILE))
-    manifests = {
-        name: open_published(finished, file_name, tokenizer.fingerprint)
-        for name, file_name in plan.names.items()
-    }
-    stats = json.loads(finished.get(plan.stats_file) or b"{}")
-    lines = [
-        f"{name}: {what} ({each.n_documents:,} documents, {each.n_tokens:,} tokens)"
-        for name, each in manifests.items()
-    ]
-    return BuildResult(plan.place, tokenizer, manifests, stats, lines)
 
 
 # --- the other commands ---
@@ -433,9 +395,9 @@ def _train_file(
             return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
         selected, _ = plan.prepare(outputs.journal, progress)
-        with open_executor(settings, progress) as executor:
+        with open_parts(plan, outputs, progress) as parts:
             compiler = KernelCompiler(progress)
-            tokenizer = train_on_plan(plan, outputs, compiler, left_out, executor)
+            tokenizer = train_on_plan(plan, outputs, compiler, left_out, parts)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
@@ -460,10 +422,9 @@ def encode(
     settings, progress = _begin(locals(), EncodeSettings)
     given = load_given_tokenizer(settings, settings.pattern)
     compiler = KernelCompiler(progress)
-    compiler.compile_encoding(given)
-    name, directory = settings.name, split_location(settings.out)[0]
-    plan = Plan("encode", settings, given, directory, name, f"{name}_stats.json")
-    return _run_plan(plan, compiler)
+    if settings.executor != "ray":
+        compiler.compile_encoding(given)
+    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), compiler)
 
 
 def count(

@@ -12,6 +12,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
 from preprocess.run.finished import manifests_in
+from preprocess.run.merge import files_of_parts
 from preprocess.settings.corpus import (
     DatasetConfig,
     PipelineConfig,
@@ -84,6 +85,8 @@ def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
     gone = [*map(manifest_name, manifests)]
     with open_storage(location, "removal") as storage:
         names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
+        # Manifests of parts before the others.
+        gone += sorted(files_of_parts(storage.final, ""), key=lambda x: x[-5:] != ".json")
         for name, manifest in manifests.items():
             plan = re.compile(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan")
             gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]

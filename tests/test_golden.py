@@ -88,7 +88,7 @@ BUILDS: dict[str, dict[str, Any]] = {
 GOLDEN: dict[str, dict[str, str]] = {
     "gpt2": {
         "tokenizer.json": "927684da42a9f38d",
-        "tokenizer_config.json": "f183ea9cd2461c0d",
+        "tokenizer_config.json": "3b81ad49cae5017a",
         "train.bin": "f0fcd263385acf35",
         "train.docs": "5a943f675bbdaf42",
         "val.bin": "eef5982af463e8df",
@@ -96,7 +96,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "gpt2_huggingface_ties": {
         "tokenizer.json": "61c7ebce9f80510c",
-        "tokenizer_config.json": "f183ea9cd2461c0d",
+        "tokenizer_config.json": "3b81ad49cae5017a",
         "train.bin": "0932031b98cd8b35",
         "train.docs": "8dbef8116af7731c",
         "val.bin": "9c99e0a2789a00a8",
@@ -104,7 +104,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "cl100k_begin_of_text": {
         "tokenizer.json": "c2df8b0d2797ee28",
-        "tokenizer_config.json": "21f13e9c682a3056",
+        "tokenizer_config.json": "60aa4a0b2642cc6d",
         "train.bin": "3511c1dddad8b7ee",
         "train.docs": "8458be216b2ab8bc",
         "val.bin": "6414ab176f17eaf2",
@@ -112,7 +112,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "o200k_special_tokens": {
         "tokenizer.json": "5a14372dd6563c58",
-        "tokenizer_config.json": "49a75d736cc873e7",
+        "tokenizer_config.json": "cf416831bedc839e",
         "train.bin": "40d4279dbf52a1b2",
         "train.docs": "1d9f42a11e442854",
         "val.bin": "5eb8e6498b8a0003",
@@ -120,7 +120,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "wide_ids": {
         "tokenizer.json": "736b72e065b4a018",
-        "tokenizer_config.json": "0444faf762222651",
+        "tokenizer_config.json": "1aa9a5607b1f2913",
         "train.bin": "7636b19d6ee89af4",
         "train.docs": "5a943f675bbdaf42",
         "val.bin": "560f9f7f0fa86b86",
@@ -128,7 +128,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "shards": {
         "tokenizer.json": "927684da42a9f38d",
-        "tokenizer_config.json": "f183ea9cd2461c0d",
+        "tokenizer_config.json": "3b81ad49cae5017a",
         "train_00000.bin": "fdd71332fdca1b8b",
         "train_00000.docs": "df5d185fb8996004",
         "train_00001.bin": "992b0140bfccbed9",
@@ -142,7 +142,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "split_shards": {
         "tokenizer.json": "927684da42a9f38d",
-        "tokenizer_config.json": "f183ea9cd2461c0d",
+        "tokenizer_config.json": "3b81ad49cae5017a",
         "train_00000.bin": "5875b020a293e70c",
         "train_00000.docs": "df5d185fb8996004",
         "train_00001.bin": "10a691b10d2b65f5",
@@ -156,7 +156,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "validation_file": {
         "tokenizer.json": "20d0bac3a08b561e",
-        "tokenizer_config.json": "f183ea9cd2461c0d",
+        "tokenizer_config.json": "3b81ad49cae5017a",
         "train.bin": "853f1bcb4ec7eb78",
         "train.docs": "76edf3e56e6a76cf",
         "val.bin": "3e9cefb66468c324",
@@ -164,7 +164,7 @@ GOLDEN: dict[str, dict[str, str]] = {
     },
     "no_separator": {
         "tokenizer.json": "20d0bac3a08b561e",
-        "tokenizer_config.json": "f183ea9cd2461c0d",
+        "tokenizer_config.json": "3b81ad49cae5017a",
         "train.bin": "561d67b5ff5cad4d",
         "train.docs": "533ef1476adfcdd2",
     },

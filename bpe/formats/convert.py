@@ -30,19 +30,22 @@ END_OF_TEXT: Final = "<|endoftext|>"
 
 
 def check_parts(
-    vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None
+    vocabulary: Vocabulary, pattern: str, tie_break: str | None, eos_token: str | None,
+    bos_token: str | None = None,
 ) -> TokenizerParts:
     """Return parts after checking that tokens and settings are consistent."""
-    if eos_token is not None and eos_token not in vocabulary.special_tokens:
-        raise VocabularyError(
-            f"eos_token {eos_token!r} is not a special token of this tokenizer: "
-            f"expected one of {listed(vocabulary.special_tokens)}"
-        )
+    for name, token in (("eos_token", eos_token), ("bos_token", bos_token)):
+        if token is not None and token not in vocabulary.special_tokens:
+            raise VocabularyError(
+                f"{name} {token!r} is not a special token of this tokenizer: expected one of"
+                f" {listed(vocabulary.special_tokens)}"
+            )
     if tie_break is not None and tie_break not in TIE_BREAKS:
         raise VocabularyError(
             f"unknown tie_break {tie_break!r}: expected None or one of {listed(TIE_BREAKS)}"
         )
-    return TokenizerParts(vocabulary, pattern_name(pattern), tie_break, eos_token)
+    name = pattern_name(pattern)
+    return TokenizerParts(vocabulary, name, tie_break, eos_token, bos_token=bos_token)
 
 
 def make_vocabulary(

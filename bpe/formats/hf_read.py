@@ -99,7 +99,10 @@ def parse_tokenizer(
     if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
         own = f"{path} has {dumps(parts.add_prefix_space)}"
         unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
-    parts = replace(parts, eos_token=token_text(config, "eos_token") or None)
+    parts = replace(
+        parts, eos_token=token_text(config, "eos_token") or None,
+        bos_token=special_token(config, "bos_token", parts.vocabulary.special_tokens),
+    )
     kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
     return replace(parts, config=kept)
 

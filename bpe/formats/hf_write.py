@@ -6,7 +6,7 @@ each file is replaced atomically.
 Special tokens are in `model.vocab` and in `added_tokens`, in the order of their ids, because
 Hugging Face renumbers them if there are gaps. Additional keys (`unicode_version`, `pattern`,
 `tie_break`, `ranked_by`) are in `model`, the only object in which unknown keys are accepted.
-`eos_token` is in the second file, as in `transformers`.
+`eos_token`, `bos_token` and `pad_token` are in the second file, as in `transformers`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bpe.files.json_file import Lines, config_path, layout
 from bpe.normalize import NORMAL_FORMS
 from bpe.pretokenize.patterns import to_huggingface
 from bpe.reference import Pair
+from bpe.special_tokens import pad_token_of
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, Vocabulary
 
@@ -44,6 +45,7 @@ class TokenizerParts:
         outside: Added tokens that are not in `model.vocab`.
         settings: Other settings of a tokenizer.json that was read, as JSON; "" for the default.
         config: A tokenizer_config.json that was read, as JSON; "" for the default.
+        bos_token: Special token that begins a document, None if not known.
     """
 
     vocabulary: Vocabulary
@@ -54,6 +56,7 @@ class TokenizerParts:
     outside: frozenset[str] = frozenset()
     settings: str = ""
     config: str = ""
+    bos_token: str | None = None
 
 
 def tokenizer_json(parts: TokenizerParts) -> str:
@@ -166,11 +169,14 @@ def _sequence(section: str, steps: list[dict[str, Any]]) -> dict[str, Any] | Non
 
 def default_config(parts: TokenizerParts) -> dict[str, object]:
     """Return the default tokenizer_config.json."""
-    eos_token = parts.eos_token
+    special, eos_token = parts.vocabulary.special_tokens, parts.eos_token
+    # Without a token to pad with, the Trainer of transformers makes no batches.
+    others = {"bos_token": parts.bos_token, "pad_token": pad_token_of(special) or eos_token}
+    named = {"eos_token": eos_token} | {name: x for name, x in others.items() if x is not None}
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": eos_token,
-        "extra_special_tokens": [x for x in parts.vocabulary.special_tokens if x != eos_token],
+        **named,
+        "extra_special_tokens": [x for x in special if x not in named.values()],
         "add_prefix_space": parts.add_prefix_space,
         "clean_up_tokenization_spaces": False,
     }

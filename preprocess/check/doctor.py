@@ -30,11 +30,14 @@ from preprocess.storage import LocalStorage, OutputError, open_storage, writing
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-_PACKAGES = ("tokenmill", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers")
+_PACKAGES = (
+    "tokenmill", "numpy", "numba", "llvmlite", "xxhash", "torch", "tokenizers", "tiktoken", "pandas"
+)
 _WRITTEN_BYTES = 32 * 1024 * 1024
 _MEMORY_INFO, _GROUPS = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUP_ROOT = Path("/sys/fs/cgroup")
 _LEAST_MEMORY = _LEAST_DISK = 1e9
+_SHOWN = "Hello, world! naïve 日本語"
 _TEXT = "It's 42 — naïve 日本語 🙂\n\n\tlow lower lowest <|endoftext|> \ufeff end" * 20
 
 
@@ -240,7 +243,9 @@ def _tokenizer(path: Path) -> str:
     if existing.exists():
         tokenizer, which = load_tokenizer(existing), str(existing)
         ids = tokenizer.encode_ordinary(_TEXT)
+    shown = tokenizer.encode_ordinary(_SHOWN)
     size = f"({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
+    size += f"; {_SHOWN!r} -> {shown} -> {tokenizer.decode(shown)!r}"
     if (back := tokenizer.decode(ids)) == _TEXT:
         return f"{which} decodes to the same bytes {size}"
     # Normal forms and a space in front are idempotent: they change a text only once.

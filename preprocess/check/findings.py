@@ -1,9 +1,13 @@
-"""Finding: the result of one check of a file."""
+"""Results of checks of files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from bpe.errors import TokenmillError
 
 
 class Finding(NamedTuple):
@@ -14,3 +18,12 @@ class Finding(NamedTuple):
     text: str
     blocks: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+
+
+@contextmanager
+def noted(bad_files: list[dict[str, str]], path: Path) -> Iterator[None]:
+    """Add an error inside the `with` to a list, as path and text, instead of raising it."""
+    try:
+        yield
+    except (TokenmillError, OSError) as error:
+        bad_files.append({"path": str(path), "text": str(error).removeprefix(f"{path}: ")})

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenizerFileError, TokenmillError
 from preprocess.check import inspect_rows, inspect_tokenizer, quality, verify_rows
+from preprocess.check.findings import noted
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
@@ -82,8 +83,9 @@ def decode_range(
 def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
-    A directory has "tokenizer" (or None), "token_files", "val_in_train", "runs" and "unfinished";
-    one of rows has "rows", as of `inspect_rows.describe`.
+    A directory has "bad_files": path and text of those that cannot be described; "unfinished"; and
+    "tokenizer" (or None), "token_files", "val_in_train" and "runs", or "rows", as of
+    `inspect_rows.describe`; that of a corpus has "places", as of directories.
 
     Args:
         path: A file, a directory, or a name of a tokenizer, as of `bpe.load_tokenizer`.
@@ -96,9 +98,14 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
     from bpe import load_tokenizer
 
     if place.is_dir():
-        if not find_manifests(place) and (rows := verify_rows.find_rows(place)):
-            return {"path": str(place), "rows": [inspect_rows.describe(each) for each in rows]}
-        return _describe_directory(place)
+        places, bad = verify_rows.find_places(place), list[dict[str, str]]()
+        if places == [place]:
+            return _describe_directory(place, bad) | {"bad_files": bad}
+        described = list[dict[str, Any]]()
+        for each in places:
+            with noted(bad, each):
+                described.append(_describe_directory(each, bad))
+        return {"path": str(place), "places": described, "bad_files": bad}
     if not place.exists() and place.suffix in (".bin", ".json"):
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     files = open_storage(place.parent).final
@@ -115,44 +122,60 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
 
 def format_lines(found: dict[str, Any]) -> list[str]:
     """Format the result of `facts` for people."""
-    if "rows" in found:
-        return [line for each in found["rows"] for line in inspect_rows.format_lines(each)]
     if "kind" in found:
         return inspect_tokenizer.format_lines(found)
     if "dtype" in found:
         return quality.format_lines(found)
-    parts = [found["tokenizer"]] if found["tokenizer"] else []
+    get = found.get
+    parts = [get("tokenizer"), *get("token_files", ()), *get("places", ())]
     return [
-        *(line for part in (*parts, *found["token_files"]) for line in format_lines(part)),
-        *(quality.format_shared(each) for each in found["val_in_train"]),
-        *(quality.format_run(each) for each in found["runs"]),
-        *(f"{each['path']}: not finished: {each['text']}" for each in found["unfinished"]),
+        *(line for part in parts if part for line in format_lines(part)),
+        *(line for each in get("rows", ()) for line in inspect_rows.format_lines(each)),
+        *(quality.format_shared(each) for each in get("val_in_train", ())),
+        *(quality.format_run(each) for each in get("runs", ())),
+        *(f"{each['path']}: not finished: {each['text']}" for each in get("unfinished", ())),
+        *(f"{each['path']}: BAD: {each['text']}" for each in get("bad_files", ())),
     ]
 
 
-def _describe_directory(directory: Path) -> dict[str, Any]:
+def _describe_directory(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
+    """Describe the outputs in a directory; files that cannot be described are added to `bad`."""
     from bpe import load_tokenizer
 
-    path = directory / TOKENIZER_FILE
-    tokenizer = inspect_tokenizer.describe(path, load_tokenizer(path)) if path.exists() else None
-    files = {path.stem: open_tokens(path) for path in find_manifests(directory)}
-    hashes = {name: quality.document_hashes(file) for name, file in files.items()}
+    unfinished = [how_far(*each) for each in verify_rows.find_unfinished(directory)]
+    manifests, n_bad = find_manifests(directory), len(bad)
+    if not manifests and (rows := verify_rows.find_rows(directory)):
+        described = [inspect_rows.describe(each, bad) for each in rows]
+        return {"path": str(directory), "rows": described, "unfinished": unfinished}
+    path, tokenizer = directory / TOKENIZER_FILE, None
+    files, hashes = dict[str, TokenFile](), dict[str, NDArray[np.uint64]]()
+    if path.exists():
+        with noted(bad, path):
+            tokenizer = inspect_tokenizer.describe(path, load_tokenizer(path))
+    token_files = []
+    for path in manifests:
+        with noted(bad, path):
+            file = open_tokens(path)
+            hashes[path.stem] = quality.document_hashes(file)
+            token_files.append(_describe_token_file(file, hashes[path.stem]))
+            files[path.stem] = file
     storage = open_storage(directory)
     there = [name for name in storage.final.names() if name.endswith("stats.json")]
     runs = {name: read_object(storage.final, name, STATS_FORMAT) or {} for name in there}
     found: dict[str, Any] = {
         "path": str(directory),
         "tokenizer": tokenizer,
-        "token_files": [_describe_token_file(file, hashes[name]) for name, file in files.items()],
+        "token_files": token_files,
         "val_in_train": list(_compare_val_with_train(files, hashes)),
         "runs": [
             {"path": str(directory / name)} | {key: stats.get(key) for key in _OF_A_RUN}
             for name, stats in runs.items()
             if "look_alikes" in stats
         ],
-        "unfinished": [how_far(directory, run) for run in storage.runs()],
+        "unfinished": unfinished,
     }
-    if not any(found[key] for key in ("tokenizer", "token_files", "runs", "unfinished")):
+    keys = "tokenizer", "token_files", "runs", "unfinished"
+    if len(bad) == n_bad and not any(found[key] for key in keys):
         raise TokenFileError(f"{directory}: no tokenizer and no token file in this directory")
     return found
 
@@ -212,12 +235,20 @@ def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
     """Describe the last stage in the entries of a journal, as `how_far`."""
     kinds = "spooled", "counted", "encoded", "imported", "finishing"
     begun = [entry for entry in entries if entry["kind"] in kinds]
+    n_parts = sum(entry["kind"] == "part" for entry in entries)
+    if n_parts and begun[-1:] != entries[-1:]:
+        return {"stage": "parts", "text": f"{n_parts:,} parts are finished"}
     if not begun:
-        n = sum(entry["kind"] == "shard done" for entry in entries)
+        done = [entry["facts"]["rows"] for entry in entries if entry["kind"] == "shard done"]
         n_exported = sum(entry.get("is_complete", False) for entry in entries)
         if n_exported:
             return {"stage": "export", "text": f"export: {n_exported:,} files are complete"}
-        return {"stage": "rows", "text": f"rows: {n:,} files are complete"} if n else {}
+        planned = next((entry for entry in entries if entry["kind"] == "rows planned"), None)
+        if planned is None:
+            return {}
+        text = f"{len(done):,} of {planned['files']:,} files are complete"
+        text += f", {sum(done):,} of {planned['rows']:,} rows"
+        return {"stage": "rows", "text": f"rows: {text}"}
     entry = begun[-1]
     if entry["kind"] == "finishing":
         return {"stage": "finishing", "text": "complete, except for final names"}

@@ -7,56 +7,68 @@ from typing import Any
 
 import numpy as np
 
-from preprocess.check.verify_rows import read_rows, row_files
+from preprocess.check.findings import noted
+from preprocess.check.verify_rows import ids_of, row_files
+from preprocess.rows.access import batches_of
 from preprocess.rows.formats import RowsError
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.sampling.data import IGNORED
 
 
-def describe(directory: Path) -> dict[str, Any]:
+def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     """Describe the rows in a directory as a dictionary for JSON; every file is read.
 
-    Raises:
-        RowsError: A file is damaged, or files have different columns.
+    To `bad` are added path and text of each file that is damaged, of which rows before the damage
+    are counted, or that has other columns than those before it.
     """
-    files = row_files(directory)
+    files, has_mask = row_files(directory), False
     if (directory / MANIFEST_FILE).exists():
-        files = [directory / each.name for each in read_manifest(directory).shards]
+        with noted(bad, directory / MANIFEST_FILE):
+            manifest = read_manifest(directory)
+            files = [directory / each.name for each in manifest.shards]
+            has_mask = manifest.length is None  # nothing is padded
     columns: tuple[str, ...] = ()
     n_rows = n_places = n_tokens = n_trained = longest = 0
     for path in files:
-        for batch in read_rows(path):
-            if columns and tuple(batch.values) != columns:
-                raise RowsError(
-                    f"{path}: has the columns {', '.join(batch.values)}, and files before it"
-                    f" {', '.join(columns)}; keep different rows in different directories"
-                )
-            columns, ids = tuple(batch.values), batch.values["input_ids"]
-            masks = "attention_mask", "segment_ids"
-            known = (batch.values[name] for name in masks if name in columns)
-            is_token = next(known, np.ones(len(ids), np.int32)) > 0
-            sizes = np.diff(np.append(0, np.cumsum(is_token))[batch.offsets])
-            n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
-            n_tokens, longest = n_tokens + int(sizes.sum()), max(longest, int(sizes.max(initial=0)))
-            if "labels" in columns:
-                n_trained += int((batch.values["labels"] != IGNORED).sum())
+        with noted(bad, path):
+            for batch in batches_of(path):
+                if columns and tuple(batch.values) != columns:
+                    raise RowsError(
+                        f"{path}: has the columns {', '.join(batch.values)}, and files before it"
+                        f" {', '.join(columns)}; keep different rows in different directories"
+                    )
+                ids, columns = ids_of(path, batch), tuple(batch.values)
+                masks = "attention_mask", "segment_ids"
+                known = [batch.values[name] for name in masks if name in columns]
+                has_mask = has_mask or bool(known)
+                is_token = (known[0] if known else np.ones(len(ids), np.int32)) > 0
+                before = np.append(0, np.cumsum(is_token))
+                sizes = np.diff(before[batch.offsets])
+                n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
+                n_tokens += int(sizes.sum())
+                longest = max(longest, int(sizes.max(initial=0)))
+                if "labels" in batch.values:
+                    n_trained += int((batch.values["labels"] != IGNORED).sum())
     return {
         "path": str(directory), "files": len(files), "columns": list(columns), "dtype": "int32",
         "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
-        "longest": longest, "padding_share": 1 - n_tokens / max(n_places, 1),
+        "longest": longest, "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
     }
 
 
 def format_lines(found: dict[str, Any]) -> list[str]:
     """Format the result of `describe` for people."""
-    trained = found["trained_share"]
+    trained, share = found["trained_share"], found["padding_share"]
+    padding = "padding unknown, no attention_mask" if share is None else f"{share:.1%} padding"
     lines = [
         f"{found['path']}: {found['rows']:,} rows in {found['files']:,}"
         f" file{'s' * (found['files'] != 1)}, columns"
         f" {', '.join(found['columns'])} ({found['dtype']})",
         f"  {found['tokens']:,} tokens, {found['average_length']:.1f} per row on average,"
         f" {found['longest']:,} at most",
-        f"  {found['padding_share']:.1%} padding",
+        f"  {padding}",
     ]
-    return lines if trained is None else [*lines, f"  {trained:.1%} of the tokens have a label"]
+    if trained is not None:
+        lines.append(f"  {trained:.1%} of the tokens have a label")
+    return lines

@@ -64,9 +64,9 @@ def _preview(settings: BuildSettings) -> list[str]:
     plan = Plan("build", settings, given, settings.out, run, stats_file)
     lines = []
     for part in plan.passes:
-        names = listed([source.name for source in part.files])
-        n_bytes = sum(source.n_bytes for source in part.files)
-        files = f"{len(part.files):,} file{'s' * (len(part.files) != 1)}"
+        names = listed([source.name for source in part.recorded])
+        n_bytes = sum(source.n_bytes for source in part.recorded)
+        files = f"{len(part.recorded):,} file{'s' * (len(part.recorded) != 1)}"
         lines.append(f"{' and '.join(part.names)}: {files}, {n_bytes:,} bytes: {names}")
         if part.binary_files:
             lines.append(format_skipped(part.binary_files))

@@ -205,7 +205,7 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     name = manifest_name(bin_path.stem)
     with open_repair(bin_path) as storage:
         with Journal(storage) as journal:
-            if isinstance(settings, BuildSettings) and joins_parts(stats.settings):
+            if joins_parts(stats.settings):
                 manifest = join_again(storage.final, settings, bin_path.stem)
                 storage.put(name, manifest.to_json().encode())
             else:

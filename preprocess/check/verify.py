@@ -64,7 +64,26 @@ def verify(
     options = {**locals()}
     progress = progress_of(options.pop("progress"))
     settings = convert(options, VerifySettings)
-    place = Path(settings.path)
+    given = Path(settings.path)
+    places = verify_rows.find_places(given) if given.is_dir() else [given]
+    findings: list[Finding] = []
+    for place in places:
+        if place != given and not place.exists():
+            text = "is not here, so it is not checked, though config.json has it"
+            findings.append(Finding(place, True, text))
+            continue
+        try:
+            findings += _verify_place(place, settings, progress)
+        except TokenFileError as error:
+            if places == [given]:
+                raise
+            findings.append(Finding(place, False, str(error).removeprefix(f"{place}: ")))
+    return findings
+
+
+def _verify_place(place: Path, settings: VerifySettings, progress: Progress) -> list[Finding]:
+    """Check a token file, or all token files or rows in a directory."""
+    deep, repair = settings.deep, settings.repair
     paths = _find_token_files(place) if place.is_dir() else [place]
     if not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
@@ -79,7 +98,9 @@ def verify(
             text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             findings.append(Finding(Path(error.filename or each), False, text))
     if place.is_dir():
-        directories = verify_rows.find_rows(place, or_foreign=not paths)
+        # JSON or Parquet beside a dataset may be text.
+        rows = verify_rows.find_rows(place)
+        directories = [each for each in rows if each != place or not paths]
         findings += verify_rows.verify(directories, settings.tokenizer, progress, deep, repair)
     if not findings:
         raise TokenFileError(f"{place}: no finished token file in this directory; build one first")

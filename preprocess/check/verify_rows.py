@@ -10,19 +10,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
-
-import xxhash
 
 from bpe.errors import TokenmillError
 from preprocess.check.findings import Finding
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.report.progress import Progress
-from preprocess.rows.columns import RowBatch, RowReader
-from preprocess.rows.formats import FORMATS, RowsError, format_of
-from preprocess.rows.layout import plan_rows, shard_bounds
+from preprocess.rows.access import batches_of
+from preprocess.rows.columns import RowBatch, RowReader, Values
+from preprocess.rows.formats import RowsError, format_of
+from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
     ContentDigest,
@@ -31,39 +31,58 @@ from preprocess.rows.manifest import (
     read_manifest,
     replace_shard,
 )
-from preprocess.rows.write import METADATA_FILE, write_shard
+from preprocess.rows.write import METADATA_FILE, content_of, digest_of_file, write_shard
+from preprocess.run.finished import read_object
 from preprocess.settings.options import convert
 from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import REPAIR, OutputError, open_storage
 
-_PIECE_BYTES = 1 << 22
-
 
 class _Origin(NamedTuple):
-    """Reader, settings and shard bounds from which files of rows are rebuilt."""
+    """Settings and files from which files of rows are rebuilt."""
 
-    reader: RowReader
     settings: RowSettings
-    bounds: list[int]
+    files: list[OutputFile]
 
 
-def find_rows(directory: Path, or_foreign: bool = True) -> list[Path]:
-    """List the directories of rows: this one, or those in it or its "rows"; [] for none.
-
-    With `or_foreign` it is this one, too, if it has files of rows of another program.
-    """
+def find_rows(directory: Path) -> list[Path]:
+    """List the directories of rows: this one, or those in it or its "rows"; [] for none."""
     if _is_ours(directory):
         return [directory]
     found = [
         each for place in (directory, directory / "rows") for each in _directories(place)
         if _is_ours(each)
     ]
-    return found or ([directory] if or_foreign and row_files(directory) else [])
+    return found or ([directory] if row_files(directory) else [])
 
 
 def _directories(directory: Path) -> list[Path]:
     names = [name for name in open_storage(directory).final.names() if not name.startswith(".")]
     return [directory / name for name in names if (directory / name).is_dir()]
+
+
+def find_places(directory: Path) -> list[Path]:
+    """List the directories with the outputs of a corpus, of its config.json; else this one."""
+    from preprocess.settings.corpus import CORPUS_FORMAT
+
+    content = read_object(open_storage(directory).final, "config.json", CORPUS_FORMAT) or {}
+    base, places = str(content.get("output_path")), dict[Path, None]()
+    for section in ("datasets", "rows"):
+        for each in content.get(section, {}).values():
+            out = str(each.get("out"))
+            # Relative to the configuration, so that all may be moved together.
+            if os.path.isabs(out) == os.path.isabs(base):
+                out = os.path.normpath(directory / os.path.relpath(out, base))
+            # Those inside are found with their dataset.
+            if Path(out).parent not in places:
+                places[Path(out)] = None
+    return [*places] or [directory]
+
+
+def find_unfinished(directory: Path) -> list[tuple[Path, str]]:
+    """List (directory, name) of unfinished runs: in a directory, and of rows inside of it."""
+    inside = [*_directories(directory), *_directories(directory / "rows")]
+    return [(each, run) for each in (directory, *inside) for run in open_storage(each).runs()]
 
 
 def row_files(directory: Path) -> list[Path]:
@@ -133,7 +152,8 @@ def _check_counts(directory: Path, manifest: RowsManifest) -> Finding:
     with suppress(TokenmillError):
         file = open_tokens(dataset)
         is_of_it = file.manifest.digest == manifest.dataset_digest
-        has_all = is_of_it and manifest.settings.get("seq_length") is not None
+        settings = manifest.settings
+        has_all = is_of_it and settings.get("seq_length") and not settings.get("drop_short")
         if has_all and file.n_tokens != manifest.tokens:
             problems.append(f"{manifest.tokens:,} tokens, and the dataset {file.n_tokens:,}")
     if problems:
@@ -147,21 +167,21 @@ def _check_beside(directory: Path, manifest: RowsManifest) -> Iterator[Finding]:
     """Find files that describe the rows, and were changed or are missing."""
     for name, digest in manifest.beside.items():
         path = directory / name
-        if not path.exists() or _digest_of(path) != digest:
+        if digest_of_file(open_storage(directory).final, name) != digest:
             text = "was changed, or is missing: write the rows again (--overwrite)"
             yield Finding(path, False, text)
 
 
 def _check_shard(directory: Path, manifest: RowsManifest, facts: ShardFacts) -> Finding:
-    path = directory / facts.name
+    path, files = directory / facts.name, open_storage(directory).final
     try:
         size = path.stat().st_size
-        if size == facts.bytes and _digest_of(path) == facts.digest:
+        if size == facts.bytes and digest_of_file(files, facts.name) == facts.digest:
             return Finding(path, True, f"{facts.rows:,} rows as written")
     except OSError as error:
         return Finding(path, False, f"cannot be read: {error.strerror}; run verify --repair")
     try:
-        n_rows, content = _content_of(path)
+        n_rows, content = _content_in(path)
     except RowsError as error:
         return Finding(path, False, f"damaged: {str(error).removeprefix(f'{path}: ')}")
     if content == facts.content:
@@ -170,31 +190,10 @@ def _check_shard(directory: Path, manifest: RowsManifest, facts: ShardFacts) -> 
     return Finding(path, False, f"{text}; run verify --repair")
 
 
-def _digest_of(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            digest.update(piece)
-    return str(digest.hexdigest())
-
-
-def read_rows(path: Path) -> Iterator[RowBatch]:
-    """Read a file of rows; raise RowsError if it is damaged or has no ids."""
-    kind = format_of(path)
-    assert kind is not None
-    for batch in FORMATS[kind].codec().read_shard(path):
-        if "input_ids" not in batch.values:
-            raise RowsError(
-                f"{path}: has no column input_ids, its columns are {', '.join(batch.values)};"
-                " rename the one with token ids"
-            )
-        yield batch
-
-
-def _content_of(path: Path) -> tuple[int, str]:
+def _content_in(path: Path) -> tuple[int, str]:
     """Return (number of rows, digest of the content) of a file of rows."""
     digest, n_rows = ContentDigest(), 0
-    for batch in read_rows(path):
+    for batch in batches_of(path):
         digest.update(batch)
         n_rows += len(batch)
     return n_rows, digest.hexdigest()
@@ -209,20 +208,22 @@ def _open_origin(directory: Path, manifest: RowsManifest) -> _Origin:
             " (--overwrite)"
         )
     settings = convert({**manifest.settings, "path": manifest.dataset}, RowsSettings)
-    plan, shape = plan_rows(file, settings, manifest.around, manifest.pad_id)
-    bounds = shard_bounds(len(plan), len(manifest.shards))
-    return _Origin(RowReader(file, plan, shape), settings, bounds)
+    if settings.per_file:
+        files = [*files_of_sources(file, settings, manifest.around, manifest.pad_id)]
+    else:
+        plan, shape = plan_rows(file, settings, manifest.around, manifest.pad_id)
+        # Earlier versions padded other rows.
+        shape = replace(shape, columns=manifest.columns, length=manifest.length)
+        reader = RowReader(file, plan, shape)
+        files = divided(reader, [each.name for each in manifest.shards])
+    return _Origin(settings, files)
 
 
 def _compare(finding: Finding, facts: ShardFacts, origin: _Origin | str, number: int) -> Finding:
     """Make the rows of a sound file again, and compare."""
     if isinstance(origin, str):
         return Finding(finding.path, False, f"cannot be compared with its dataset: {origin}")
-    digest, reader = ContentDigest(), origin.reader
-    first, stop = origin.bounds[number : number + 2]
-    for start, end in reader.bounds(first, stop):
-        digest.update(reader.read(start, end))
-    if digest.hexdigest() == facts.content:
+    if content_of(origin.files[number]) == facts.content:
         return finding._replace(text=f"{finding.text}, equal to the dataset")
     text = "its rows are not those of the dataset: write them again (--overwrite)"
     return Finding(finding.path, False, text)
@@ -236,14 +237,11 @@ def _repair(
     path = directory / facts.name
     if isinstance(origin, str):
         return Finding(path, False, f"cannot be repaired: {origin}"), manifest
-    rows = origin.bounds[number], origin.bounds[number + 1]
     with open_storage(directory, REPAIR) as storage:
         storage.clear()
         stream = storage.stream(facts.name)
         try:
-            made = write_shard(
-                origin.reader, origin.settings, manifest.vocab_size, facts.name, rows, stream
-            )
+            made = write_shard(origin.files[number], origin.settings, manifest.vocab_size, stream)
             stream.sync()
         finally:
             stream.close()
@@ -272,9 +270,11 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
         vocab_size = load_tokenizer(tokenizer).vocab_size
     for path in row_files(directory):
         n_rows = n_tokens = 0
+        has_mask = True
         try:
-            for batch in read_rows(path):
-                ids = batch.values["input_ids"]
+            for batch in batches_of(path):
+                has_mask = "attention_mask" in batch.values
+                ids = ids_of(path, batch)
                 if vocab_size is not None and len(ids):
                     wrong = ids[(ids < 0) | (ids >= vocab_size)]
                     if len(wrong):
@@ -288,4 +288,16 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
             yield Finding(path, False, str(error).removeprefix(f"{path}: "))
             continue
         checked = "ids in the vocabulary" if vocab_size else "ids not checked without --tokenizer"
+        if not has_mask:
+            checked += ", no attention_mask, so padding is not known"
         yield Finding(path, True, f"{n_rows:,} rows, {n_tokens:,} values per column, {checked}")
+
+
+def ids_of(path: Path, batch: RowBatch) -> Values:
+    """Return the ids of rows; raise RowsError if there is no such column."""
+    if "input_ids" not in batch.values:
+        raise RowsError(
+            f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
+            " the one with token ids"
+        )
+    return batch.values["input_ids"]

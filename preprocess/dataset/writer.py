@@ -36,7 +36,6 @@ class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
     streams: dict[str, StreamState] = {}  # by name of an open file
     shards: tuple[Shard, ...] = ()  # shards finished since the previous state
     last_end: int = 0  # end of the last document, relative to the open shard
-    skip: int = 0  # number of the next ids to be appended that are in shards already
 
 
 class ColumnFile:
@@ -155,7 +154,7 @@ class TokenFileWriter:
         self._shards = [shard for state in states for shard in state.shards]
         self._n_reported = len(self._shards)
         # As in `WriterState`.
-        self._last_end, self._skip = (states[-1].last_end, states[-1].skip) if states else (0, 0)
+        self._last_end = states[-1].last_end if states else 0
         self._files: list[ColumnFile] = []
         self._open(states)
 
@@ -194,7 +193,7 @@ class TokenFileWriter:
         new = tuple(self._shards[self._n_reported :])
         self._n_reported = len(self._shards)
         streams = {file.name: file.state() for file in self._files}
-        return WriterState(streams, new, self._last_end, self._skip)
+        return WriterState(streams, new, self._last_end)
 
     def append(self, ids: Values, document_ends: Values, **others: Values) -> None:
         """Append token ids, document ends, and values of other columns.
@@ -212,10 +211,6 @@ class TokenFileWriter:
         self._check(ids, document_ends, others)
         ends = document_ends.astype(np.int64)
         rows = [ids, ends, *(others[column.name] for column in self._columns[2:])]
-        if self._skip:
-            n = min(self._skip, ids.size)
-            self._skip -= n
-            ids, ends = (rows := self._without_first(rows, n))[:2]
         while (n := self._count_fitting(ids.size, ends)) < ids.size:
             if n:
                 self._write([row[:count] for row, count in self._counted(rows, n)])
@@ -289,7 +284,15 @@ class TokenFileWriter:
         if self._shard_tokens is None:
             return n
         room = self._shard_tokens - self._files[0].count
-        return count_fitting(n, ends, room, self._splits, self._last_end > 0)
+        if n <= room or self._splits:
+            return min(n, room)
+        n_ends = int(np.searchsorted(ends, room, "right"))
+        if n_ends:
+            return int(ends[n_ends - 1])
+        if self._last_end:
+            return 0
+        # A document larger than a shard has its own.
+        return int(ends[0]) if ends.size else n
 
     def _write(self, rows: Sequence[Values]) -> None:
         n = self._files[0].count
@@ -321,10 +324,6 @@ class TokenFileWriter:
         digests = {file.column.name: file.finish(shard.count(file.column)) for file in self._files}
         return Shard(shard.n_tokens, shard.n_documents, digests)
 
-    def finish_files(self) -> Shard:
-        """Sync and close the files of a writer without shards, and return them as one."""
-        return self._finish_shard(self._files[0].count)
-
     def finish(
         self, *, end_of_text_id: int, n_bytes: int, tokenizer_fingerprint: str, pattern: str,
         unicode_version: str, sources: Sequence[Mapping[str, Any]],
@@ -351,13 +350,7 @@ class TokenFileWriter:
                     f" ids are 0 to {self.vocab_size - 1}"
                 )
         n_tokens, n_documents = self.n_tokens, self.n_documents
-        is_whole, last = self._shard_tokens is None, list[Shard]()
-        if n_here or not self._shards:
-            last.append(self._finish_shard(n_here))
-        else:  # workers have written all shards
-            self.close()
-            for file in self._files:
-                self._storage.remove(file.name)
+        is_whole, last = self._shard_tokens is None, self._finish_shard(n_here)
         extra = [
             {"name": each.name, "dtype": str(each.dtype), "per": each.per}
             for each in self._columns[2:]
@@ -369,8 +362,8 @@ class TokenFileWriter:
             tokenizer_fingerprint=tokenizer_fingerprint,
             pattern=pattern, unicode_version=unicode_version, sources=tuple(map(dict, sources)),
             extra_columns=msgspec.convert(extra, tuple[ExtraColumn, ...]),
-            digests=last[0].digests if is_whole else {},
-            shards=() if is_whole else (*self._shards, *last),
+            digests=last.digests if is_whole else {},
+            shards=() if is_whole else (*self._shards, last),
         )
         for data in manifest.files(self._name)[: -len(self._columns)]:
             if data.column.per == "token":
@@ -384,29 +377,6 @@ class TokenFileWriter:
         """Close the files, keeping their content; may be called more than once."""
         for file in self._files:
             file.stream.close()
-
-
-def count_fitting(
-    n: int, ends: npt.NDArray[np.int64], room: int, splits: bool, has_documents: bool
-) -> int:
-    """Return how many of `n` ids a shard takes; 0: the next one takes them.
-
-    Args:
-        n: Number of ids.
-        ends: int64[k], the ends of documents among them.
-        room: How many more ids the shard may have.
-        splits: True if a document may continue in the next shard.
-        has_documents: True if a document ends in the shard already.
-    """
-    if n <= room or splits:
-        return min(n, room)
-    n_ends = int(np.searchsorted(ends, room, "right"))
-    if n_ends:
-        return int(ends[n_ends - 1])
-    if has_documents:
-        return 0
-    # A document larger than a shard has its own.
-    return int(ends[0]) if ends.size else n
 
 
 def read_saved_manifest(storage: Storage, name: str) -> Manifest:

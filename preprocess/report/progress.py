@@ -106,6 +106,11 @@ class Progress:
         """Return True if the time limit is reached."""
         return self._clock() >= self._deadline
 
+    def minutes_left(self) -> float | None:
+        """Return the minutes until the time limit, at least a little; None: there is no limit."""
+        left = (self._deadline - self._clock()) / 60
+        return None if math.isinf(left) else max(left, 1e-9)
+
     def seconds(self) -> float:
         """Return the time of the run, plus that of earlier runs in the same stages."""
         return self._clock() - self._started + sum(each.seconds_before for each in self.stages)

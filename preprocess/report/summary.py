@@ -110,7 +110,7 @@ class Report(Struct):
             for token, count in self.look_alikes.items()
             if count
         ]
-        if stats["encoding_seconds"]:
+        if stats.get("encoding_seconds"):
             lines.append(
                 f"encoding: {_count(stats['files'], 'file')},"
                 f" {stats['megabytes_per_second']:,.1f} MB/s,"

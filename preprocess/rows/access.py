@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, record_batches
-from preprocess.rows.columns import RowBatch, Values
+from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
@@ -39,16 +39,6 @@ class Sized(Protocol):
 Block = TypeVar("Block", bound=Sized)
 
 
-class RowFile(Protocol):
-    """A file of rows."""
-
-    path: AnyPath
-    n_rows: int
-
-    def row(self, index: int) -> Row:
-        """Return a row, 0 <= index < n_rows; raise RowsError if the file is damaged."""
-
-
 class RowDirectory:
     """The rows of all files of a directory, one after another.
 
@@ -63,6 +53,12 @@ class RowDirectory:
 
     def __len__(self) -> int:
         return int(self._starts[-1])
+
+    @property
+    def block_starts(self) -> Numbers:
+        """Where blocks of rows begin that are read at a time, and the number of rows: int64[n]."""
+        parts = zip(self._files, self._starts, strict=False)
+        return np.concatenate([*(file.starts[:-1] + at for file, at in parts), self._starts[-1:]])
 
     def row(self, index: int) -> Row:
         """Return the columns of a row, int32[n] each; a negative index counts from the end.
@@ -149,13 +145,13 @@ class _BlockFile:
         cache: BlockCache[RowBatch],
     ) -> None:
         self.path, self._read, self._cache = path, read, cache
-        self._starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
-        self.n_rows = int(self._starts[-1])
+        self.starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
+        self.n_rows = int(self.starts[-1])
 
     def row(self, index: int) -> Row:
-        number, place = find_part(self._starts, index)
+        number, place = find_part(self.starts, index)
         block = self._cache.get(self.path, number, self._read)
-        _check_count(self.path, len(block), int(self._starts[number + 1] - self._starts[number]))
+        _check_count(self.path, len(block), int(self.starts[number + 1] - self.starts[number]))
         begin, end = block.offsets[place : place + 2].tolist()
         return {name: values[begin:end] for name, values in block.values.items()}
 
@@ -166,13 +162,17 @@ class _LineFile:
     def __init__(self, path: AnyPath) -> None:
         self.path, self._lines = path, Lines(path)
         self.n_rows = len(self._lines)
+        self.starts = np.array([0, self.n_rows])
 
     def row(self, index: int) -> Row:
         return decode_lines(self.path, [self._lines.line(index)]).values
 
 
-def open_rows(directory: AnyPath) -> RowDirectory:
-    """Open the rows of a directory.
+RowFile = _BlockFile | _LineFile
+
+
+def open_rows(directory: AnyPath, cache: BlockCache[RowBatch] | None = None) -> RowDirectory:
+    """Open the rows of a directory; blocks that are read are kept in a cache.
 
     Row groups of Parquet are decoded, and the last of them are kept; record batches of Arrow are
     memory-mapped, and compressed ones are decoded and kept like row groups; lines of JSON are found
@@ -183,34 +183,26 @@ def open_rows(directory: AnyPath) -> RowDirectory:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
     name, counts = _find_rows(directory)
-    cache = BlockCache[RowBatch](max_bytes=KEPT_BYTES if name in ("parquet", "arrow") else None)
+    kept = cache if cache is not None else BlockCache[RowBatch](
+        max_bytes=KEPT_BYTES if name in ("parquet", "arrow") else None
+    )
 
     def opened(path: AnyPath) -> RowFile:
         file: RowFile
         count = counts[path]
         if name == "parquet":
-            file = _BlockFile(path, _row_groups(path), _read_row_group, cache)
+            file = _BlockFile(path, _row_groups(path), _read_row_group, kept)
         elif name == "arrow":
-            file = _BlockFile(path, _batch_sizes(path), _read_record_batch, cache)
+            file = _BlockFile(path, _batch_sizes(path), _read_record_batch, kept)
         elif name == "jsonl" and path.suffix not in (".gz", ".zst"):
             file = _LineFile(path)
         else:
-            file = _whole_file(path, count, cache)
+            file = _whole_file(path, count, kept)
         if count is not None:
             _check_count(path, file.n_rows, count)
         return file
 
     return RowDirectory(for_all(opened, counts))
-
-
-def open_shards(directory: AnyPath, cache: BlockCache[RowBatch]) -> RowDirectory:
-    """Open the rows of a directory, of which whole files are decoded and kept in a cache.
-
-    Raises:
-        RowsError: There are no rows, or of several formats, or they are damaged.
-    """
-    _, counts = _find_rows(directory)
-    return RowDirectory(for_all(lambda path: _whole_file(path, counts[path], cache), counts))
 
 
 def joined(path: AnyPath, batches: Iterable[RowBatch]) -> RowBatch:
@@ -289,15 +281,9 @@ def _whole_file(path: AnyPath, count: int | None, cache: BlockCache[RowBatch]) -
 
 def _count_rows(path: AnyPath) -> int:
     """Return the number of rows of a file; without metadata it is read, and not kept."""
-    match format_of(path):
-        case "parquet":
-            return sum(_row_groups(path))
-        case "arrow":
-            return sum(_batch_sizes(path))
-        case "jsonl":
-            return sum(1 for _ in numbered_lines(path))
-        case _:
-            return sum(map(len, _batches_of(path)))
+    if format_of(path) == "jsonl":
+        return sum(1 for _ in numbered_lines(path))
+    return sum(map(len, batches_of(path)))
 
 
 def _check_count(path: AnyPath, found: int, expected: int) -> None:
@@ -308,13 +294,14 @@ def _check_count(path: AnyPath, found: int, expected: int) -> None:
         )
 
 
-def _batches_of(path: AnyPath) -> Iterable[RowBatch]:
+def batches_of(path: AnyPath) -> Iterable[RowBatch]:
+    """Yield the rows of a file in batches; raise RowsError if it is damaged."""
     return FORMATS[format_of(path) or ""].codec().read_shard(path)
 
 
 def _read_file(path: AnyPath, number: int) -> RowBatch:
     """Read all rows of a file, its only block."""
-    return joined(path, _batches_of(path))
+    return joined(path, batches_of(path))
 
 
 def _row_groups(path: AnyPath) -> list[int]:

@@ -20,7 +20,6 @@ from preprocess.rows.formats import RowsError
 from preprocess.rows.places import AnyPath
 from preprocess.sources.remote import Handle
 
-NEEDS_PADDING = False
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 

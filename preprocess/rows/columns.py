@@ -63,10 +63,12 @@ class RowBatch:
     Attributes:
         offsets: int64[n_rows + 1]: row i is `column[offsets[i] : offsets[i + 1]]`.
         values: Name of a column -> int32[offsets[-1]].
+        n_tokens: Tokens of rows that are made, without padding; 0 of rows that are read.
     """
 
     offsets: Numbers
     values: dict[str, Values]
+    n_tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -81,15 +83,16 @@ class RowReader:
     """Makes the arrays of rows of a dataset."""
 
     def __init__(self, file: TokenFile, plan: RowPlan, shape: Shape) -> None:
-        self._file, self._plan, self._shape = file, plan, shape
+        self._file, self.plan, self.shape = file, plan, shape
+        self.longest = plan.longest + shape.n_around  # tokens of a row, without padding
 
     def bounds(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
         """Yield ranges of rows that are read at a time; they depend on `first` alone."""
         while first < stop:
             end = min(first + _ROWS_AT_ONCE, stop)
-            lengths = self._plan.pieces(first, end).row_lengths() + self._shape.n_around
-            if self._shape.length:
-                lengths[:] = self._shape.length
+            lengths = self.plan.pieces(first, end).row_lengths() + self.shape.n_around
+            if self.shape.length:
+                lengths[:] = self.shape.length
             ends = np.cumsum(lengths)
             begin = n_before = 0
             while begin < len(lengths):
@@ -99,20 +102,16 @@ class RowReader:
                 begin, n_before = following, int(ends[following - 1])
             first = end
 
-    def n_tokens(self, first: int, stop: int) -> int:
-        """Return the number of tokens of rows [first, stop), without padding."""
-        pieces = self._plan.pieces(first, stop)
-        return int(pieces.lengths.sum()) + (stop - first) * self._shape.n_around
-
     def space(self) -> Values:
         """Return memory for the arrays of a batch: int32, enough for any that `bounds` has."""
-        longest = self._shape.length or self._plan.longest + self._shape.n_around
-        return np.empty(len(self._shape.columns) * max(longest, _AT_ONCE), np.int32)
+        longest = self.shape.length or self.longest
+        return np.empty(len(self.shape.columns) * max(longest, _AT_ONCE), np.int32)
 
     def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:
         """Make the arrays of rows [first, stop), in memory from `space` if it is given."""
-        made = _Made(self._file, self._plan.pieces(first, stop), self._shape, space)
-        return RowBatch(made.offsets, {name: getattr(made, name) for name in self._shape.columns})
+        made = _Made(self._file, self.plan.pieces(first, stop), self.shape, space)
+        values = {name: getattr(made, name) for name in self.shape.columns}
+        return RowBatch(made.offsets, values, made.n_tokens)
 
 
 class _Made:
@@ -124,7 +123,7 @@ class _Made:
         self._file, self._pieces, self._shape = file, pieces, shape
         n_before = len(shape.before)
         self._sizes = pieces.row_lengths() + shape.n_around
-        n_rows = len(self._sizes)
+        n_rows, self.n_tokens = len(self._sizes), int(self._sizes.sum())
         lengths = np.full(n_rows, shape.length) if shape.length else self._sizes
         self.offsets = np.append(0, np.cumsum(lengths))
         self._begins = self.offsets[:-1] + (lengths - self._sizes if shape.pads_left else 0)

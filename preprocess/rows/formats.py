@@ -14,6 +14,8 @@ from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.places import AnyPath
 
+DUMP_FILE = "dump-meta_data.json"  # counts of pickled rows
+
 
 class RowsError(TokenmillError):
     """Rows cannot be made, or a file of rows cannot be read."""
@@ -21,9 +23,6 @@ class RowsError(TokenmillError):
 
 class Codec(Protocol):
     """Module of a format."""
-
-    # Whether rows must have the same length.
-    NEEDS_PADDING: bool
 
     def write_shard(
         self, file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,

@@ -18,7 +18,6 @@ from preprocess.rows.formats import RowsError
 from preprocess.rows.places import AnyPath, open_binary
 from preprocess.sources.base import import_zstandard
 
-NEEDS_PADDING = False
 _ROWS = 1 << 8  # that are read at a time
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import logger
-from preprocess.rows.columns import COLUMNS, Shape
+from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
-from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan, StreamRows
+from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan
 from preprocess.settings.options import SettingsError, TokenizerSource, options_of
 from preprocess.settings.rows import RowSettings
+from preprocess.sources.compressed import CODECS
+from preprocess.sources.selected import SELECTED
 
 Ids = tuple[int, ...]
 
@@ -21,20 +27,49 @@ Ids = tuple[int, ...]
 def ids_of_rows(
     file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
 ) -> tuple[tuple[Ids, Ids], int]:
-    """Return ((ids before, ids after each row), id of padding)."""
-    if tokenizer is not None:
-        from bpe import load_tokenizer
-        from preprocess.dataset.reader import check_tokenizer
+    """Return ((ids before, ids after each row), id of padding).
 
-        check_tokenizer(file.path, file.manifest, load_tokenizer(tokenizer).fingerprint)
-    around: tuple[Ids, Ids] = ((), ())
-    if settings.add_special_tokens:
-        around = _special_ids(file, tokenizer)
-    return around, _pad_id(file, settings, tokenizer)
+    The padding is as chosen, of the tokenizer, or the end of text.
+    """
+    from bpe import load_tokenizer
+    from bpe.formats.chat_template import read_token_names
+    from bpe.special_tokens import pad_token_of
+    from preprocess.dataset.reader import check_tokenizer
+
+    path, token, is_padded = _tokenizer_of(file, tokenizer), settings.pad_token, settings.is_padded
+    known = dict[str, int]()
+    if path is not None:
+        found = load_tokenizer(path)
+        is_needed = tokenizer is not None or settings.add_special_tokens or is_padded
+        if is_needed or found.fingerprint == file.manifest.tokenizer_fingerprint:
+            check_tokenizer(file.path, file.manifest, found.fingerprint)
+            known = found.special_tokens
+            names = read_token_names(str(path) if isinstance(path, Path) else path)
+            token = names.get("pad_token") or pad_token_of(known) if token is None else token
+    around = _special_ids(file, path) if settings.add_special_tokens else ((), ())
+    if isinstance(token, int):
+        if not 0 <= token < file.vocab_size:
+            raise SettingsError(
+                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
+            )
+        return around, token
+    if token is None or (token not in known and not is_padded):
+        return around, file.manifest.end_of_text_id
+    if path is None:
+        raise SettingsError(
+            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
+        )
+    if token not in known:
+        raise SettingsError(
+            f"pad_token {token!r} is no special token of {path}, which has"
+            f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
+        )
+    return around, known[token]
 
 
 def plan_rows(
-    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int,
+    documents: range | None = None,
 ) -> tuple[RowPlan, Shape]:
     """Return which tokens rows have, and how they become arrays.
 
@@ -43,11 +78,12 @@ def plan_rows(
         settings: How rows are made of it.
         around: Ids before and after each row.
         pad_id: Id of padding.
+        documents: Numbers of consecutive documents, not with a strategy; None: all.
 
     Raises:
         RowsError: The settings do not fit the dataset.
     """
-    codec, manifest = FORMATS[settings.format].codec(), file.manifest
+    manifest, ends = file.manifest, file.document_ends
     shape = Shape(
         columns_of(settings), *around, pad_id=pad_id, is_packed=settings.strategy is not None,
         pads_left=settings.padding_side == "left",
@@ -57,7 +93,12 @@ def plan_rows(
         if settings.strategy is not None:
             plan = PackedRows(file, settings.seq_length, settings.strategy)
         else:
-            plan = StreamRows(file.n_tokens, settings.seq_length)
+            bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
+            edges = [int(ends[number - 1]) if number else 0 for number in bounds]
+            plan = DocumentRows(
+                np.array(edges, np.uint64), settings.seq_length, documents=range(1, 2),
+                drop_short=settings.drop_short,
+            )
     else:
         n_before = n_after = 0
         if settings.add_special_tokens:
@@ -78,32 +119,22 @@ def plan_rows(
                 " each row, so rows would not advance; raise it"
             )
         plan = DocumentRows(
-            file.document_ends, room, stride, settings.truncation, n_before, n_after
+            ends, room, stride, n_before=n_before, n_after=n_after, documents=documents,
+            first_only=settings.truncation, drop_short=settings.drop_short,
         )
-    if not len(plan):
-        raise RowsError(f"{file.path}: has no tokens for rows; build it from more text")
-    if settings.padding != "none":
+    if not len(plan) and documents is None:
+        what = "a shorter max_length or seq_length, or leave out drop_short"
+        raise RowsError(
+            f"{file.path}: has no tokens for rows; "
+            + (f"choose {what}" if plan.n_short else "build it from more text")
+        )
+    if settings.is_padded:
         longest = plan.longest + shape.n_around
-        length = longest if settings.padding == "longest" else (
+        length = longest if settings.padded_to == "longest" else (
             settings.max_length or settings.seq_length
         )
         shape = replace(shape, length=length)
-    elif plan.n_tokens != len(plan) * plan.longest and codec.NEEDS_PADDING:
-        raise RowsError(
-            f"{settings.format} holds rows of one length, and these differ; choose --padding"
-            " longest or max-length, or another --format"
-        )
     return plan, shape
-
-
-def shard_bounds(n_rows: int, n_shards: int) -> list[int]:
-    """Return where shards begin, and the number of rows; they differ by one row at most.
-
-    >>> shard_bounds(7, 3)
-    [0, 3, 5, 7]
-    """
-    size, longer = divmod(n_rows, n_shards)
-    return [number * size + min(number, longer) for number in range(n_shards + 1)]
 
 
 def shard_names(name: str, n_shards: int, settings: RowSettings) -> list[str]:
@@ -132,9 +163,10 @@ def compression_of(settings: RowSettings) -> str:
 def columns_of(settings: RowSettings) -> tuple[str, ...]:
     """Return the names of the arrays; raise SettingsError for wrong ones."""
     if settings.format == "pickle":
-        if settings.columns not in ((), ("input_ids",)):
+        own = COLUMNS[: 2 if settings.is_padded else 1]
+        if settings.columns not in ((), ("input_ids",), own):
             raise SettingsError("columns: format pickle has ids alone; leave them out")
-        return ("input_ids",)
+        return own
     if not settings.columns:
         if settings.format == "npz":
             return COLUMNS[:2]
@@ -173,19 +205,15 @@ def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
     return found
 
 
-def _special_ids(file: TokenFile, tokenizer: TokenizerSource | None) -> tuple[Ids, Ids]:
+def _special_ids(file: TokenFile, path: Any) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
-    from bpe import load_tokenizer
     from bpe.formats.post_processor import read_special_ids
-    from preprocess.dataset.reader import check_tokenizer
 
-    path = _tokenizer_of(file, tokenizer)
     if path is None:
         raise SettingsError(
             f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
             " beside it; give it (--tokenizer)"
         )
-    check_tokenizer(file.path, file.manifest, load_tokenizer(path).fingerprint)
     found = read_special_ids(path)
     if any(not 0 <= token < file.vocab_size for part in found for token in part):
         raise RowsError(
@@ -210,39 +238,64 @@ def _tokenizer_of(file: TokenFile, given: TokenizerSource | None) -> Any:
     return path / "tokenizer.json" if path.is_dir() else path
 
 
-def _pad_id(
-    file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
-) -> int:
-    """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
-    from bpe import load_tokenizer
-    from bpe.formats.chat_template import read_token_names
-    from preprocess.dataset.reader import check_tokenizer
+class OutputFile(NamedTuple):
+    """The rows [first, stop) of a reader, which are written to one file."""
 
-    path = _tokenizer_of(file, tokenizer)
-    names = {}
-    if path is not None:
-        names = read_token_names(str(path) if isinstance(path, Path) else path)
-    token = names.get("pad_token") if settings.pad_token is None else settings.pad_token
-    if token is None:
-        return file.manifest.end_of_text_id
-    if isinstance(token, int):
-        if not 0 <= token < file.vocab_size:
-            raise SettingsError(
-                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
+    name: str
+    reader: RowReader
+    first: int
+    stop: int
+
+
+def divided(reader: RowReader, names: Sequence[str]) -> list[OutputFile]:
+    """Divide rows among files, which differ by one row at most."""
+    size, longer = divmod(len(reader.plan), len(names))
+    bounds = [number * size + min(number, longer) for number in range(len(names) + 1)]
+    return [
+        OutputFile(name, reader, *rows) for name, rows in zip(names, pairwise(bounds), strict=True)
+    ]
+
+
+def files_of_sources(
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int
+) -> Iterator[OutputFile]:
+    """Yield the file with the rows of each input file that has some.
+
+    Raises:
+        RowsError: Documents belong to no input file, or two of these would have the same output.
+    """
+    suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
+    inputs, first = dict[str, str](), 0
+    for source in file.manifest.sources:
+        name, count = str(source.get("name")), source.get("documents")
+        if count is None or name == SELECTED or file.manifest.is_imported:
+            raise RowsError(
+                f"{file.path}: its documents were selected, shuffled or imported, so they belong to"
+                " no input file; leave out per_file"
             )
-        return token
-    if path is None:
-        raise SettingsError(
-            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
-        )
-    found = load_tokenizer(path)
-    check_tokenizer(file.path, file.manifest, found.fingerprint)
-    known = found.special_tokens
-    if token not in known and settings.padding == "none":
-        return file.manifest.end_of_text_id
-    if token not in known:
-        raise SettingsError(
-            f"pad_token {token!r} is no special token of {path}, which has"
-            f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
-        )
-    return known[token]
+        documents, first = range(first, first + count), first + count
+        plan, shape = plan_rows(file, settings, around, pad_id, documents)
+        if not len(plan):
+            continue
+        output = f"{_stem_of(name)}{suffix}"
+        if output in inputs:
+            raise RowsError(
+                f"{file.path}: the inputs {inputs[output]} and {name} would both have the output"
+                f" {output}; rename one of them, or leave out per_file"
+            )
+        inputs[output] = name
+        yield OutputFile(output, RowReader(file, plan, shape), 0, len(plan))
+    if not inputs:
+        raise RowsError(f"{file.path}: has no tokens for rows; build it from more text")
+
+
+def _stem_of(name: str) -> str:
+    """Return the name of an input file as one name, without suffixes.
+
+    >>> _stem_of("sub/part_000.jsonl.gz")
+    'sub_part_000'
+    """
+    stem, suffix = os.path.splitext(name)
+    if any(suffix.lower() in codec.suffixes for codec in CODECS):
+        stem = os.path.splitext(stem)[0]
+    return stem.lstrip("./").replace("/", "_")

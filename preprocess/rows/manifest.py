@@ -61,7 +61,7 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         columns: Names of the arrays, in their order.
         vocab_size: Exclusive upper bound of ids.
         pad_id: Id of padding.
-        length: To which rows are padded; None: not at all.
+        length: To which rows are padded; None: not at all, or in each file to another length.
         rows, tokens: Totals of all files.
         documents: Documents of the dataset.
         longest: Tokens of the longest row.

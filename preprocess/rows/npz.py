@@ -1,4 +1,7 @@
-"""Rows in NPZ files: a compressed array int32[n_rows, length] for each column, as of NumPy."""
+"""Rows in NPZ files: a compressed array int32[n_rows, length] for each column, as of NumPy.
+
+Arrays of other integers are read, too, as far as their values are int32.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import numpy as np
 from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
+from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
 from preprocess.rows.places import AnyPath, open_binary
 
-NEEDS_PADDING = True
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
 _MOST_ARRAYS = 16
 _LONGEST = 1 << 24  # tokens of a row, which is read as a whole
@@ -55,9 +58,9 @@ def read_shard(path: AnyPath) -> Iterator[RowBatch]:
                     )
             names = [entry.filename.removesuffix(".npy") for entry in entries]
             members = [archive.open(entry) for entry in entries]
-            shapes = {
-                _shape_of(path, *each) for each in zip(names, members, entries, strict=True)
-            }
+            arrays = zip(names, members, entries, strict=True)
+            headers = [_header_of(path, *each) for each in arrays]
+            shapes = {shape for shape, _ in headers}
             if len(shapes) != 1:
                 raise RowsError(f"{path}: the arrays differ in shape, expected one; make it again")
             ((n_rows, length),) = shapes
@@ -65,8 +68,8 @@ def read_shard(path: AnyPath) -> Iterator[RowBatch]:
             for first in range(0, n_rows, at_once):
                 n = min(at_once, n_rows - first)
                 values = {
-                    name: _read(path, member, n * length)
-                    for name, member in zip(names, members, strict=True)
+                    name: _read(path, name, member, n * length, dtype)
+                    for name, member, (_, dtype) in zip(names, members, headers, strict=True)
                 }
                 yield RowBatch(np.arange(n + 1) * length, values)
             for member in members:
@@ -81,30 +84,31 @@ def read_shard(path: AnyPath) -> Iterator[RowBatch]:
         ) from error
 
 
-def _shape_of(
+def _header_of(
     path: AnyPath, name: str, member: IO[bytes], entry: zipfile.ZipInfo
-) -> tuple[int, int]:
+) -> tuple[tuple[int, int], np.dtype[Any]]:
+    """Return (shape, dtype) of an array."""
     # Headers of later versions may be of 4 GB, and are read before that is checked.
     if (version := npy.read_magic(member)) != (1, 0):
         raise ValueError(f"array {name!r} has version {version} of the format, expected (1, 0)")
     shape, is_fortran, dtype = npy.read_array_header_1_0(member)
-    if len(shape) != 2 or is_fortran or dtype != np.dtype("<i4"):
+    if len(shape) != 2 or is_fortran or dtype.kind not in "iub":
         raise RowsError(
             f"{path}: array {name!r} is {dtype}{list(shape)}, expected int32[rows, length]; these"
             " are no rows of tokens"
         )
     n_rows, length = shape
     size = entry.file_size - member.tell()
-    if n_rows < 1 or not 1 <= length <= _LONGEST or 4 * n_rows * length != size:
+    if n_rows < 1 or not 1 <= length <= _LONGEST or dtype.itemsize * n_rows * length != size:
         raise RowsError(
             f"{path}: array {name!r} should have {n_rows:,} rows of {length:,} numbers, and has"
             f" {size:,} bytes; make it again"
         )
-    return n_rows, length
+    return (n_rows, length), dtype
 
 
-def _read(path: AnyPath, member: IO[bytes], n: int) -> Any:
-    data = member.read(4 * n)
-    if len(data) != 4 * n:
+def _read(path: AnyPath, name: str, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
+    data = member.read(dtype.itemsize * n)
+    if len(data) != dtype.itemsize * n:
         raise RowsError(f"{path}: an array is shorter than its entry says; make it again")
-    return np.frombuffer(data, "<i4")
+    return as_int32(path, name, np.frombuffer(data, dtype))

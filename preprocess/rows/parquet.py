@@ -9,7 +9,6 @@ from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, 
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.places import AnyPath
 
-NEEDS_PADDING = False
 _ROWS = 1 << 12  # that are read at a time
 
 

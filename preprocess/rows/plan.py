@@ -6,18 +6,16 @@ numbered from 0, and the pieces of any range of rows are found without those bef
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.packing import open_plan
+from preprocess.sampling.windows import DocumentSpans
 
 Numbers = npt.NDArray[np.int64]
-
-_BLOCK = 1 << 12  # documents whose number of rows is summed up in memory
-
 
 class RowPieces(NamedTuple):
     """The pieces of some rows.
@@ -38,107 +36,27 @@ class RowPieces(NamedTuple):
         return np.diff(before[self.offsets])
 
 
-class RowPlan(Protocol):
-    """All rows of a dataset; `len` is their number.
+class DocumentRows(DocumentSpans):
+    """Rows of one document each, or of all tokens as if they were one."""
 
-    Attributes:
-        n_tokens: Tokens of all rows, without special ids around them; overlaps count again.
-        longest: Tokens of the longest row, in the same way.
-    """
-
-    n_tokens: int
-    longest: int
-
-    def __len__(self) -> int: ...
+    BLOCK = 1 << 12
 
     def pieces(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of rows [first, stop)."""
-
-
-class DocumentRows:
-    """Rows of one document each: windows that begin every `stride` tokens, until one has its end.
-
-    Args:
-        ends: uint64[n_documents], the position after each document.
-        length: Tokens of a row at most; None: each document is a row.
-        stride: Distance of the rows of a document, at most `length`.
-        first_only: True for one row per document; what does not fit is left out.
-        n_before: Ids at the start of each document that are not in rows.
-        n_after: Ids at its end that are not in rows.
-    """
-
-    def __init__(
-        self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None,
-        first_only: bool = False, n_before: int = 0, n_after: int = 0,
-    ) -> None:
-        self._ends, self._first_only = ends, first_only
-        self._length = length or int(np.iinfo(np.int64).max)
-        self._stride = stride or self._length
-        self._n_before, self._n_after = n_before, n_after
-        self.n_tokens = self.longest = 0
-        rows = [0]
-        for first in range(0, len(ends), _BLOCK):
-            _, sizes, counts = self._documents(first)
-            cut = np.minimum(sizes, self._length)  # length of all rows of a document but the last
-            n_later = np.maximum(counts - 1, 0)
-            last = np.minimum(sizes - n_later * self._stride, self._length)
-            self.n_tokens += int((n_later * cut + last).sum())
-            self.longest = max(self.longest, int(cut.max()))
-            rows.append(int(counts.sum()))
-        self._rows_before = np.cumsum(rows)
-
-    def __len__(self) -> int:
-        return int(self._rows_before[-1])
-
-    def pieces(self, first: int, stop: int) -> RowPieces:
-        block = int(np.searchsorted(self._rows_before, first, "right")) - 1
-        starts, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        while first < stop:
-            begins, sizes, counts = self._documents(block * _BLOCK)
-            before = np.append(0, np.cumsum(counts)) + self._rows_before[block]
-            numbers = np.arange(first, min(stop, int(before[-1])))
-            document = np.searchsorted(before, numbers, "right") - 1
-            inside = (numbers - before[document]) * self._stride
-            starts.append(begins[document] + inside)
-            lengths.append(np.minimum(sizes[document] - inside, self._length))
-            first, block = first + len(numbers), block + 1
-        return _single(np.concatenate(starts), np.concatenate(lengths))
-
-    def _documents(self, first: int) -> tuple[Numbers, Numbers, Numbers]:
-        """Return (begins, sizes, numbers of rows) of a block of documents: int64[n] each."""
-        ends = self._ends[first : first + _BLOCK].astype(np.int64)
-        begins = np.append(int(self._ends[first - 1]) if first else 0, ends[:-1]) + self._n_before
-        sizes = np.maximum(ends - self._n_after - begins, 0)
-        counts = np.ones(len(sizes), np.int64)
-        if not self._first_only:
-            counts += -(-np.maximum(sizes - self._length, 0) // self._stride)
-        # A document of nothing but ids that are left out has no row.
-        counts[sizes == 0] = 0
-        return begins, sizes, counts
-
-
-class StreamRows:
-    """Rows of `length` tokens each, across documents; the last one may be shorter."""
-
-    def __init__(self, n_tokens: int, length: int) -> None:
-        self.n_tokens, self._length = n_tokens, length
-        self.longest = min(length, n_tokens)
-
-    def __len__(self) -> int:
-        return -(-self.n_tokens // self._length)
-
-    def pieces(self, first: int, stop: int) -> RowPieces:
-        starts = np.arange(first, stop) * self._length
-        return _single(starts, np.minimum(self.n_tokens - starts, self._length))
+        starts, left = self.find(np.arange(first, stop))
+        return RowPieces(starts, np.minimum(left, self._length), np.arange(len(starts) + 1))
 
 
 class PackedRows:
-    """Rows of several documents each, as a plan of `sampling.packing` has them."""
+    """Rows of several documents each, as a plan of `sampling.packing` has them.
+
+    Attributes are those of `DocumentRows`.
+    """
 
     def __init__(self, file: TokenFile, length: int, strategy: str) -> None:
         _, self._plan = open_plan(file, length, strategy)
         self.n_tokens = file.n_tokens
-        self.longest = 0
+        self.longest = self.n_short = 0
         for first in range(0, len(self), 1 << 20):
             pieces = self.pieces(first, min(first + (1 << 20), len(self)))
             self.longest = max(self.longest, int(pieces.row_lengths().max()))
@@ -154,6 +72,4 @@ class PackedRows:
         return RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
 
 
-def _single(starts: Numbers, lengths: Numbers) -> RowPieces:
-    """Return rows of one piece each."""
-    return RowPieces(starts, lengths, np.arange(len(starts) + 1))
+RowPlan = DocumentRows | PackedRows  # `len` is the number of rows

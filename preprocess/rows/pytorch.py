@@ -6,16 +6,17 @@ same length. Tensors are on the CPU.
 
 from __future__ import annotations
 
+import json
 import operator
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
 
 import numpy as np
 
 try:
     import torch
-    from torch.utils.data import Dataset
+    from torch.utils.data import Dataset, Sampler
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "datasets for a DataLoader need PyTorch, which is not installed; install it: pip install"
@@ -23,11 +24,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from preprocess.rows import pickled
-from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows, open_shards
-from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import RowsError
+from preprocess.rows.access import BlockCache, Row, find_part, in_order, joined, open_rows
+from preprocess.rows.columns import Numbers, RowBatch
+from preprocess.rows.formats import DUMP_FILE, RowsError
 from preprocess.rows.places import AnyPath, place_of
-from preprocess.sampling.data import check_integer
+from preprocess.sampling.data import IGNORED, check_integer
 
 Tensors = dict[str, torch.Tensor]
 
@@ -57,17 +58,18 @@ class TokenizedDataset(Dataset[Tensors]):
         return _tensors_of(self._rows.row(operator.index(index)))
 
 
-class StreamingTokenizedDataset(Dataset[Tensors]):
-    """The rows of a directory as a `TokenizedDataset`, with some files in memory at a time.
+class StreamingTokenizedDataset(TokenizedDataset):
+    """The rows of a directory as a `TokenizedDataset`, with some blocks in memory at a time.
 
-    Whole files are decoded, and those used last are kept, in each worker. An order that goes from
-    file to file at random decodes one for nearly each row: keep the order of rows, or let
-    `cache_size` be the number of files. Without `rows.json`, NPZ, pickled and JSON Lines files are
-    read once to count their rows.
+    A block is a row group of Parquet, a record batch of Arrow, or a whole file of NPZ, pickled rows
+    or compressed JSON Lines. Those used last are kept, in each worker, so an order that goes from
+    block to block at random reads one for nearly each row: `DataLoader(shuffle=True)` does.
+    `shuffled` is an order that does not. Without `rows.json`, files of blocks that are whole files
+    are read once to count their rows.
 
     Args:
         directory: As of `TokenizedDataset`.
-        cache_size: Number of files in memory, at least 1.
+        cache_size: Number of blocks in memory, at least 1.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.
@@ -76,55 +78,118 @@ class StreamingTokenizedDataset(Dataset[Tensors]):
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
         self._cache = BlockCache[RowBatch](check_integer("cache_size", cache_size, 1))
-        self._rows = open_shards(place_of(directory), self._cache)
+        self._cache_size = cache_size
+        self._rows = open_rows(place_of(directory), self._cache)
+
+    def shuffled(self, seed: int = 0) -> ShuffledBlocks:
+        """Return an order in which a pass reads each block once: `DataLoader(sampler=...)`."""
+        return ShuffledBlocks(self._rows.block_starts, self._cache_size, seed)
+
+
+class ShuffledBlocks(Sampler[int]):
+    """Numbers of rows: blocks in random order, some at a time, whose rows are mixed.
+
+    Args:
+        starts: int64[n_blocks + 1], where blocks begin.
+        n_mixed: Number of blocks at a time.
+        seed: Of the order, which is another one in each epoch.
+    """
+
+    def __init__(self, starts: Numbers, n_mixed: int, seed: int) -> None:
+        self._starts, self._n_mixed = starts, n_mixed
+        self._seed, self._epoch = check_integer("seed", seed, 0), 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration, counted from 0."""
+        self._epoch = check_integer("epoch", epoch, 0)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return int(self._starts[-1])
 
-    def __getitem__(self, index: int) -> Tensors:
-        return _tensors_of(self._rows.row(operator.index(index)))
+    def __iter__(self) -> Iterator[int]:
+        random = np.random.default_rng([self._seed, self._epoch])
+        self._epoch += 1
+        order = random.permutation(len(self._starts) - 1)
+        for first in range(0, len(order), self._n_mixed):
+            mixed = order[first : first + self._n_mixed]
+            rows = [np.arange(*self._starts[block : block + 2]) for block in mixed]
+            yield from random.permutation(np.concatenate(rows)).tolist()
 
 
 class PickledTrainerDataset(Dataset[Tensors]):
     """The rows of the files dump-N.pkl of some folders, with what a causal model trains on.
 
-    Item i has `input_ids`, `attention_mask` (ones) and `labels` (the ids), int64[n_tokens] each.
-    Rows are in memory, 4 bytes per token. A pickle is read without running anything of it.
+    Item i has `input_ids`, `attention_mask` and `labels` (the ids), int64[n_tokens] each; where
+    rows were padded, the mask is 0 and labels are -100. Rows are in memory, 5 bytes per token. A
+    pickle is read without running anything of it; rows in it may be lists or NumPy arrays.
+
+    The counts in a folder's dump-meta_data.json are printed, and compared with what is there.
 
     Args:
         folders: Directories, or URLs in buckets, in order.
 
     Raises:
-        RowsError: A folder has no such file, or one has anything but lists of lists of ids.
+        RowsError: A folder has no such file, one has anything but rows of ids, or there are other
+            files, samples or tokens than dump-meta_data.json says.
     """
 
     def __init__(
         self, folders: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     ) -> None:
-        paths: list[AnyPath] = []
-        given = [folders] if isinstance(folders, str | os.PathLike) else folders
+        given = [folders] if isinstance(folders, str | os.PathLike) else [*folders]
+        if not given:
+            raise RowsError("no folders with files dump-*.pkl were given; give one or several")
+        batches = list[RowBatch]()
         for folder in map(place_of, given):
             inside = folder.iterdir() if folder.is_dir() else ()
-            found = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
-            if not found:
+            paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
+            if not paths:
                 raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
-            paths += found
-        if not paths:
-            raise RowsError("no folders with files dump-*.pkl were given; give one or several")
-        batches = (batch for path in paths for batch in pickled.read_shard(path))
-        self._rows = joined(paths[0], batches)
+            found = [_with_mask(batch) for path in paths for batch in pickled.read_shard(path)]
+            batches += found
+            _compare_with_meta(folder, {
+                "files": len(paths), "samples": sum(map(len, found)),
+                "tokens": sum(int(batch.values["attention_mask"].sum()) for batch in found),
+            })
+        self._rows = joined(folder, batches)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
-        n, place = len(self), operator.index(index)
-        place += n if place < 0 else 0
-        if not 0 <= place < n:
-            raise IndexError(f"there are {n:,} rows; got {index}")
+        _, place = find_part(np.array([0, len(self)]), operator.index(index))
         begin, end = self._rows.offsets[place : place + 2].tolist()
-        ids = torch.from_numpy(self._rows.values["input_ids"][begin:end].astype(np.int64))
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+        tensors = _tensors_of({name: x[begin:end] for name, x in self._rows.values.items()})
+        ids, mask = tensors["input_ids"], tensors["attention_mask"]
+        return tensors | {"labels": ids.masked_fill(mask == 0, IGNORED)}
+
+
+def _with_mask(batch: RowBatch) -> RowBatch:
+    """Return rows with a mask; without one, all are tokens."""
+    mask = np.ones_like(batch.values["input_ids"])
+    return RowBatch(batch.offsets, batch.values | {
+        "attention_mask": batch.values.get("attention_mask", mask).astype(np.int8)
+    })
+
+
+def _compare_with_meta(folder: AnyPath, found: dict[str, int]) -> None:
+    """Print dump-meta_data.json, if it is there; raise RowsError if its counts are others."""
+    path = folder / DUMP_FILE
+    if not path.exists():
+        return
+    try:
+        counts = json.loads(path.read_bytes())
+        print(f"{path}: {', '.join(f'{name} {value}' for name, value in counts.items())}")
+    except (OSError, ValueError, AttributeError) as error:
+        raise RowsError(
+            f"{path}: is no JSON object with counts ({error}); get it again, or remove it"
+        ) from error
+    for name, number in found.items():
+        if (expected := counts.get(name, number)) != number:
+            raise RowsError(
+                f"{path}: expected {expected} {name}, found {number} in the files dump-*.pkl; get"
+                " those that are missing, or write the rows again"
+            )
 
 
 def _tensors_of(row: Row) -> Tensors:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import io
 import json
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Unpack
 
@@ -24,16 +25,19 @@ from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.report.progress import Progress, logger, progress_of
+from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
+from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowReader, Shape
-from preprocess.rows.formats import FORMATS, RowsError
+from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
 from preprocess.rows.layout import (
+    OutputFile,
     columns_of,
     compression_of,
+    divided,
+    files_of_sources,
     ids_of_rows,
     plan_rows,
     settings_of_rows,
-    shard_bounds,
     shard_names,
 )
 from preprocess.rows.manifest import (
@@ -58,21 +62,33 @@ from preprocess.settings.options import (
     convert,
 )
 from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
-from preprocess.storage import OutputError, Stream, open_storage
+from preprocess.sources.selected import SELECTED
+from preprocess.storage import Files, OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
 STATS_FILE = "tokenization_stats.json"
-DUMP_FILE = "dump-meta_data.json"  # of pickled rows
 _RUN = "rows"
 _BUFFER = 1 << 20  # bytes that are appended to a shard at a time
 _WRITTEN_AT_ONCE = 1 << 24  # bytes after which the disk is asked to write
+_RESUMES = "files that are complete are kept, and the others are written"
+_NO_FILE = (
+    "no file was complete, so the limit is too short for one: raise --max-minutes, or have more and"
+    " smaller files (--num-shards)"
+)
 
 
 class RowsBegun(Struct, tag_field="kind", tag="rows begun"):
     """First entry of a journal: what the rows are made of."""
 
     made_from: dict[str, Any]
+
+
+class RowsPlanned(Struct, tag_field="kind", tag="rows planned"):
+    """How much the run writes."""
+
+    files: int
+    rows: int
 
 
 class ShardDone(Struct, tag_field="kind", tag="shard done"):
@@ -89,13 +105,15 @@ class RowsResult(NamedTuple):
         path: Directory of the rows; if it is in a bucket, its URL as text.
         manifest: What was written.
         is_new: False if the rows were there already.
-        seconds: Time that writing took.
+        seconds: Time that it took.
+        n_written: Number of files that were written; the others were there.
     """
 
     path: Path | str
     manifest: RowsManifest
     is_new: bool
     seconds: float
+    n_written: int
 
     def __repr__(self) -> str:
         return f"RowsResult({self.line})"
@@ -105,6 +123,8 @@ class RowsResult(NamedTuple):
         """The result in words."""
         found = self.manifest
         state = f"in {self.seconds:.1f} s" if self.is_new else "up to date"
+        if self.is_new and self.n_written < len(found.shards):
+            state += f", {self.n_written:,} written and the others up to date"
         return (
             f"{self.path}: {state} ({found.rows:,} rows, {found.tokens:,} tokens,"
             f" {len(found.shards):,} file{'s' * (len(found.shards) > 1)},"
@@ -118,8 +138,8 @@ def write_rows(
     format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
     max_length: int | None = None, seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    workers: int | None = None, overwrite: bool = False, progress: Progress | bool | None = None,
-    **options: Unpack[RowKeywords],
+    workers: int | None = None, max_minutes: float | None = None, overwrite: bool = False,
+    progress: Progress | bool | None = None, **options: Unpack[RowKeywords],
 ) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
@@ -130,10 +150,13 @@ def write_rows(
         RowsError: The rows cannot be made in this way.
         OutputError: They cannot be written, or other rows are there.
         SettingsError: Options are invalid.
+        OutOfTimeError: The time limit is reached.
     """
     given: dict[str, Any] = {**locals()}
     progress = progress_of(given.pop("progress"))
-    return write_all(convert(given | given.pop("options"), RowsSettings), progress)
+    settings = convert(given | given.pop("options"), RowsSettings)
+    progress.begin(settings.max_minutes)
+    return write_all(settings, progress)
 
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
@@ -166,15 +189,16 @@ class _Run:
         self.where = self._storage.final.where()
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
-        (before, after), pad_id = self._ids
+        self._n_written = 0
+        around, pad_id = self._ids
         self._made_from = {
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
-            "ids": [[*before], [*after], pad_id * (settings.padding != "none")],
+            "ids": [*map(list, around), pad_id * settings.is_padded],
         }
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
-        started = time.perf_counter()
+        started, is_new = time.perf_counter(), True
         self._storage.check_writable()
         with self._storage:
             begun, overwrite = RowsBegun(self._made_from), self._settings.overwrite
@@ -184,42 +208,43 @@ class _Run:
                     if (entry := journal.last(Committing)) is not None:
                         self._publish(entry)
                     elif not journal.entries and self._is_there():
-                        return self._result(None)
+                        is_new = False
                     else:
                         self._make(journal, progress, started)
             except (SettingsError, RowsError):  # the same command would fail again
                 self._storage.clear()
                 raise
-        return self._result(time.perf_counter() - started)
-
-    def _result(self, seconds: float | None) -> RowsResult:
-        """Return what is there; `seconds` is None if it was there before."""
-        found, is_new = read_manifest(self._place), seconds is not None
+        manifest, seconds = read_manifest(self._place), time.perf_counter() - started
         place = self._place if isinstance(self._place, Path) else self.where
-        return RowsResult(place, found, is_new, seconds or 0)
+        return RowsResult(place, manifest, is_new, seconds, self._n_written)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
-        if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
+        final = self._storage.final
+        if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
         found = read_manifest(self._place)
-        before, after = found.around
-        theirs = {
-            "dataset_digest": found.dataset_digest, "settings": found.settings,
-            "ids": [[*before], [*after], found.pad_id * (self._settings.padding != "none")],
-        }
-        if theirs == self._made_from:
-            there = self._storage.final.names()
+        is_same, sizes = found.dataset_digest == self._file.manifest.digest, final.sizes()
+        if self._kept is not None:
+            wanted = {each.name for each in self._files}
+            for name in sorted(sizes.keys() & {each.name for each in found.shards} - wanted):
+                raise OutputError(
+                    f"{final.where(name)}: has rows of an input that the dataset no longer has;"
+                    " move it away, or have it removed (--overwrite)"
+                )
+            return is_same and self._kept.keys() == wanted
+        if is_same and self._is_alike(found):
             for each in found.shards:
-                if each.name not in there:
+                if (size := sizes.get(each.name)) != each.bytes:
+                    state = "is missing" if size is None else f"has {size:,} bytes instead of"
+                    state += "" if size is None else f" the {each.bytes:,} that were written"
                     raise OutputError(
-                        f"{self._storage.final.where(each.name)}: is missing; run tokenmill verify"
-                        f" --repair {self.where}, or write the rows again (--overwrite)"
+                        f"{final.where(each.name)}: {state}; run tokenmill verify --repair"
+                        f" {self.where}, or write the rows again (--overwrite)"
                     )
             return True
         own = self._of_settings
         names = [name for name, value in found.settings.items() if own.get(name) != value]
-        is_same = found.dataset_digest == self._made_from["dataset_digest"]
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
@@ -228,41 +253,47 @@ class _Run:
         )
 
     def _make(self, journal: Journal, progress: Progress, started: float) -> None:
-        settings = self._settings
-        plan, shape = self._layout
-        bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
-        done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
-        names = shard_names(self._name, len(bounds) - 1, settings)
+        settings, files, kept = self._settings, self._files, self._kept or {}
+        done = {i: kept[each.name] for i, each in enumerate(files) if each.name in kept}
+        names = [each.name for each in files]
         self._check_free(names)
+        total = sum(each.stop - each.first for each in files)
         if not journal.entries:
             journal.append(RowsBegun(self._made_from))
-        reader = RowReader(self._file, plan, shape)
-        todo = [number for number in range(len(names)) if not self._is_complete(done.get(number))]
-        n_before = sum(each.rows for number, each in done.items() if number not in todo)
+        if journal.last(RowsPlanned) is None:
+            self._report_plan()
+            n_kept = sum(each.rows for each in done.values())
+            journal.append(RowsPlanned(len(files) - len(done), total - n_kept))
+        finished = {each.number: each.facts for each in journal.entries_of(ShardDone)}
+        done |= {number: each for number, each in finished.items() if self._is_complete(each)}
+        todo = [number for number in range(len(files)) if number not in done]
+        lock = threading.Lock()
 
         def work(number: int) -> tuple[int, ShardFacts]:
-            rows = bounds[number], bounds[number + 1]
-            stream = self._storage.stream(names[number])
+            each = files[number]
+            stream = self._storage.stream(each.name)
             try:
-                facts = write_shard(
-                    reader, settings, self._file.vocab_size, names[number], rows, stream
-                )
+                facts = write_shard(each, settings, self._file.vocab_size, stream, advance)
                 stream.finish(facts.bytes)
             finally:
                 stream.close()
             return number, facts
 
+        def advance(n_rows: int) -> None:
+            with lock:
+                stage.advance(n_rows)
+            if stage.done < total and progress.out_of_time():
+                raise OutOfTimeError(out_of_time(progress, _RESUMES if done else _NO_FILE))
+
         title = f"writing rows of {self._name}"
         with (
-            progress.stage(title, len(plan), "rows", n_before) as stage,
+            progress.stage(title, total, "rows", sum(x.rows for x in done.values())) as stage,
             closing(run_in_order(todo, lambda: work, settings.workers)) as results,
         ):
             for number, facts in results:
                 done[number] = facts
                 journal.append(ShardDone(number, facts))
-                stage.advance(facts.rows)
-        shards = tuple(done[number] for number in range(len(names)))
-        manifest = self._manifest_of(plan, shape, shards)
+        manifest = self._manifest_of(tuple(done[number] for number in range(len(files))))
         seconds = time.perf_counter() - started
         others, digests = self._descriptions(manifest, seconds, progress.peak_memory), {}
         for name, content in others.items():
@@ -273,24 +304,25 @@ class _Run:
         manifest = structs.replace(manifest, beside=digests)
         self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
         gone = sorted(self._files_before() - {*names, *others, MANIFEST_FILE})
-        entry = Committing([*names, *others], [MANIFEST_FILE], gone)
+        written = [name for name in names if name not in kept]
+        entry = Committing([*written, *others], [MANIFEST_FILE], gone)
         journal.append(entry)
         self._publish(entry)
 
-    def _manifest_of(
-        self, plan: RowPlan, shape: Shape, shards: tuple[ShardFacts, ...]
-    ) -> RowsManifest:
-        file = self._file
+    def _manifest_of(self, shards: tuple[ShardFacts, ...]) -> RowsManifest:
+        file, files, (around, pad_id) = self._file, self._files, self._ids
         place, name = split_location(file.absolute_path)
         dataset = join_location(place, manifest_name(Path(name).stem))
         # A relative path, so that both may be moved together.
         dataset = relative_location(dataset, self._location)
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
-            around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
-            pad_id=shape.pad_id, length=shape.length, rows=len(plan),
-            tokens=plan.n_tokens + len(plan) * shape.n_around, documents=file.n_documents,
-            longest=plan.longest + shape.n_around, text_bytes=file.manifest.n_bytes, shards=shards,
+            around=around, columns=columns_of(self._settings), vocab_size=file.vocab_size,
+            pad_id=pad_id,
+            length=None if self._settings.per_file else files[0].reader.shape.length,
+            rows=sum(each.rows for each in shards), tokens=sum(each.tokens for each in shards),
+            documents=file.n_documents, longest=max(each.reader.longest for each in files),
+            text_bytes=file.manifest.n_bytes, shards=shards,
         )
 
     def _check_free(self, names: list[str]) -> None:
@@ -325,13 +357,63 @@ class _Run:
             return found | {name for name in files.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
+        self._n_written = sum(format_of(Path(name)) is not None for name in entry.names)
         self._storage.publish(entry.names, entry.last, entry.gone)
         self._storage.clear()
 
     @cached_property
-    def _layout(self) -> tuple[RowPlan, Shape]:
-        file, settings = self._file, self._settings
-        return plan_rows(file, settings, *self._ids)
+    def _files(self) -> list[OutputFile]:
+        """The files to write, in order."""
+        settings = self._settings
+        if settings.per_file:
+            return [*files_of_sources(self._file, settings, *self._ids)]
+        reader = RowReader(self._file, *plan_rows(self._file, settings, *self._ids))
+        n_shards = self._n_shards(reader.plan, reader.shape)
+        return divided(reader, shard_names(self._name, n_shards, settings))
+
+    @cached_property
+    def _kept(self) -> dict[str, ShardFacts] | None:
+        """The files of `per_file` that are as they would be written, by name.
+
+        None: no rows are there that were made in the same way, of any dataset.
+        """
+        final = self._storage.final
+        if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
+            return None
+        try:
+            found = read_manifest(self._place)
+        except RowsError:  # a damaged manifest is replaced, or `_is_there` raises
+            return None
+        if not self._is_alike(found):
+            return None
+        there = {each.name: each for each in found.shards}
+        is_same = found.dataset_digest == self._file.manifest.digest
+        return {
+            each.name: facts for each in self._files
+            if (facts := there.get(each.name))
+            and digest_of_file(final, each.name) == facts.digest
+            and (is_same or content_of(each) == facts.content)
+        }
+
+    def _is_alike(self, found: RowsManifest) -> bool:
+        """Return True if rows were made in the way of these, of any dataset."""
+        around, pad_id = self._ids
+        is_same_padding = found.pad_id == pad_id or not self._settings.is_padded
+        return found.settings == self._of_settings and found.around == around and is_same_padding
+
+    def _report_plan(self) -> None:
+        """Log what is left out, and padding that was not asked for."""
+        settings, log = self._settings, partial(logger.info, "%s: %s", self.where)
+        if n_short := sum(each.reader.plan.n_short for each in self._files if not each.first):
+            length = settings.max_length or settings.seq_length
+            log(f"{n_short:,} rows of fewer than {length:,} tokens are left out (--drop-short)")
+        if settings.padded_to != settings.padding:
+            to = "the longest" if settings.padded_to == "longest" else "seq_length"
+            text = f"{settings.format} has rows of one length, so they are padded to {to}"
+            log(f"{text}; --drop-short leaves out shorter ones")
+        if settings.format == "pickle" and self._file.has_mask:
+            text = "pickle has ids alone, so which tokens are trained on is lost"
+            logger.warning("%s: %s; choose another --format", self.where, text)
 
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
         wanted, largest = self._settings.num_shards, self._settings.max_shard_size
@@ -358,6 +440,9 @@ class _Run:
         run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
         fingerprint = self._file.manifest.tokenizer_fingerprint
         shown = None if run is None or run.settings is None else run.settings.get("tokenizer")
+        sources = self._file.manifest.sources
+        is_selected = any(each.get("name") == SELECTED for each in sources)
+        seconds += 0 if run is None else run.seconds
         about = {
             "tokenizer": shown or (f"sha256:{fingerprint}" if fingerprint else "not known"),
             "max_length": self._settings.max_length, "truncation": self._settings.truncation,
@@ -380,7 +465,7 @@ class _Run:
                 "avg_sequence_length": manifest.tokens / manifest.rows,
                 "processing_time_seconds": seconds,
                 "sequences_per_second": manifest.rows / max(seconds, 1e-9),
-                "files_processed": len(manifest.shards),
+                "files_processed": run.files if run and is_selected else len(sources),
                 "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
                 "memory_usage_mb": peak_memory / 1e6,
             },
@@ -395,34 +480,57 @@ class _Run:
         return facts is not None and self._storage.size(facts.name) == facts.bytes
 
 
+def content_of(output: OutputFile) -> str:
+    """Make the rows of a file, and return their `ContentDigest`."""
+    digest, reader = ContentDigest(), output.reader
+    for start, stop in reader.bounds(output.first, output.stop):
+        digest.update(reader.read(start, stop))
+    return digest.hexdigest()
+
+
+def digest_of_file(files: Files, name: str) -> str | None:
+    """Return the xxh3_128 of a file, None if it does not exist."""
+    digest, size = xxhash.xxh3_128(), files.size(name)
+    for start in range(0, size or 0, _BUFFER):
+        digest.update(files.read(name, start, start + _BUFFER))
+    return None if size is None else str(digest.hexdigest())
+
+
 def write_shard(
-    reader: RowReader, settings: RowSettings, vocab_size: int, name: str, rows: tuple[int, int],
-    stream: Stream,
+    output: OutputFile, settings: RowSettings, vocab_size: int, stream: Stream,
+    advance: Callable[[int], None] = lambda n_rows: None,
 ) -> ShardFacts:
-    """Write rows to a stream, and return the facts of the file."""
-    first, stop = rows
-    codec, columns = FORMATS[settings.format].codec(), columns_of(settings)
-    content, n_tokens, is_counted = ContentDigest(), 0, False
+    """Write rows to a stream, and return the facts of the file.
+
+    `advance` is called with numbers of rows while they are written.
+    """
+    name, reader, first, stop = output
+    codec = FORMATS[settings.format].codec()
+    content, n_tokens, n_seen, n_reported = ContentDigest(), 0, 0, 0
+    n_rows = stop - first
+    n_passes = len(reader.shape.columns) if settings.format == "npz" else 1  # over all rows
     # New memory for each batch would take a tenth more time, and so would a thread that is a batch
     # ahead: more memory is in use, and leaves the caches.
     space = reader.space()
 
     def batches() -> Iterator[RowBatch]:
-        nonlocal n_tokens, is_counted
-        counts, is_counted = not is_counted, True
+        nonlocal n_tokens, n_seen, n_reported
         for start, end in reader.bounds(first, stop):
             batch = reader.read(start, end, space)
-            if counts:
+            if n_seen < n_rows:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
-                n_tokens += reader.n_tokens(start, end)
+                n_tokens += batch.n_tokens
             yield batch
+            n_seen += len(batch)
+            advance(n_seen // n_passes - n_reported)
+            n_reported = n_seen // n_passes
 
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
-        codec.write_shard(file, columns, compression_of(settings), stop - first, batches)
+        codec.write_shard(file, reader.shape.columns, compression_of(settings), n_rows, batches)
     return ShardFacts(
-        name, stop - first, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
+        name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )
 
 

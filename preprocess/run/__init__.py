@@ -6,8 +6,8 @@ select_pass   select documents before the other passes; `selection`, `shuffle`
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
 encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and columns of a unit
 chat_format   find the chat template of a run
-executors     run workers as threads, or on Ray: `ray`, and modules that begin with ray_
-units         iterate over work units, and resume after any
+passes        train, encode and commit; `parts`: a run as parts on workers of Ray (`ray`)
+units         run work on threads, and resume after any unit
 journal       checkpoints, from which the same command resumes a run
 outputs       begin, resume, refuse or commit output files; `finished`: those that are there
 merge         join the parts that tasks built

@@ -6,12 +6,11 @@ pass resumes from the last checkpoint in the journal (`CountCheckpoint`).
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 from msgspec import Struct, field
@@ -24,15 +23,7 @@ from preprocess.run import spill
 from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
 from preprocess.run.record import end_of_text_token
-from preprocess.run.units import (
-    CollectingExecutor,
-    Executor,
-    WorkerLostError,
-    resume_point_after,
-    run_numbered,
-    run_on_threads,
-    units_after,
-)
+from preprocess.run.units import resume_point_after, run_numbered, units_after
 from preprocess.settings.schema import TrainSettings
 from preprocess.sources import ResumePoint, Source, WorkUnit
 
@@ -41,21 +32,19 @@ if TYPE_CHECKING:
     from bpe.training.counts import Arrays, FrozenCounts
 
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
-_MOST_LOSSES = 3  # of workers, without a checkpoint between them
 _COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
 
 Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
-# (batch of a unit without text; its counts, None if the worker keeps them; bytes of kept counts)
-Counted = tuple[DocumentBatch, "FrozenCounts | None", int]
 
 
 def train_tokenizer(
     sources: Sequence[Source], settings: TrainSettings, journal: Journal, progress: Progress,
-    left_out: LeftOut, executor: Executor = run_on_threads,
+    left_out: LeftOut, parts: Iterable[CountedPart] | None = None,
 ) -> Tokenizer:
     """Count the pre-tokens of all documents except validation, and learn merges from the counts.
 
-    Counts are saved in the storage of the journal; dropped documents are added to `left_out`.
+    Counts are saved in the storage of the journal; dropped documents are added to `left_out`. The
+    counts of `parts` of the text, if given, are added up instead.
 
     Raises:
         CorpusError: Text cannot be read, or an output would have no documents.
@@ -64,8 +53,8 @@ def train_tokenizer(
     """
     from bpe import Tokenizer, train_from_counts
 
-    counting = CountPass(sources, settings, journal, progress, executor)
-    counts = counting.run()
+    counting = CountPass(sources, settings, journal, progress)
+    counts = counting.run() if parts is None else counting.add_up(parts)
     left_out.merge(counting.at.left_out)
     check_merging(settings.memory_limit, len(counts.buffer), len(counts.counts))
     n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
@@ -83,7 +72,7 @@ def train_tokenizer(
         )
     return Tokenizer.from_vocabulary(
         trained.vocabulary, pattern=trained.pattern, tie_break=trained.tie_break,
-        eos_token=end_of_text_token(settings, None),
+        eos_token=end_of_text_token(settings, None), bos_token=settings.begin_of_text,
     )
 
 
@@ -108,47 +97,30 @@ class CountCheckpoint(
     spilled: spill.SpillFile | None = field(default=None, name="run")
 
 
-class CountUnits:
-    """Factory of workers that count the pre-tokens of units.
+class CountedPart(NamedTuple):
+    """The counts of a part of the text, and the last checkpoint of the pass that counted it."""
 
-    Each worker of this process adds to its own table in `tables`. Tables are not pickled: a worker
-    of another process returns the counts of each unit, or keeps them (`CollectingExecutor`).
-    """
+    counts: FrozenCounts
+    at: CountCheckpoint
+
+
+class CountUnits:
+    """Factory of workers that count the pre-tokens of units, each in its own table of `tables`."""
 
     def __init__(
-        self, pattern: str, special_tokens: Sequence[str], tables: list[PretokenCounts],
-        keeps: bool = False,
+        self, pattern: str, special_tokens: Sequence[str], tables: list[PretokenCounts]
     ) -> None:
-        self._like, self.keeps = (pattern, special_tokens), keeps
-        self._tables: list[PretokenCounts] | None = tables
-        self._idle = tables[:]
+        self._like, self._tables, self._idle = (pattern, special_tokens), tables, tables[:]
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_tables": None, "_idle": []}
+    def __call__(self) -> Callable[[WorkUnit], DocumentBatch]:
+        """Make a worker that counts a unit, and returns its batch without text."""
+        counts, memory = self.own_table(), ReusedMemory(limit=4, largest=1 << 26)
+        return lambda unit: _count_unit(unit, counts, memory)
 
-    def __call__(self) -> Callable[[WorkUnit], Counted]:
-        """Make a worker that counts a unit."""
-        from bpe import PretokenCounts
-        from bpe.training.counts import sum_counts
-
-        memory = ReusedMemory(limit=4, largest=1 << 26)
-        if self.keeps:
-            return KeptCounts(*self._like)
-        own = self.own_table()
-
-        def count(unit: WorkUnit) -> Counted:
-            counts = PretokenCounts(*self._like) if own is None else own
-            batch = _count_unit(unit, counts, memory)
-            return batch, sum_counts([counts]) if own is None else None, 0
-
-        return count
-
-    def own_table(self) -> PretokenCounts | None:
-        """Return an unused table, None in another process; may be called on any thread."""
+    def own_table(self) -> PretokenCounts:
+        """Return an unused table; may be called on any thread."""
         from bpe import PretokenCounts
 
-        if self._tables is None:
-            return None
         try:
             return self._idle.pop()
         except IndexError:
@@ -156,39 +128,6 @@ class CountUnits:
             table = PretokenCounts(*self._like)
             self._tables.append(table)
             return table
-
-
-class KeptCounts:
-    """Counts units of a process, and keeps the counts until they are collected."""
-
-    def __init__(self, pattern: str, special_tokens: Sequence[str]) -> None:
-        self._like = pattern, special_tokens
-        self._memory = ReusedMemory(limit=4, largest=1 << 26)
-        self._table: PretokenCounts | None = None
-
-    def table(self) -> PretokenCounts:
-        """Return the table with the counts so far."""
-        from bpe import PretokenCounts
-
-        if self._table is None:
-            self._table = PretokenCounts(*self._like)
-        return self._table
-
-    def __call__(self, unit: WorkUnit) -> Counted:
-        """Count a unit."""
-        table = self.table()
-        return _count_unit(unit, table, self._memory), None, table.n_bytes
-
-    def take(self) -> FrozenCounts:
-        """Return the counts since the last time."""
-        from bpe.training.counts import sum_counts
-
-        table, self._table = self.table(), None
-        return sum_counts([table])
-
-    def add(self, counts: FrozenCounts) -> None:
-        """Add those of another process."""
-        self.table().merge(counts)
 
 
 def _count_unit(unit: WorkUnit, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
@@ -206,23 +145,21 @@ class CountPass:
 
     Each worker has its own table; tables are merged and saved at the end. Workers pause while a
     checkpoint saves the counts. Tables that exceed their memory are spilled to a file and emptied.
-    Workers of other processes may keep theirs until a checkpoint collects them; if one ends, the
-    pass resumes from the previous checkpoint.
-    Arguments and errors are those of `train_tokenizer`.
+    Arguments and errors are those of `train_tokenizer`; a part of the text (`is_part`) may have no
+    documents.
     """
 
     sources: Sequence[Source]
     settings: TrainSettings
     journal: Journal
     progress: Progress
-    executor: Executor
+    is_part: bool = False
 
     def __post_init__(self) -> None:
         settings = self.settings
         self._like = settings.pattern, tuple(settings.all_special_tokens)
         self._tables: list[PretokenCounts] = []
         self._is_over = False  # all units are counted
-        self._kept = 0  # bytes of the tables of other processes
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         checkpoints = self.journal.entries_of(CountCheckpoint)
         self._spills = [each.spilled for each in checkpoints if each.spilled is not None]
@@ -240,32 +177,45 @@ class CountPass:
             self._merge(self._load_counts())
         n_bytes = sum(source.n_bytes for source in self.sources)
         with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
-            units, seconds, n_lost = units_after(self.sources, at.source, at.after), 0.0, 0
+            units, seconds = units_after(self.sources, at.source, at.after), 0.0
             while not self._is_over:
-                before = copy.deepcopy(self.at)
-                try:
-                    self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
-                    began, is_full = time.monotonic(), self._is_full()
-                    self._collect()
-                except WorkerLostError:
-                    n_lost += 1
-                    if n_lost > _MOST_LOSSES:
-                        raise
-                    self.at, self._is_over, self._kept = before, False, 0
-                    units = units_after(self.sources, before.source, before.after)
-                    stage.advance(before.bytes - stage.done)
-                    continue
-                at = self.at
-                if self._is_over:
-                    ended = {"train": at.documents - at.validation}
-                    ended |= {"val": at.validation} if at.divided else {}
-                    for name, n in ended.items():
-                        check_has_documents(name, self.sources, n, at.documents, at.left_out)
-                self._checkpoint(is_full)
-                seconds, n_lost = time.monotonic() - began, 0
+                self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
+                began = time.monotonic()
+                if self._is_over and not self.is_part:
+                    self._check_has_documents()
+                self._checkpoint(self._is_full())
+                seconds = time.monotonic() - began
                 if not self._is_over and progress.out_of_time():
                     raise OutOfTimeError(out_of_time(progress, "counting resumes from there"))
             return self._merge_all()
+
+    def add_up(self, parts: Iterable[CountedPart]) -> FrozenCounts:
+        """Return the counts of all parts of the text together."""
+        if self.at.is_all:
+            self._remove_leftovers()
+            return self._load_counts()
+        self.at, self._spills = CountCheckpoint(), []  # what was added up before may be in parts
+        self._remove_leftovers()
+        for counts, of_part in parts:
+            self._merge(counts)
+            self.at.documents += of_part.documents
+            self.at.validation += of_part.validation
+            self.at.divided |= of_part.divided
+            self.at.left_out.merge(of_part.left_out)
+            self.at.bytes += of_part.bytes
+            if self._is_full():
+                self._checkpoint(is_full=True)
+        self._check_has_documents()
+        self._is_over = True
+        self._checkpoint(self._is_full())
+        return self._merge_all()
+
+    def _check_has_documents(self) -> None:
+        at = self.at
+        ended = {"train": at.documents - at.validation}
+        ended |= {"val": at.validation} if at.divided else {}
+        for name, n in ended.items():
+            check_has_documents(name, self.sources, n, at.documents, at.left_out)
 
     def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:
         """Count until `seconds` have passed, the time limit is reached, or tables are full."""
@@ -278,14 +228,10 @@ class CountPass:
                     return
                 yield numbered
 
-        keeps = isinstance(self.executor, CollectingExecutor)
-        work = CountUnits(*self._like, self._tables, keeps)
-        counted = run_numbered(until_paused(), work, self.settings.workers, self.executor)
+        work = CountUnits(*self._like, self._tables)
+        counted = run_numbered(until_paused(), work, self.settings.workers)
         with closing(counted) as results:
-            for index, unit, (batch, counts, n_kept) in results:
-                if counts is not None:
-                    self._merge(counts)
-                self._kept = max(self._kept, n_kept * self.settings.workers)
+            for index, unit, batch in results:
                 at.documents += batch.n_ended
                 if batch.in_validation is not None:
                     at.divided = True
@@ -299,7 +245,7 @@ class CountPass:
         at.bytes, at.seconds = stage.done, stage.seconds
 
     def _merge(self, counts: FrozenCounts) -> None:
-        """Add counts of another process or earlier run to the first table, which must be idle."""
+        """Add counts of another part or earlier run to the first table, which must be idle."""
         from bpe import PretokenCounts
 
         if not self._tables:
@@ -307,13 +253,7 @@ class CountPass:
         self._tables[0].merge(counts)
 
     def _is_full(self) -> bool:
-        return sum(table.n_bytes for table in self._tables) + self._kept > self._most
-
-    def _collect(self) -> None:
-        """Add the counts that other processes have kept to the first table."""
-        if isinstance(self.executor, CollectingExecutor):
-            self._merge(self.executor.collect())
-            self._kept = 0
+        return sum(table.n_bytes for table in self._tables) > self._most
 
     def _checkpoint(self, is_full: bool) -> None:
         """Save counts: in a spill file if tables are full or, at the end, if there are others."""
@@ -329,12 +269,13 @@ class CountPass:
 
     def _merge_all(self) -> FrozenCounts:
         """Merge the counts of all workers and runs, and save them."""
+        from bpe import PretokenCounts
         from bpe.training.counts import sum_counts
 
         if self._spills:
             counts = spill.merge_spills(self.journal.storage, self._spills, self._like)
         else:
-            counts = sum_counts(self._tables)
+            counts = sum_counts(self._tables or [PretokenCounts(*self._like)])
         self.at.is_all = True
         self._save([counts.arrays()])
         for spilled in self._spills:

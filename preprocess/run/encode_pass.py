@@ -11,10 +11,8 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
-from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,14 +33,8 @@ from preprocess.report.summary import (
 from preprocess.run.encoding import Encoded, Encoding, SpecialIds
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.readers import Read, unit_readers
-from preprocess.run.sinks import LateSink, Sink, Sinks
-from preprocess.run.units import (
-    Executor,
-    resume_point_after,
-    run_numbered,
-    run_on_threads,
-    units_after,
-)
+from preprocess.run.sinks import Sink, Sinks
+from preprocess.run.units import resume_point_after, run_numbered, units_after
 from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
 from preprocess.sources.digest import SourceDigest
 from preprocess.storage import JOURNAL_FILE, Stream
@@ -52,13 +44,6 @@ if TYPE_CHECKING:
 
 # In the last 32 MiB, a checkpoint is due every 4 MiB if the disk is idle.
 _NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
-
-_RESUMES = "encoding resumes from there"
-_NO_SHARD = (
-    "this run has finished no shard, and progress is kept shard by shard: give more minutes"
-    " (--max-minutes), or start over with smaller shards (--shard-tokens); encoding resumes from"
-    " where this run began"
-)
 
 
 class SourceProgress(Struct, forbid_unknown_fields=True):
@@ -92,15 +77,6 @@ class EncodeCheckpoint(
     seconds: float = 0.0
 
 
-class _Mark(Struct):
-    """A position of a pass, of which a checkpoint may be written later."""
-
-    entry: EncodeCheckpoint  # without sinks, sources and rejected records
-    of_source: SourceProgress
-    n_rejected: int  # in all
-    tokens: dict[str, int]  # name of an output -> its ids before the position
-
-
 class PassDone(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
     """Checkpoint: pass `number` is done, and its sinks are finished."""
 
@@ -119,7 +95,6 @@ class EncodePass:
     report: Report  # counts are added to it
     progress: Progress
     journal: Journal | None = None  # None: no checkpoints
-    executor: Executor = run_on_threads
     max_bad_records: int = 0
     # Of all tasks, if `sources` are those of one, which may have no documents. None: `sources`.
     all_sources: Sequence[Source] | None = None
@@ -243,16 +218,12 @@ class EncodePass:
         journal, progress = self.journal, self.progress
         source, after = self._at.source, self._at.after
         units = units_after(self.sources, source, after)
-        late = {name: sink for name, sink in sinks.items() if isinstance(sink, LateSink)}
         with (
             self._stage(sinks) as stage,
             unit_readers(self.sources, self.workers) as read,
             closing(self._encoded(units, max(len(sinks), 1), read)) as results,
         ):
-            marks, n_before = deque[_Mark](), sum(sink.n_begun for sink in late.values())
             for index, unit, result in results:
-                mark = self._mark(source, after, stage, late) if late else None
-                n_begun = sum(sink.n_begun for sink in late.values())
                 # The last unit of a file is not followed by a read that would notice a change.
                 unit.check_unchanged()
                 begins_source = index != source or after is None  # the position before this unit
@@ -269,21 +240,11 @@ class EncodePass:
                 is_near = stage.total - stage.done < _NEAR_THE_END
                 is_due = journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES)
                 is_over = source < len(self.sources) and progress.out_of_time()
-                if mark is not None and sum(x.n_begun for x in late.values()) > n_begun:
-                    marks.append(mark)
-                if is_over:
-                    for sink in late.values():
-                        sink.wait()
-                if (is_due or is_over) and not late:
+                if is_due or is_over:
                     journal.submit(*self._checkpoint(source, after, stage, sinks))
-                elif (is_due or is_over) and (entry := self._late_checkpoint(marks, late)):
-                    journal.submit(*entry)
                 if is_over:
                     journal.wait()
-                    stands = late and sum(sink.n_begun for sink in late.values()) == n_before
-                    raise OutOfTimeError(out_of_time(progress, _NO_SHARD if stands else _RESUMES))
-            for sink in late.values():
-                sink.flush()
+                    raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
             if journal is not None:
                 journal.append(*self._checkpoint(source, after, stage, sinks))
 
@@ -294,7 +255,7 @@ class EncodePass:
         encoding = Encoding(
             self.tokenizer, self.ids, self._look_alikes, n_outputs, self.has_mask, read
         )
-        return run_numbered(units, encoding, self.workers, self.executor)
+        return run_numbered(units, encoding, self.workers)
 
     def _append(self, index: int, result: Encoded, sinks: Mapping[str, Sink]) -> None:
         """Append and count the result of a unit of source `index`."""
@@ -333,40 +294,6 @@ class EncodePass:
             look_alikes={token: n for token, n in report.look_alikes.items() if n},
             bytes=stage.done, seconds=stage.seconds,
         )
-        return entry, [stream for sink in sinks.values() for stream in sink.streams]
-
-    def _mark(
-        self, source: int, after: ResumePoint | None, stage: Stage, sinks: Mapping[str, LateSink]
-    ) -> _Mark:
-        """Note a position before a unit of source `source`."""
-        report = self.report
-        entry = EncodeCheckpoint(
-            number=self.number, source=source, after=after,
-            outputs={name: copy(report.outputs[name]) for name in sinks},
-            left_out=copy(report.left_out),
-            look_alikes={token: n for token, n in report.look_alikes.items() if n},
-            bytes=stage.done, seconds=stage.seconds,
-        )
-        tokens = {name: sink.n_appended for name, sink in sinks.items()}
-        return _Mark(entry, deepcopy(self._of_sources[source]), len(report.rejected), tokens)
-
-    def _late_checkpoint(
-        self, marks: deque[_Mark], sinks: Mapping[str, LateSink]
-    ) -> tuple[EncodeCheckpoint, list[Stream]] | None:
-        """Return, as `_checkpoint`, that of the last position before which all is written."""
-        found = None
-        while marks and all(
-            sink.is_written(marks[0].tokens[name]) for name, sink in sinks.items()
-        ):
-            found = marks.popleft()
-        if found is None:
-            return None
-        entry = found.entry
-        entry.sinks = {name: sink.state_at(found.tokens[name]) for name, sink in sinks.items()}
-        entry.sources = {x: self._of_sources[x] for x in range(self._at.source, entry.source)}
-        entry.sources[entry.source] = found.of_source
-        entry.rejected = self.report.rejected[self._n_reported : found.n_rejected]
-        self._at, self._n_reported = entry, found.n_rejected
         return entry, [stream for sink in sinks.values() for stream in sink.streams]
 
     def _reread_digest(self) -> SourceDigest:

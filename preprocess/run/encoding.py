@@ -56,9 +56,13 @@ class SpecialIds(Struct, frozen=True):
         end = end_of_text_token(settings, tokenizer)
         for token, option in ((end, "--end-of-text"), (settings.begin_of_text, "--begin-of-text")):
             if token is not None and token not in known:
+                if not known:
+                    raise SpecialTokenError(
+                        f"the tokenizer has no special tokens; add one: --end-of-text {token!r}"
+                    )
                 raise SpecialTokenError(
                     f"the tokenizer has no special token {token!r}; choose one that it has"
-                    f" ({option}): {', '.join(map(repr, known)) or 'it has none at all'}"
+                    f" ({option}): {', '.join(map(repr, known))}"
                 )
         text = np.frombuffer(end.encode(), np.uint8)
         if known[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
@@ -131,7 +135,7 @@ class Encoded(NamedTuple):
 
 
 class Encoding:
-    """Factory of workers that encode units for `n_outputs` outputs; can be pickled."""
+    """Factory of workers that encode units for `n_outputs` outputs."""
 
     def __init__(
         self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
@@ -142,11 +146,6 @@ class Encoding:
         # Text and ids of units in progress.
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
         tokenizer.new_encoder()  # makes the shared tables once, before threads need them
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Encoding, (
-            self._tokenizer, self._ids, self._look_alikes, self._n_outputs, self._has_mask,
-        )
 
     @cached_property
     def _conversation_encoder(self) -> ConversationEncoder:

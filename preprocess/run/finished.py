@@ -36,6 +36,8 @@ class Stats(Struct, kw_only=True):
     rejects: dict[str, str | None] = {}  # name of a list of bad records -> its xxh3_128
     settings: dict[str, Any] | None = None
     fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
+    files: int = 1  # that the run read
+    seconds: float = 0.0
 
 
 def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
@@ -108,7 +110,8 @@ def find_token_files(location: str) -> list[str]:
         files = open_storage(location).final
         if not (names := manifests_in(files)):
             raise TokenFileError(
-                f"{files.where()}: no finished token file in this directory; build one first"
+                f"{files.where()}: no finished token file in this directory; build one first:"
+                f" tokenmill build --train {files.where()}"
             )
         return [join_location(location, name) for name in names]
     if not is_remote and not place.exists() and not place.with_suffix(".json").exists():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from preprocess.settings import schema
@@ -20,9 +24,36 @@ def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
 def load_given_tokenizer(
     settings: schema.BuildSettings | schema.CountSettings, pattern: str | None
 ) -> AnyTokenizer:
-    """Load the tokenizer in the settings; a .tiktoken file gets a pattern and special tokens."""
+    """Load the tokenizer in the settings.
+
+    A .tiktoken file gets a pattern and special tokens, another one without special tokens those
+    around documents that are given.
+    """
     from bpe import load_tokenizer
 
     assert settings.tokenizer is not None
     special_tokens = settings.all_special_tokens
-    return load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
+    found = load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
+    end_of_text = getattr(settings, "end_of_text", None)
+    if end_of_text is None or found.special_tokens:
+        return found
+    begin_of_text = getattr(settings, "begin_of_text", None)
+    return _with_special_tokens(found, special_tokens, begin_of_text)
+
+
+def _with_special_tokens(
+    tokenizer: AnyTokenizer, tokens: Sequence[str], begin_of_text: str | None
+) -> AnyTokenizer:
+    """Return a tokenizer with special tokens, whose ids follow the others, the first ends text."""
+    from bpe import load_tokenizer
+    from bpe.special_tokens import pad_token_of
+
+    named = {"eos_token": tokens[0], "pad_token": pad_token_of(tokens) or tokens[0]}
+    named |= {"bos_token": begin_of_text} if begin_of_text else {}
+    others = [token for token in tokens if token not in named.values()]
+    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
+        path, config = Path(directory, "tokenizer.json"), Path(directory, "tokenizer_config.json")
+        tokenizer.save(path)
+        settings = json.loads(config.read_bytes()) | named | {"extra_special_tokens": others}
+        config.write_text(json.dumps(settings))
+        return load_tokenizer(path)

@@ -33,7 +33,7 @@ from msgspec import Struct
 
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, OutputError, Storage, Stream
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 SECONDS_BETWEEN_COMMITS = 1.0
 
 Entry = dict[str, Any]

@@ -115,9 +115,12 @@ def _least_memory(settings: ReadSettings) -> int:
 
 
 def fit_to_memory(settings: Settings) -> Settings:
-    """Reduce workers and unit size to the memory limit; raise SettingsError if impossible."""
+    """Reduce workers and unit size to the memory limit; raise SettingsError if impossible.
+
+    On Ray, the limit is that of each worker, which fits its part to it.
+    """
     limit: int | None = getattr(settings, "memory_limit", None)
-    if limit is None:
+    if limit is None or getattr(settings, "executor", "") == "ray":
         return settings
     base = _fixed(settings)
     for most in (settings.unit_size, _USUAL_UNIT, _SMALL_UNIT):

@@ -7,8 +7,7 @@ manifests: each remains a dataset, which its task would resume, find up to date,
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +16,13 @@ from msgspec import Struct, structs
 
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
-from preprocess.report.summary import Counts, LeftOut, listed
+from preprocess.documents.batch import Rejected
+from preprocess.report.summary import Counts, LeftOut, Report, listed
 from preprocess.run.finished import check_outputs_absent, digest_of
 from preprocess.run.outputs import Outputs
 from preprocess.run.record import Record, differences
 from preprocess.settings.options import SettingsError, StrPath, convert
-from preprocess.settings.schema import BuildSettings, MergeSettings
+from preprocess.settings.schema import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.storage import Files, OutputError, open_storage
 
 _STATS = re.compile(r"(?:(.+)_)?part-(\d{5,})-of-(\d{5,})_stats\.json", re.DOTALL)
@@ -33,7 +33,7 @@ class MergeError(OutputError):
     """Parts are missing, damaged, or not of the same build."""
 
 
-class _Part(Struct, frozen=True, kw_only=True):
+class Part(Struct, frozen=True, kw_only=True):
     """A finished part, as its stats.json describes it."""
 
     stats_file: str = ""
@@ -42,6 +42,7 @@ class _Part(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
     seconds: float
     outputs: dict[str, Counts]
+    rejects: dict[str, str | None] = {}
     documents: int
     bytes: int
     tokens: int
@@ -49,8 +50,10 @@ class _Part(Struct, frozen=True, kw_only=True):
     left_out: LeftOut = msgspec.field(default_factory=LeftOut)
 
     @property
-    def build(self) -> BuildSettings:
+    def build(self) -> BuildSettings | EncodeSettings:
         """The settings of the task."""
+        if self.made_from.command == "encode":
+            return convert(self.settings, EncodeSettings)
         return convert(self.settings, BuildSettings)
 
     @property
@@ -79,7 +82,7 @@ def merge_parts(
     """
     settings = convert(locals(), MergeSettings)
     files = open_storage(settings.path).final
-    parts = _find_parts(files, settings.name)
+    parts = find_parts(files, settings.name)
     build = replace(parts[0].build, task_index=None)
     read = {
         each: [source for part in parts for source in part.made_from.sources[each]]
@@ -89,49 +92,55 @@ def merge_parts(
     run, stats_file = build.named("merge"), build.named("stats.json")
     with Outputs(settings.path, run, record, settings.overwrite) as outputs:
         outputs.commit_again()
-        names = ("train", "val") if build.val or build.validation_fraction else ("train",)
-        merged = {each: _join(files, each, parts) for each in names}
-        stems = {each: build.named(each) for each in names}
-        texts = {stems[each]: merged[each].to_json().encode() for each in names}
+        merged = join_parts(files, build, parts)
+        texts = {build.stems[x]: y.to_json().encode() for x, y in merged.items()}
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
             outputs.storage.clear()
             return merged
         check_outputs_absent(files, list(texts), stats_file, settings.overwrite)
         outputs.begin()
-        for stem, text in texts.items():
-            outputs.storage.put(manifest_name(stem), text)
-        for each in names:
-            outputs.add_token_file(stems[each], merged[each])
-        outputs.add_stats(stats_file, {"settings": build.as_json(), **_sum_stats(parts)})
+        put_joined(outputs, build, merged)
+        stats = sum_stats(report_of(files, parts), parts)
+        outputs.add_stats(stats_file, {"settings": build.as_json(), **stats})
         outputs.commit()
     return merged
 
 
-def join_again(files: Files, settings: BuildSettings, stem: str) -> Manifest:
+def join_parts(
+    files: Files, settings: BuildSettings | EncodeSettings, parts: Sequence[Part]
+) -> dict[str, Manifest]:
+    """Return name of an output -> the manifest that joins all parts."""
+    return {name: _join(files, name, parts) for name in settings.stems}
+
+
+def put_joined(
+    outputs: Outputs, settings: BuildSettings | EncodeSettings, joined: Mapping[str, Manifest]
+) -> None:
+    """Write the manifests that join parts, and register them in `outputs`."""
+    for name, manifest in joined.items():
+        stem = settings.stems[name]
+        outputs.storage.put(manifest_name(stem), manifest.to_json().encode())
+        outputs.add_token_file(stem, manifest)
+
+
+def join_again(files: Files, settings: BuildSettings | EncodeSettings, stem: str) -> Manifest:
     """Return the manifest that `merge_parts` wrote as `stem`, from the parts; raises as it does."""
-    output = next(each for each in ("train", "val") if settings.named(each) == stem)
-    return _join(files, output, _find_parts(files, settings.name))
+    output = next(name for name, each in settings.stems.items() if each == stem)
+    return _join(files, output, find_parts(files, settings.name, settings.task_count))
 
 
-def _find_parts(files: Files, name: str) -> list[_Part]:
-    """Return the parts in a directory, all of one build, in order."""
-    where, found = files.where(), dict[int, dict[int, str]]()
-    for each in files.names():
-        match = _STATS.fullmatch(each)
-        if match and (match[1] or "") == name:
-            found.setdefault(int(match[3]), {})[int(match[2])] = each
+def find_parts(files: Files, name: str, count: int | None = None) -> list[Part]:
+    """Return the parts in a directory, all of one build, in order; None: of any number."""
+    where, found = files.where(), _stats_files(files, name)
     if not found:
         raise MergeError(
             f"{where}: no finished part of a task is in this directory; build the parts first"
             " (--task-index, --task-count), and give the --name that they were given"
         )
-    if len(found) > 1:
-        counts = " and ".join(f"{n:,}" for n in sorted(found))
-        raise MergeError(
-            f"{where}: there are parts of builds with {counts} tasks, expected one number; remove"
-            " the others, or move them away"
-        )
-    ((count, names),) = found.items()
+    if count is None:
+        _check_one_number(files, [*found])
+        (count,) = found
+    names = found.get(count, {})
     if missing := [str(i) for i in range(count) if i not in names]:
         raise MergeError(
             f"{where}: {len(missing):,} of {count:,} parts are not finished: those of task"
@@ -149,13 +158,51 @@ def _find_parts(files: Files, name: str) -> list[_Part]:
     return parts
 
 
-def _read_part(files: Files, name: str) -> _Part:
+def _stats_files(files: Files, name: str) -> dict[int, dict[int, str]]:
+    """Return number of parts -> number of a part -> name of its stats.json."""
+    found: dict[int, dict[int, str]] = {}
+    for each in files.names():
+        match = _STATS.fullmatch(each)
+        if match and (match[1] or "") == name:
+            found.setdefault(int(match[3]), {})[int(match[2])] = each
+    return found
+
+
+def _check_one_number(files: Files, counts: Sequence[int]) -> None:
+    if len(counts) > 1:
+        raise MergeError(
+            f"{files.where()}: there are parts of builds with"
+            f" {' and '.join(f'{n:,}' for n in sorted(counts))} tasks, expected one number; remove"
+            " the others, or move them away"
+        )
+
+
+def files_of_parts(files: Files, name: str) -> dict[str, int]:
+    """Return name of each finished file of a part -> number of parts of its build."""
+    pattern = re.compile(rf"{re.escape(name)}{'_' * bool(name)}part-\d{{5,}}-of-(\d{{5,}})[_.].*")
+    matches = map(pattern.fullmatch, files.names())
+    return {match[0]: int(match[1]) for match in matches if match}
+
+
+def check_parts(files: Files, name: str, count: int, overwrite: bool) -> list[str]:
+    """Return the files of parts of builds with another number of parts, which are to be removed.
+
+    Raises:
+        MergeError: There are some, without `overwrite`.
+    """
+    others = {x: n for x, n in files_of_parts(files, name).items() if n != count}
+    if others and not overwrite:
+        _check_one_number(files, [count, *{*others.values()}])
+    return [*others]
+
+
+def _read_part(files: Files, name: str) -> Part:
     """Read the stats.json of a part."""
     content = files.get(name) or b""
     try:
         left_out = msgspec.json.decode(content, type=LeftOut)
-        part = msgspec.json.decode(content, type=_Part)
-        convert(part.settings, BuildSettings)
+        part = msgspec.json.decode(content, type=Part)
+        _ = part.build
     except (msgspec.MsgspecError, SettingsError) as error:
         raise MergeError(
             f"{files.where(name)}: is not as a task wrote it ({error}); build this part again"
@@ -164,11 +211,11 @@ def _read_part(files: Files, name: str) -> _Part:
     return structs.replace(part, stats_file=name, left_out=left_out)
 
 
-def _join(files: Files, output: str, parts: Sequence[_Part]) -> Manifest:
+def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
     """Return the manifest of an output of all parts."""
     manifests, shards, sizes = list[Manifest](), [], files.sizes()
     for part in parts:
-        stem = part.build.named(output)
+        stem = part.build.stems[output]
         path = manifest_name(stem)
         content = files.get(path) or b""
         if digest_of(content) != part.manifests.get(path):
@@ -205,19 +252,30 @@ def _join(files: Files, output: str, parts: Sequence[_Part]) -> Manifest:
     return whole
 
 
-def _sum_stats(parts: Sequence[_Part]) -> dict[str, Any]:
+def report_of(files: Files, parts: Sequence[Part]) -> Report:
+    """Return the counts of all parts together, with their bad records."""
+    report = Report()
+    for part in parts:
+        report.left_out.merge(part.left_out)
+        report.look_alikes.update(part.look_alikes)
+        for name, counts in part.outputs.items():
+            total = report.outputs.setdefault(name, Counts())
+            total.add(counts.documents, counts.bytes, counts.tokens)
+        for name in part.rejects:
+            lines = (files.get(name) or b"").splitlines()
+            report.rejected += [msgspec.json.decode(line, type=Rejected) for line in lines]
+    return report
+
+
+def sum_stats(report: Report, parts: Sequence[Part]) -> dict[str, Any]:
     """Return the counts of all parts together, as in the stats.json of a build."""
-    total, left_out, look_alikes = Counts(), LeftOut(), Counter[str]()
-    outputs: dict[str, Counts] = {}
+    total = Counts()
     for part in parts:
         total.add(part.documents, part.bytes, part.tokens)
-        left_out.merge(part.left_out)
-        look_alikes.update(part.look_alikes)
-        for name, counts in part.outputs.items():
-            outputs.setdefault(name, Counts()).add(counts.documents, counts.bytes, counts.tokens)
     return {
-        **total.with_ratios(), **structs.asdict(left_out), "look_alikes": dict(look_alikes),
+        **total.with_ratios(), **structs.asdict(report.left_out),
+        "look_alikes": dict(report.look_alikes),
         "seconds_of_tasks": sum(part.seconds for part in parts),
-        "outputs": {name: counts.with_ratios() for name, counts in outputs.items()},
+        "outputs": {name: counts.with_ratios() for name, counts in report.outputs.items()},
         "parts": [part.stats_file for part in parts],
     }

@@ -327,7 +327,9 @@ def needs_tokenizer_file(
     path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
         given = settings.tokenizer if isinstance(settings.tokenizer, str) else ""
-        if os.path.exists(given) and os.path.samefile(path, given):
+        is_same = os.path.exists(given) and os.path.samefile(path, given)
+        # It may lack a special token that is given.
+        if is_same and settings.end_of_text is None:
             return False
         with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
             if load_tokenizer(path).fingerprint == tokenizer.fingerprint:

@@ -1,28 +1,125 @@
-"""Run the passes of a plan: train on the first, encode all."""
+"""Run a plan: train on the first pass, encode all, commit; on Ray, each part is run so."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from typing import TYPE_CHECKING, Any
 
+from bpe.errors import spelled
 from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
-from preprocess.report.progress import logger
+from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.count_pass import train_tokenizer
+from preprocess.run.disk_space import check_disk_space
+from preprocess.run.finished import open_published
 from preprocess.run.journal import journal_errors
-from preprocess.run.outputs import Outputs, Trained
+from preprocess.run.merge import join_parts, put_joined, report_of, sum_stats
+from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, needs_tokenizer_file
+from preprocess.run.parts import DividedRun, Parts, open_parts
 from preprocess.run.plan import Plan
-from preprocess.run.units import Executor
 from preprocess.settings.schema import BuildSettings, TrainFileSettings, TrainSettings
+from preprocess.storage import Files
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
 
 
+def run_plan(
+    plan: Plan, compiler: KernelCompiler
+) -> tuple[AnyTokenizer, dict[str, Manifest], dict[str, Any], list[str]]:
+    """Run a plan that encodes: train unless a tokenizer is given, encode, commit.
+
+    Returns:
+        (the tokenizer, name of an output -> its manifest, content of stats.json, closing lines).
+    """
+    settings, progress, lines = plan.settings, compiler.progress, list[str]()
+    assert not isinstance(settings, TrainFileSettings)
+    is_part = settings.task_index is not None
+    with Outputs(
+        plan.directory, plan.run, plan.record, settings.overwrite, own_lock=is_part
+    ) as outputs:
+        finished, tokenizer = outputs.storage.final, plan.tokenizer
+        if what := plan.describe_finished(outputs):
+            return _read_finished(finished, plan, what)
+        saves = isinstance(settings, BuildSettings) and bool(plan.tokenizer_file) and (
+            needs_tokenizer_file(finished, tokenizer, settings)
+        )
+        if settings.executor != "ray":  # each part checks its own
+            check_disk_space(plan, outputs.storage, tokenizer)
+        outputs.begin()
+        left_out, rejected = plan.prepare(outputs.journal, progress)
+        with open_parts(plan, outputs, progress) as parts:
+            if tokenizer is None:
+                tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), parts)
+                if parts is None:
+                    check_disk_space(plan, outputs.storage, tokenizer)
+            elif saves:
+                outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
+            if parts is None:
+                report = summary.Report(left_out=left_out, rejected=rejected)
+                manifests = encode_passes(plan, tokenizer, outputs, compiler, report)
+                counts = report.stats(progress, progress.seconds())
+            else:
+                made = parts.make(tokenizer, make_part)
+                manifests = join_parts(finished, settings, made)
+                put_joined(outputs, settings, manifests)
+                report = report_of(finished, made)
+                counts = sum_stats(report, made) | summary.run_stats(
+                    progress, report.left_out, progress.seconds()
+                )
+        binary_files = [file for each in plan.passes for file in each.binary_files]
+        stats = {
+            "settings": settings.as_json(), "binary_files": len(binary_files), **counts,
+            "files": sum(len(each.recorded) for each in plan.passes),
+        }
+        skips = settings.on_bad_record == "skip"
+        outputs.add_rejects(plan.rejects_file, report.rejected if skips else None)
+        outputs.add_stats(plan.stats_file, stats)
+        outputs.commit()
+    if isinstance(settings, BuildSettings):
+        lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
+    if binary_files:
+        lines.append(summary.format_skipped(binary_files))
+    lines += report.lines(progress, stats)
+    return tokenizer, manifests, stats, [*map(spelled, lines)]
+
+
+def _read_finished(
+    finished: Files, plan: Plan, what: str
+) -> tuple[AnyTokenizer, dict[str, Manifest], dict[str, Any], list[str]]:
+    """Return the result of a finished run; opening its outputs checks their sizes."""
+    from bpe import load_tokenizer
+
+    tokenizer = plan.tokenizer or load_tokenizer(finished.path(TOKENIZER_FILE))
+    manifests = {
+        name: open_published(finished, file_name, tokenizer.fingerprint)
+        for name, file_name in plan.names.items()
+    }
+    stats = json.loads(finished.get(plan.stats_file) or b"{}")
+    lines = [
+        f"{name}: {what} ({each.n_documents:,} documents, {each.n_tokens:,} tokens)"
+        for name, each in manifests.items()
+    ]
+    return tokenizer, manifests, stats, lines
+
+
+def make_part(run: DividedRun, number: int, minutes: float | None) -> int:
+    """Make a part of the outputs, in a worker; return its bytes of the sources."""
+    more: dict[str, Any] = {"task_index": number, "task_count": run.n_parts}
+    if getattr(run.settings, "tokenizer", None) is None:  # it is trained
+        more["tokenizer"] = run.tokenizer
+    with run.here():
+        plan, progress = run.plan(minutes, **more), Progress()
+        progress.begin(minutes)
+        run_plan(plan, KernelCompiler(progress))
+        return sum(source.n_bytes for each in plan.passes for source in each.files)
+
+
 def train_on_plan(
     plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: summary.LeftOut,
-    executor: Executor,
+    parts: Parts | None,
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
     settings, progress, journal = plan.settings, compiler.progress, outputs.journal
@@ -34,29 +131,33 @@ def train_on_plan(
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
         left_out.merge(entry.left_out)
+        if parts is not None:
+            parts.forget_counts()
         return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
-    compiler.compile_training(settings.pattern, encodes=isinstance(settings, BuildSettings))
-    tokenizer = train_tokenizer(
-        plan.training_sources, settings, journal, progress, left_out, executor
-    )
+    encodes = isinstance(settings, BuildSettings) and parts is None
+    compiler.compile_training(settings.pattern, encodes)
+    # On Ray, sources only give their names to messages.
+    sources = plan.training_sources if parts is None else plan.training_files
+    counted = None if parts is None else parts.count()
+    tokenizer = train_tokenizer(sources, settings, journal, progress, left_out, counted)
     outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
     stages = [stage.facts() for stage in progress.stages[n_before:]]
     journal.append(Trained(tokenizer.fingerprint, left_out, stages))
+    if parts is not None:
+        parts.forget_counts()
     return tokenizer
 
 
 def encode_passes(
     plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler,
-    report: summary.Report, executor: Executor,
+    report: summary.Report,
 ) -> dict[str, Manifest]:
     """Encode every pass into token files, count in `report`, register the files in `outputs`."""
     compiler.compile_encoding(tokenizer)
     settings, manifests = plan.settings, dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
-        manifests |= part.fill(
-            settings, tokenizer, report, compiler.progress, outputs.journal, executor
-        )
+        manifests |= part.fill(settings, tokenizer, report, compiler.progress, outputs.journal)
         for name, file_name in part.names.items():
             outputs.add_token_file(file_name, manifests[name])
             _warn_large_shards(manifests[name], file_name, settings.shard_tokens)

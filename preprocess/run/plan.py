@@ -20,7 +20,6 @@ from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, Report, check_has_text, listed
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.encoding import SpecialIds
-from preprocess.run.executors import with_shards
 from preprocess.run.finished import check_outputs_absent, open_published, read_finished_record
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
@@ -33,7 +32,6 @@ from preprocess.run.outputs import (
 from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
-from preprocess.run.units import Executor, run_on_threads
 from preprocess.settings import schema
 from preprocess.settings.options import SettingsError, StrPath, options_of
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
@@ -87,6 +85,11 @@ class Pass(Struct, dict=True):
         indices = range(count) if index is None else [index]
         return [x for i in indices for x in sources_of_task(self.all_files, i, count)]
 
+    @property
+    def recorded(self) -> list[Source]:
+        """The sources of the record of a run: `files`, but not divided if all parts are read."""
+        return self.all_files if self.task is not None and self.task[0] is None else self.files
+
     @cached_property
     def all_files(self) -> list[Source]:
         """The sources in `paths`, in order, also of other tasks."""
@@ -105,7 +108,6 @@ class Pass(Struct, dict=True):
     def fill(
         self, settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer,
         report: Report, progress: Progress, journal: Journal,
-        executor: Executor = run_on_threads,
     ) -> dict[str, Manifest]:
         """Encode into token files, and return name of an output -> its manifest."""
         ids, workers = SpecialIds.of(tokenizer, settings), settings.workers
@@ -118,10 +120,7 @@ class Pass(Struct, dict=True):
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
             encoding.has_mask,
         )
-        first, name = next(iter(self.names.items()))
-        states = encoding.sink_states.get(first, ())
-        encoding.executor, sinks = with_shards(executor, files, name, states)
-        return encoding.fill(self.names, sinks)
+        return encoding.fill(self.names, files)
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -177,9 +176,10 @@ class Plan(Struct, frozen=True, dict=True):
                 f"conversations are neither selected nor shuffled; leave out {options}, or make"
                 " another dataset of the text"
             )
-        if n_inputs and self.passes[0].task is not None:
+        if n_inputs and (self.passes[0].task is not None or self.settings.executor == "ray"):
             raise SettingsError(
-                "standard input (-) is not divided among tasks; save it to a file, and give that"
+                "standard input (-) is not divided among tasks or workers of Ray; save it to a"
+                " file, and give that"
             )
         if n_inputs > 1:
             raise SettingsError(
@@ -198,10 +198,19 @@ class Plan(Struct, frozen=True, dict=True):
         return make_passes(self.settings, self.tokenizer)
 
     @property
+    def training_passes(self) -> list[Pass]:
+        """The passes to train on: the first one, or those of all datasets."""
+        return self.passes if self.datasets else self.passes[:1]
+
+    @property
+    def training_files(self) -> list[Source]:
+        """All sources to train on, not divided, nor selected."""
+        return [source for each in self.training_passes for source in each.all_files]
+
+    @property
     def training_sources(self) -> list[Source]:
-        """The sources to train on: those of the first pass, or of all datasets."""
-        passes = self.passes if self.datasets else self.passes[:1]
-        return [source for each in passes for source in each.sources]
+        """The sources to train on."""
+        return [source for each in self.training_passes for source in each.sources]
 
     @cached_property
     def record(self) -> Record:
@@ -211,7 +220,7 @@ class Plan(Struct, frozen=True, dict=True):
         form = self.passes[0].reading.chat_format
         template = None if form is None else form.template + (form.tools_template or "")
         return record_inputs(
-            self.command, self.settings, {x: each.files for x, each in passes.items()},
+            self.command, self.settings, {x: each.recorded for x, each in passes.items()},
             self.tokenizer, self.datasets, template,
             {x: each.all_files for x, each in passes.items() if each.task is not None},
         )
@@ -259,7 +268,7 @@ class Plan(Struct, frozen=True, dict=True):
             before = read_finished_record(files, self.stats_file, names, alone)
             if before is not None:
                 changed = differences(before, self.record)
-                if any(has_standard_input(each.files) for each in self.passes):
+                if any(has_standard_input(each.all_files) for each in self.passes):
                     changed.append("standard input cannot be compared with that of before")
                 if not changed or self._has_same_text(files, before):
                     return "up to date"
@@ -284,7 +293,7 @@ class Plan(Struct, frozen=True, dict=True):
         """
         if not self.names or self.settings.selects:
             return False
-        if any(has_standard_input(each.files) for each in self.passes):
+        if any(has_standard_input(each.all_files) for each in self.passes):
             return False
         if differences(without_locations(before), without_locations(self.record)):
             return False
@@ -298,8 +307,8 @@ class Plan(Struct, frozen=True, dict=True):
     def prepare(self, journal: Journal, progress: Progress) -> tuple[LeftOut, list[Rejected]]:
         """Read standard input and select documents, before passes read; see `select_passes`."""
         for each in self.passes:
-            if has_standard_input(each.files):
-                replace_standard_input(each.files, keep_standard_input(journal))
+            if has_standard_input(each.all_files):
+                replace_standard_input(each.all_files, keep_standard_input(journal))
                 check_has_text(each.files, next(iter(each.names), "train"))
                 self._check_fields()
         left_out, rejected = LeftOut(), list[Rejected]()
@@ -318,18 +327,16 @@ def make_passes(
     """Make the passes over the text, the first for training if `tokenizer` is None."""
     reading = make_read_options(settings, tokenizer)
     selects = settings.selects
-    if isinstance(settings, schema.EncodeSettings):
-        return [Pass(0, {settings.name: settings.name}, settings.paths, reading, selects)]
     if isinstance(settings, schema.TrainFileSettings):
         return [Pass(0, {}, settings.paths, reading, selects)]
-    names = ("train", "val") if settings.validation_fraction else ("train",)
-    stems = {name: settings.named(name) for name in names}
-    count = settings.task_count
+    stems, count = settings.stems, settings.task_count
     task = None if count is None else (settings.task_index, count)
+    if isinstance(settings, schema.EncodeSettings):
+        return [Pass(0, stems, settings.paths, reading, selects, task=task)]
+    of_val = {"val": stems.pop("val")} if settings.val else {}
     passes = [Pass(0, stems, settings.train, reading, selects, task=task)]
-    if settings.val:
-        stems = {"val": settings.named("val")}
-        passes.append(Pass(1, stems, settings.val, reading, selects, task=task))
+    if of_val:
+        passes.append(Pass(1, of_val, settings.val, reading, selects, task=task))
     return passes
 
 

@@ -1,375 +1,190 @@
-"""Run work on actors of Ray, on this machine or a cluster.
-
-The workers of a machine are threads of one actor, or of a few: they share what they learn, such as
-the tokens of frequent words. An actor that dies, also with its machine, is replaced, and its units
-are done again by others. Results are taken by this process, or a part of them stays in the actor
-until it is written; counts stay in the actors, and are added up in a tree when they are collected.
-"""
+"""Call a function for each part of a run on the workers of Ray, on this machine or a cluster."""
 
 from __future__ import annotations
 
+import logging
+import os
 import pickle
+import signal
 import time
+import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from itertools import count, islice
-from operator import itemgetter
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, TypeVar
 
-import numpy as np
+from bpe.errors import TokenmillError
+from preprocess.report.progress import OutOfTimeError, Progress, logger
+from preprocess.storage import LockedError
 
-from preprocess.report.progress import Progress, logger
-from preprocess.run.ray_actors import LANES, LOOK_SECONDS, Actor, Actors
-from preprocess.run.ray_cluster import connected
-from preprocess.run.ray_worker import Failed
-from preprocess.run.signals import watching
-from preprocess.run.units import MakeWork, Result, WorkerLostError
-from preprocess.sources import WorkUnit
+_MOST_LOSSES = 3  # of workers that have the same part
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_TO_END = 10.0  # of workers that are told to
+_SECONDS_OF_LOCK = 60.0  # until a worker that was lost has given its lock back
 
-# A task is several units, for it costs this process and Ray about 5 ms. Ids that stay in an actor
-# occupy its memory longer than ids that this process fetches, so their tasks are smaller.
-_UNITS_APART, _UNITS_FETCHED = 16, 32
-_HELD_BYTES = 32 * 1024 * 1024  # of text that the units of a task contain
-_TASKS_BEFORE = 4  # of each worker, as long as a task: few units are shared out, too
-_MOST_TASKS = 2  # under way at a worker
-_WINDOW = 3  # tasks or their results of each worker at a time, at most
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+# function(given, number of the part, minutes that are left or None)
+PartFunction = Callable[[Given, int, float | None], Result]
 
 
-@dataclass(eq=False)
-class _Task:
-    """Units in the hands of an actor, or what their source raised instead of a unit."""
-
-    units: Sequence[WorkUnit] = ()
-    error: Exception | None = None
-    actor: Actor | None = None
-    reference: Any = None
-    kept: Kept | None = None
-    is_done: bool = False
+class RayError(TokenmillError):
+    """Ray is not installed or cannot be reached, or its workers keep dying."""
 
 
-@dataclass(eq=False)
-class Kept:
-    """Results of a task that an actor holds, and the units to compute lost results from."""
+class Failed:
+    """An exception of a worker, as a result."""
 
-    units: Any  # reference to the units of the task
-    n_units: int
-    actor: Actor | None = None
-    key: int = 0
-    n_parts: int = 0  # parts that were asked for
-
-
-class Lane(NamedTuple):
-    """A thread of an actor, which calls one function at a time."""
-
-    actor: Actor
-    name: str
+    def __init__(self, error: Exception) -> None:
+        if not isinstance(error, TokenmillError):
+            error.add_note("".join(traceback.format_exception(error)))
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 (any class may refuse)
+            notes = getattr(error, "__notes__", [repr(error)])
+            error = RayError(f"a worker of Ray failed: {''.join(notes)}")
+        self.error = error
 
 
-@dataclass(eq=False)
-class Call:
-    """A call of a function by an actor."""
-
-    reference: Any
-    actor: Actor
-    n_replaced: int  # actors that had been replaced before
-    n_parts: int = 0  # parts of tasks that it takes
-
-
-class RayExecutor:
-    """An `Executor` whose workers are threads of actors of Ray, which stay from call to call.
+class Workers:
+    """Workers of Ray that call functions, each for one part of a run at a time.
 
     Args:
         ray: The module, connected to a cluster.
-        workers: Number of workers.
+        workers: Number of parts that are under way at a time.
         resources: Name of a resource -> amount that each worker needs; CPU: 1 if not given.
+
+    Raises:
+        RayError: The cluster lacks a resource.
     """
 
     def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
-        self._ray, self.workers = ray, workers
-        self.actors = Actors(ray, workers, resources)
-        self._keys, self._n_lanes = count(1), 0
-        self._work: tuple[int, Any] = 0, None  # number, and reference to what makes it
-        self._n_given = 0  # units of this work, to actors
-        self._n_replaced = 0  # actors, before this work
-        self._busy = self._seconds = 0.0  # of all actors together
+        self._ray, self._workers = ray, workers
+        self._under_way: dict[Any, int] = {}  # result of a call -> its part
+        needs, there = {"CPU": 1.0} | dict(resources), ray.cluster_resources()
+        for name, amount in needs.items():
+            if there.get(name, 0.0) < amount:
+                raise RayError(
+                    f"each worker needs {name}={amount:g}, and the machines of the Ray cluster have"
+                    f" {there.get(name, 0.0):g} in all; ask for less (--ray-resource)"
+                )
+        self._run = ray.remote(
+            num_cpus=needs.pop("CPU"), num_gpus=needs.pop("GPU", 0), resources=needs,
+            memory=needs.pop("memory", None), max_retries=0,
+        )(call)
+        errors = ray.exceptions
+        self._lost = (
+            errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError,
+            errors.ObjectLostError, errors.LocalRayletDiedError,
+        )
 
-    def __call__(
-        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
-    ) -> Generator[Result, None, None]:
-        """Yield the result of every unit, in order; `workers` is not used.
+    def run(
+        self, function: PartFunction[Given, Result], given: Given, parts: Iterable[int],
+        progress: Progress, waiting: Callable[[], None],
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield (number of a part, result of the function) of each part, as they are done.
 
-        Raises:
-            WorkerLostError: A worker died that had counts which were not collected.
-            RayError: Workers died again and again.
-            Exceptions of `units`, `make_work` and the work, unchanged.
-        """
-        with closing(self.run_tasks(units, make_work)) as results:
-            yield from map(itemgetter(0), results)
+        A part whose worker dies, also with its machine, is given to another worker. At the time
+        limit, the function raises OutOfTimeError, and so does this when no part is under way.
 
-    def run_tasks(
-        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], is_apart: bool = False
-    ) -> Generator[tuple[Result, Kept | None, int], None, None]:
-        """Yield (result of a unit, None, number of the unit in its task), in order, as `__call__`.
-
-        With `is_apart`, results are pairs: the first item of each is yielded, and the actor holds
-        the second in a list with one element per unit of the task.
-
-        Raises:
-            RayError, WorkerLostError, exceptions of `units` and the work: As `__call__`.
-        """
-        # An array is not copied where it arrives.
-        made_of = np.frombuffer(pickle.dumps(make_work), np.uint8)
-        self._work, self._n_given = (self._work[0] + 1, self._ray.put(made_of)), 0
-        self._n_replaced = self.actors.n_replaced
-        for each in self.actors:
-            each.n_tasks = 0
-        keeps = bool(getattr(make_work, "keeps", False))
-        remaining, under_way = iter(units), deque[_Task]()
-        began = time.monotonic()
-        with watching() as watch:
-            try:
-                self._fill(remaining, under_way, is_apart)
-                while under_way:
-                    head = under_way[0]
-                    if head.error is not None:
-                        raise head.error
-                    with watch.over(head.units[0].where, sum(x.n_bytes for x in head.units)):
-                        while not head.is_done:
-                            self._look(under_way)
-                            self._fill(remaining, under_way, is_apart)
-                    try:
-                        found, seconds = self._ray.get(head.reference)
-                    except self.actors.lost as error:
-                        self._replace(head, under_way, keeps, error)
-                        continue
-                    under_way.popleft()
-                    self._busy += seconds
-                    self.actors.note_result()
-                    kept, results = head.kept, deque(found)
-                    del found, head
-                    self._fill(remaining, under_way, is_apart)
-                    for number in range(len(results)):
-                        if isinstance(results[0], Failed):
-                            raise results[0].error
-                        yield results.popleft(), kept, number
-            finally:
-                self._seconds += (time.monotonic() - began) * self.workers
-                under_way.clear()
-
-    def _fill(
-        self, remaining: Iterator[WorkUnit], under_way: deque[_Task], is_apart: bool
-    ) -> None:
-        """Give tasks to actors that have room, while the window has; one if none is under way."""
-        while len(under_way) < _WINDOW * self.workers:
-            actor = self.actors.idlest()
-            is_full = actor.load >= _MOST_TASKS
-            if under_way and (is_full or under_way[-1].error is not None):
-                return
-            units, raised = self._take(remaining, is_apart)
-            if units:
-                kept = Kept(self._ray.put(units), len(units)) if is_apart else None
-                under_way.append(_Task(units, kept=kept))
-                self._submit(under_way[-1], actor)
-            if raised is not None:
-                under_way.append(_Task(error=raised, is_done=True))
-            if raised is not None or not units:
-                return
-
-    def _take(
-        self, remaining: Iterator[WorkUnit], is_apart: bool
-    ) -> tuple[list[WorkUnit], Exception | None]:
-        """Return (units of the next task, what the iterator raised)."""
-        units: list[WorkUnit] = []
-        n, n_held = max(self._n_given // (_TASKS_BEFORE * self.workers), 1), 0
-        try:
-            for unit in islice(remaining, min(n, _UNITS_APART if is_apart else _UNITS_FETCHED)):
-                units.append(unit)
-                n_held += unit.n_held
-                if n_held >= _HELD_BYTES:
-                    break
-        except Exception as error:  # noqa: BLE001 (raised when it is its turn)
-            return units, error
-        self._n_given += len(units)
-        return units, None
-
-    def _submit(self, task: _Task, actor: Actor) -> None:
-        task.actor, task.is_done = actor, False
-        if task.kept is None:
-            task.reference = actor.handle.run.remote(*self._work, task.units)
-        else:
-            task.reference = self._run_apart(task.kept, actor)
-        actor.n_tasks += 1
-
-    def _run_apart(self, kept: Kept, actor: Actor) -> Any:
-        """Give units to an actor, and return the reference to what it sends."""
-        kept.actor, kept.key = actor, next(self._keys)
-        return actor.handle.run_apart.remote(*self._work, kept.units, kept.key)
-
-    def lane(self) -> Lane:
-        """Return where to `write`: one after the other."""
-        ready = self.actors.ready()
-        n, self._n_lanes = self._n_lanes, self._n_lanes + 1
-        return Lane(ready[n % len(ready)], LANES[n // len(ready) % len(LANES)])
-
-    def write(
-        self, lane: Lane, after: Call | None, function: Callable[..., Any], *values: Any
-    ) -> Call:
-        """Let an actor call `function(worker, *values)`, after another call to it."""
-        writing = lane.actor.handle.write.options(concurrency_group=lane.name)
-        # Ray may change the order of calls, but not that of a call and what it depends on.
-        reference = writing.remote(function, values, after and after.reference)
-        return Call(reference, lane.actor, self.actors.n_replaced)
-
-    def done_of(self, calls: Iterable[Call]) -> set[Any]:
-        """Return the references of the calls that are done."""
-        return self._done_of([each.reference for each in calls], 0)
-
-    def wait_for(self, calls: Iterable[Call]) -> set[Any]:
-        """Wait up to a second until a call is done, and return the references of all that are."""
-        return self._done_of([each.reference for each in calls], LOOK_SECONDS)
-
-    def _done_of(self, references: list[Any], timeout: float) -> set[Any]:
-        """Return the references that are ready; wait some time for the first one."""
-        if not references:
-            return set()
-        done, left = self._ray.wait(references, timeout=timeout, fetch_local=False)
-        if left:
-            done += self._ray.wait(left, num_returns=len(left), timeout=0, fetch_local=False)[0]
-        return set(done)
-
-    def forget(self, kept: Kept, part: int, n_parts: int | None) -> None:
-        """Let an actor forget a part of what it keeps, if it is there."""
-        if kept.actor is not None and kept.actor in self.actors:
-            forgetting = kept.actor.handle.forget.options(concurrency_group="give")
-            forgetting.remote(kept.key, part, n_parts)
-
-    def result_of(self, call: Call, is_again: bool = False) -> tuple[Any] | None:
-        """Wait for a call, and return (its result,); None if an actor died, or an object is lost.
-
-        Losses before and after a call that is made again are in a row.
+        Args:
+            function: Function of a module.
+            given: Its first argument, for all parts.
+            parts: Numbers of the parts.
+            progress: Says how much time is left.
+            waiting: Is called about every second.
 
         Raises:
-            RayError: Workers died, or objects were lost, again and again.
+            RayError: A part cannot be done, for its workers die.
             Exceptions of the function, unchanged.
         """
+        left, under_way, n_lost = deque(parts), self._under_way, dict[int, int]()
+        shared, late = self._ray.put(given), None
         try:
-            found = self._ray.get(call.reference)
-        except self.actors.lost as error:
-            self.actors.note_loss(call.actor, error)
+            while under_way or (left and late is None):
+                while left and late is None and len(under_way) < self._workers:
+                    part = left.popleft()
+                    called = self._run.remote(function, shared, part, progress.minutes_left())
+                    under_way[called] = part
+                waiting()
+                done, _ = self._ray.wait([*under_way], timeout=_SECONDS_BETWEEN_LOOKS)
+                for called in done:
+                    part = under_way.pop(called)
+                    if (found := self._take(called, part, n_lost)) is None:
+                        left.appendleft(part)
+                    elif not isinstance(found, Failed):
+                        yield part, found
+                    elif isinstance(found.error, OutOfTimeError):
+                        late = found.error
+                    else:
+                        raise found.error
+            if late is not None:
+                raise late
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the workers that have a part, and wait, so that they write no file any more."""
+        called = [*self._under_way]
+        self._under_way.clear()
+        for each in called:
+            self._ray.cancel(each, force=True)
+        if called:
+            self._ray.wait(called, num_returns=len(called), timeout=_SECONDS_TO_END)
+
+    def _take(self, called: Any, part: int, n_lost: dict[int, int]) -> Any:
+        """Return the result of a part; None if its worker is lost."""
+        try:
+            return self._ray.get(called)
+        except self._lost as error:
+            n_lost[part] = n_lost.get(part, 0) + 1
+            if n_lost[part] > _MOST_LOSSES:
+                raise RayError(
+                    f"part {part:,}: {n_lost[part]} workers of Ray ended before it was done, the"
+                    f" last one so: {_line(error)}; if memory is short, give workers more of it"
+                    " (--ray-resource memory=4000000000); rerun the same command to resume"
+                ) from error
+            logger.warning("part %s: a worker of Ray ended; another one resumes it", f"{part:,}")
             return None
-        if not isinstance(found, Failed):
-            if not is_again:
-                self.actors.note_result()
-            return (found,)
-        if not isinstance(found.error, self.actors.lost):
-            raise found.error
-        # What the call needed is lost, maybe because the actor that kept it has died: this is
-        # counted once.
-        if self.actors.n_replaced == call.n_replaced:
-            self.actors.count_loss(found.error)
-            self.actors.replace_dead()
-        return None
+        except self._ray.exceptions.RayError as error:
+            raise RayError(
+                f"part {part:,}: a worker of Ray cannot begin: {_line(error)}; install the same"
+                " version of tokenmill on all machines"
+            ) from error
 
-    def make_again(self, kept: Kept) -> Kept:
-        """Compute lost results again on an actor, and wait; raise RayError as `note_loss`."""
-        again = Kept(kept.units, kept.n_units)
-        while True:
-            actor = self.actors.idlest()
-            reference = self._run_apart(again, actor)
-            try:
-                self._ray.get(reference)
-            except self.actors.lost as error:
-                self.actors.note_loss(actor, error)
-                self.forget(again, 1, 1)
-            else:
-                return again
 
-    def _look(self, under_way: Iterable[_Task]) -> None:
-        """Wait up to a second for a task to be done, or an actor to start; note all that are."""
-        tasks = {each.reference: each for each in under_way if not each.is_done}
-        done = self._done_of([*tasks, *self.actors.starting()], LOOK_SECONDS)
-        for reference in done & tasks.keys():
-            task = tasks[reference]
-            task.is_done = True
-            assert task.actor is not None
-            task.actor.n_tasks -= 1
-        self.actors.note_started(done)
-
-    def _replace(
-        self, head: _Task, under_way: Iterable[_Task], keeps: bool, error: Exception
-    ) -> None:
-        """Replace the actor of a task, and give its tasks to others."""
-        lost = head.actor
-        assert lost is not None
-        self.actors.note_loss(lost, error)
-        if keeps:
-            raise WorkerLostError(f"a worker of Ray ended: {error}") from error
-        for task in under_way:
-            if task.actor is not lost or (task is not head and self._is_there(task)):
-                continue
-            if not task.is_done:
-                lost.n_tasks -= 1
-            if task.kept is not None:
-                self.forget(task.kept, 1, 1)
-            self._submit(task, self.actors.idlest())
-
-    def _is_there(self, task: _Task) -> bool:
-        """Return True if a task is not lost: it is under way, or its result can be fetched."""
-        if not task.is_done and task.actor in self.actors:
-            return True
+def call(function: PartFunction[Given, Any], given: Given, part: int, minutes: float | None) -> Any:
+    """Call the function of a part in a worker, and return its result, or a `Failed`."""
+    until = time.monotonic() + _SECONDS_OF_LOCK
+    while True:
         try:
-            self._ray.get(task.reference)
-        except self.actors.lost:
-            return False
-        return True
+            return function(given, part, minutes)
+        except LockedError as error:
+            # The machine may not know yet that an earlier worker with this part is dead.
+            if time.monotonic() >= until:
+                return Failed(error)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        except Exception as error:  # noqa: BLE001 (raised where the result is taken)
+            return Failed(error)
 
-    def collect(self) -> Any:
-        """Return what the workers have kept since the last time, added up in a tree; None: nothing.
 
-        Raises:
-            WorkerLostError: A worker died, with what it had kept.
-        """
-        handles, work = [each.handle for each in self.actors.ready()], self._work
-        if self.actors.n_replaced != self._n_replaced:
-            raise WorkerLostError("a worker of Ray ended before what it kept was collected")
-        try:
-            while len(handles) > 1:
-                half = (len(handles) + 1) // 2
-                added = [
-                    taker.add.remote(*work, giver.take.remote(*work))
-                    for taker, giver in zip(handles, handles[half:], strict=False)
-                ]
-                self._ray.get(added)
-                handles = handles[:half]
-            found = self._ray.get(handles[0].take.remote(*work))
-        except self.actors.lost as error:
-            self.actors.count_loss(error)
-            self.actors.replace_dead()
-            raise WorkerLostError(f"a worker of Ray ended: {error}") from error
-        self.actors.note_result()
-        return found
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
 
-    def close(self) -> None:
-        """End the actors, and report how busy they were."""
-        self.actors.end()
-        if self._seconds:
-            share = self._busy / self._seconds
-            logger.info("%d workers of Ray were busy %s of the time", self.workers, f"{share:.0%}")
-            self._seconds = 0.0
+
+# --- the connection ---
 
 
 @contextmanager
 def on_ray(
     workers: int, address: str | None, resources: Mapping[str, float], progress: Progress
-) -> Iterator[RayExecutor]:
-    """Yield an executor with as many workers, which are ended after the `with`.
+) -> Iterator[Workers]:
+    """Yield workers of Ray, on a cluster or, without an address, on this machine.
 
     Args:
-        workers: Number of workers.
+        workers: As of `Workers`.
         address: Address of a cluster; None: Ray is started on this machine.
-        resources: Name of a resource of Ray -> amount that each worker needs; CPU: 1 if not given.
+        resources: As of `Workers`.
         progress: Gets a stage for the start.
 
     Raises:
@@ -379,8 +194,71 @@ def on_ray(
         with progress.stage("starting Ray", workers, "workers") as stage:
             cpus = -(-workers * max(resources.get("CPU", 1.0), 1.0) // 1)
             ray = stack.enter_context(connected(int(cpus), address))
-            executor = RayExecutor(ray, workers, resources)
-            stack.callback(executor.close)
-            executor.actors.start()
+            started = Workers(ray, workers, resources)
+            stack.callback(started.stop)
             stage.advance(workers)
-        yield executor
+        yield started
+
+
+def import_ray() -> Any:
+    """Import Ray, without usage statistics; raise RayError if it is not installed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # A worker without GPUs still sees them, as a later version of Ray does, which else warns.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise RayError(
+            "--executor ray needs Ray, which is not installed; install it: pip install"
+            " 'tokenmill[ray]', or leave --executor out"
+        ) from error
+    return ray
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep the handlers of signals of this process inside the `with`: Ray sets its own."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not the main thread, where Ray set none
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+@contextmanager
+def connected(cpus: int, address: str | None) -> Iterator[Any]:
+    """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
+
+    A connection that the program has already is used, and stays.
+
+    Raises:
+        RayError: Ray is not installed, or the cluster cannot be reached.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = logging.getLogger("ray")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    options |= {"address": address or "local"}
+    if address is None:
+        options |= {"num_cpus": cpus, "include_dashboard": False}
+    try:
+        with _own_signals():
+            try:
+                ray.init(**options)
+            except Exception as error:  # Ray raises plain ones, too
+                where = "started on this machine" if address is None else f"reached at {address}"
+                raise RayError(
+                    f"Ray cannot be {where}: {' '.join(str(error).split())}; start a cluster (ray"
+                    " start --head), and give its address (--ray-address)"
+                ) from error
+        yield ray
+    finally:
+        ray.shutdown()
+        quiet.setLevel(level)

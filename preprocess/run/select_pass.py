@@ -33,10 +33,10 @@ from preprocess.run import selection
 from preprocess.run.journal import Journal, JournalError
 from preprocess.run.memory_limit import bytes_for_tables
 from preprocess.run.shuffle import shuffle
-from preprocess.run.units import resume_point_after, run_numbered, run_on_threads, units_after
+from preprocess.run.units import resume_point_after, run_numbered, units_after
 from preprocess.settings.schema import SelectSettings
 from preprocess.sources import ResumePoint, Source, WorkUnit
-from preprocess.sources.selected import SelectedSource
+from preprocess.sources.selected import SELECTED, SelectedSource
 from preprocess.storage import Stream
 
 _COMPARED = 256 << 20  # bytes of memory for digests without a memory limit
@@ -208,8 +208,7 @@ def _open(
 ) -> SelectedSource:
     """Open the chosen documents of a pass."""
     text, bounds = map(journal.storage.path, _names(part.number, settings))
-    name = "selected documents"
-    return SelectedSource(text, bounds, chosen.text_bytes, name, part.reading)
+    return SelectedSource(text, bounds, chosen.text_bytes, SELECTED, part.reading)
 
 
 # (text of the documents, their rows, their batch without text)
@@ -217,14 +216,11 @@ _Spooled = tuple[Bytes, selection.Rows, DocumentBatch]
 
 
 class SpoolUnits:
-    """Factory of workers that prepare the documents of units; can be pickled."""
+    """Factory of workers that prepare the documents of units."""
 
     def __init__(self, compares: bool) -> None:
         self._compares = compares
         self._memory = ReusedMemory(limit=256, largest=1 << 26)
-
-    def __reduce__(self) -> tuple[type[SpoolUnits], tuple[bool]]:
-        return SpoolUnits, (self._compares,)
 
     def __call__(self) -> Callable[[WorkUnit], _Spooled]:
         """Make a worker."""
@@ -298,7 +294,7 @@ class SpoolPass:
         written = self._written(rows)
         for row in range(0, len(written) if self._counts_characters else 0, 1 << 18):
             self._slice.take(written["characters"][row : row + (1 << 18)])
-        with closing(run_numbered(units, make_work, limits.workers, run_on_threads)) as results:
+        with closing(run_numbered(units, make_work, limits.workers)) as results:
             for index, unit, (content, of_unit, batch) in results:
                 if at.after is None:  # the unit begins a source
                     at.records = 0

@@ -7,7 +7,7 @@ from which the sink is resumed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -37,33 +37,6 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Close open files; may be called more than once."""
-
-
-@runtime_checkable
-class LateSink(Sink, Protocol):
-    """A sink that writes some time after `append`; checkpoints are of positions before.
-
-    Attributes:
-        n_appended: Number of ids so far, written or not.
-    """
-
-    n_appended: int
-
-    @property
-    def n_begun(self) -> int:
-        """Number of pieces of the output that are being written, or are written."""
-
-    def is_written(self, n_tokens: int) -> bool:
-        """Return True if the first `n_tokens` ids are written and durable."""
-
-    def state_at(self, n_tokens: int) -> Any:
-        """Return the state, as `state`, for a position with so many ids before it."""
-
-    def wait(self) -> None:
-        """Wait until all pieces that are begun are written."""
-
-    def flush(self) -> None:
-        """Write all."""
 
 
 class Sinks(Protocol):

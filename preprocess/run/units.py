@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
-from bpe.errors import TokenmillError
 from bpe.parallel import run_in_order
 from preprocess.run.signals import watching
 from preprocess.sources import ResumePoint, Source, WorkUnit
@@ -30,37 +29,6 @@ def resume_point_after(index: int, unit: WorkUnit) -> tuple[int, ResumePoint | N
     return (index + 1, None) if unit.after is None else (index, unit.after)
 
 
-class Executor(Protocol):
-    """Signature of `bpe.parallel.run_in_order`, whose guarantees every executor gives.
-
-    Units, `make_work` and results can be pickled. The executor is called once by an encoding pass,
-    and by a count pass again after each checkpoint. `EncodePass` and `train_tokenizer` take it as
-    an argument.
-    """
-
-    def __call__(
-        self, units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
-    ) -> Generator[Result, None, None]:
-        """Yield the result of every unit, in order."""
-
-
-class WorkerLostError(TokenmillError):
-    """A worker has ended that kept something of units which are done."""
-
-
-@runtime_checkable
-class CollectingExecutor(Executor, Protocol):
-    """An executor of which work may keep something in its process until it is collected.
-
-    `make_work` of such work has an attribute `keeps` that is true. Its function has the methods
-    `take`, which returns what it has kept and forgets it, and `add`, which adds that of another.
-    If a worker ends, the executor raises WorkerLostError: all units since the last time are lost.
-    """
-
-    def collect(self) -> Any:
-        """Return what all workers have kept, added up; raise WorkerLostError if one has ended."""
-
-
 def run_on_threads(
     units: Iterable[WorkUnit], make_work: MakeWork[Result], workers: int
 ) -> Generator[Result, None, None]:
@@ -80,8 +48,7 @@ def run_on_threads(
 
 
 def run_numbered(
-    numbered: Iterable[tuple[int, WorkUnit]], make_work: MakeWork[Result], workers: int,
-    executor: Executor,
+    numbered: Iterable[tuple[int, WorkUnit]], make_work: MakeWork[Result], workers: int
 ) -> Generator[tuple[int, WorkUnit, Result], None, None]:
     """Yield (index of the source, unit, result) for every unit, in order."""
     under_way: deque[tuple[int, WorkUnit]] = deque()
@@ -94,6 +61,6 @@ def run_numbered(
     def with_unit(result: Result) -> tuple[int, WorkUnit, Result]:
         return *under_way.popleft(), result
 
-    with closing(executor(units(), make_work, workers)) as results:
+    with closing(run_on_threads(units(), make_work, workers)) as results:
         # `map` drops each result before it waits for the next; a loop variable would keep it.
         yield from map(with_unit, results)

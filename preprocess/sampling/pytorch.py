@@ -7,6 +7,7 @@ non_blocking=True)` take them to another device.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import operator
 import os
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 try:
     import torch
@@ -24,6 +26,7 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
+from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import Dataset as Tokens
 from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sampling.mixture import Mixture
@@ -32,46 +35,71 @@ from preprocess.sampling.sampler import Sampler
 Tensors = dict[str, torch.Tensor]
 
 
-class WindowDataset(Dataset[Tensors]):
-    """The windows of a sampler as a map-style dataset; item i is window i of its first epoch.
+class WindowDataset(Dataset[Any]):
+    """Windows as a map-style dataset: of a text, or of a sampler.
 
-    An item has the fields of the sampler, int64[context_length] each. The batch size of the sampler
-    does not matter: `DataLoader`, or the `Trainer` of transformers, makes batches, shuffles, and
-    divides windows among processes.
+    Of a text, item i is (inputs, targets), int64[max_length] each: inputs begin at token
+    `i * stride`, targets one token later. There are only windows with `max_length` targets.
+
+    Of a sampler, item i is window i of its first epoch: the fields of the sampler,
+    int64[context_length] each. Its batch size does not matter: `DataLoader`, or the `Trainer` of
+    transformers, makes batches, shuffles, and divides windows among processes.
 
     Args:
-        sampler: Of order "sequential" or "epoch", for one process, without a device.
+        source: The text, if there is a tokenizer. Else integer[n_tokens], the result of
+            `open_tokens`, or the path of a .bin; or a sampler of order "sequential" or "epoch", for
+            one process, without a device.
+        tokenizer: Encodes the text; special tokens in it are recognised. A `Tokenizer`, an encoding
+            of tiktoken, a tokenizer of `tokenizers` or transformers, or any other object whose
+            `encode(text)` returns ids, or an object with the attribute `ids`.
+        max_length: Number of inputs in a window; not of a sampler.
+        stride: Distance of windows; None: `max_length`; not of a sampler.
 
     Raises:
-        SamplingError: The sampler cannot be used so.
+        SamplingError: The sampler cannot be used so, or there are too few tokens for one window.
     """
 
-    def __init__(self, sampler: Sampler) -> None:
-        _check_source(sampler, Sampler)
-        if sampler.layout["order"] == "random":
+    def __init__(
+        self, source: Sampler | Tokens, tokenizer: Any = None, max_length: int = 256,
+        stride: int | None = None,
+    ) -> None:
+        self._has_pairs = not isinstance(source, Sampler)
+        if not isinstance(source, Sampler):
+            if tokenizer is not None:
+                source = _encode(source, tokenizer)
+            elif isinstance(source, str) and os.path.splitext(source)[1] not in (".bin", ".json"):
+                raise SamplingError(
+                    "no tokenizer was given, so the source should be a sampler, ids or the path of"
+                    f" a .bin, and it is {source[:40]!r}; for a text, give a tokenizer, too"
+                )
+            elif not isinstance(source, str | os.PathLike | np.ndarray | TokenFile):
+                _check_source(source, Sampler)
+            source = Sampler(source, 1, max_length, stride=stride, order="sequential")
+        _check_source(source, Sampler)
+        if source.layout["order"] == "random":
             raise SamplingError(
                 "a sampler of order 'random' has no windows to count; choose order='sequential',"
                 " and shuffle=True of the DataLoader"
             )
-        if sampler.layout["world_size"] != 1:
+        if source.layout["world_size"] != 1:
             raise SamplingError(
                 "the windows of a map-style dataset are divided among processes by its reader; make"
-                f" the sampler with world_size=1, not {sampler.layout['world_size']}"
+                f" the sampler with world_size=1, not {source.layout['world_size']}"
             )
-        if "cu_seqlens" in sampler.layout["fields"]:
+        if "cu_seqlens" in source.layout["fields"]:
             raise SamplingError(
                 "cu_seqlens is of a whole batch, and items are windows; leave the field out, or use"
                 " BatchDataset"
             )
-        self.sampler = sampler
+        self.sampler = source
 
     def __len__(self) -> int:
         return self.sampler.n_windows
 
-    def __getitem__(self, index: int) -> Tensors:
+    def __getitem__(self, index: int) -> Any:
         return self.__getitems__([index])[0]
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Tensors]:
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several items, which are read together."""
         n = len(self)
         positions = np.array([operator.index(index) for index in indices], np.int64)
@@ -80,9 +108,34 @@ class WindowDataset(Dataset[Tensors]):
             raise IndexError(f"there are {n:,} windows; got {list(indices)}")
         arrays = self.sampler.arrays_of(self.sampler.read(positions))
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self._has_pairs:
+            return [*zip(tensors["inputs"], tensors["targets"], strict=True)]
         return [
             {name: each[row] for name, each in tensors.items()} for row in range(len(positions))
         ]
+
+
+def _encode(text: Any, tokenizer: Any) -> npt.NDArray[np.int64]:
+    """Return the ids of a text, special tokens in it included, and no others: int64[n_tokens]."""
+    if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
+        raise SamplingError(
+            f"a tokenizer should be an object that encodes, not {tokenizer!r}; load it first:"
+            " bpe.load_tokenizer(...)"
+        )
+    if not isinstance(text, str):
+        raise SamplingError(
+            f"a tokenizer was given, so the data should be a text, not {type(text).__name__}"
+        )
+    for name in ("truncation", "padding"):
+        if getattr(tokenizer, name, None):  # of `tokenizers`
+            raise SamplingError(
+                f"the tokenizer has {name}, which changes the ids of a text; switch it off:"
+                f" tokenizer.no_{name}()"
+            )
+    parameters = inspect.signature(tokenizer.encode).parameters
+    options: dict[str, Any] = {"allowed_special": "all", "add_special_tokens": False}
+    found = tokenizer.encode(text, **{x: y for x, y in options.items() if x in parameters})
+    return np.array(getattr(found, "ids", found), np.int64)
 
 
 class BatchDataset(IterableDataset[Tensors]):
@@ -183,75 +236,29 @@ def _check_source(source: Sampler | Mixture, *kinds: type) -> None:
 
 
 def window_loader(
-    data: str | Tokens, tokenizer: Any = None, batch_size: int = 4, max_length: int = 256,
+    data: Tokens, tokenizer: Any = None, batch_size: int = 4, max_length: int = 256,
     stride: int | None = None, shuffle: bool = True, drop_last: bool = True, num_workers: int = 0,
 ) -> DataLoader[tuple[torch.Tensor, torch.Tensor]]:
-    """Make a `DataLoader` of (inputs, targets) from a text.
-
-    Inputs are windows of `max_length` tokens that begin at multiples of `stride`; targets are the
-    same, one token later: int64[batch_size, max_length] each.
+    """Make a `DataLoader` of (inputs, targets) from a text: int64[batch_size, max_length] each.
 
     Args:
-        data: The text, if there is a tokenizer. Else integer[n_tokens], the result of
-            `open_tokens`, or the path of a .bin.
-        tokenizer: Encodes the text: a `Tokenizer`, an encoding of tiktoken, or any other object
-            whose `encode(text)` returns ids, or an object with the attribute `ids`.
+        data: As source of `WindowDataset`, but no sampler.
+        tokenizer: As of `WindowDataset`.
         batch_size: Number of windows in a batch.
         max_length: Number of inputs in a window.
         stride: Distance of windows; None: `max_length`.
         shuffle: Whether windows come in a new random order each epoch, by PyTorch's generator.
-        drop_last: True to leave out a last window with fewer targets and a last batch with fewer
-            windows. False: the window is padded with the end-of-text id, or 0 without one, and with
-            -100 in the targets.
+        drop_last: True to leave out a last batch with fewer windows.
         num_workers: Processes that read; 0: this one.
 
     Raises:
         SamplingError: There are too few tokens for one window, or an argument cannot work.
     """
     batch_size = check_integer("batch_size", batch_size, 1)
-    if tokenizer is None:
-        if isinstance(data, str) and os.path.splitext(data)[1] not in (".bin", ".json"):
-            raise SamplingError(
-                "no tokenizer was given, so the data should be ids or the path of a .bin, and it is"
-                f" {data[:40]!r}; for the windows of a text, give a tokenizer, too"
-            )
-    else:
-        if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
-            raise SamplingError(
-                f"a tokenizer should be an object that encodes, not {tokenizer!r}; load it first:"
-                " bpe.load_tokenizer(...)"
-            )
-        if not isinstance(data, str):
-            raise SamplingError(
-                f"a tokenizer was given, so the data should be a text, not {type(data).__name__}"
-            )
-        ids = tokenizer.encode(data)
-        data = np.array(getattr(ids, "ids", ids), np.int64)
-    sampler = Sampler(
-        data, 1, max_length, stride=stride, order="sequential", drop_last=drop_last
-    )
-    if drop_last and sampler.n_windows < batch_size:
+    windows = WindowDataset(data, tokenizer, max_length, stride)
+    if drop_last and len(windows) < batch_size:
         raise SamplingError(
-            f"the loader would give no batch: there are {sampler.n_windows:,} windows, and"
+            f"the loader would give no batch: there are {len(windows):,} windows, and"
             f" batch_size is {batch_size:,}; choose a smaller one, or drop_last=False"
         )
-    return DataLoader(
-        _Pairs(sampler), batch_size, shuffle, drop_last=drop_last,
-        num_workers=num_workers,
-    )
-
-
-class _Pairs(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """The inputs and targets of windows, as pairs."""
-
-    def __init__(self, sampler: Sampler) -> None:
-        self._windows = WindowDataset(sampler)
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(each["inputs"], each["targets"]) for each in self._windows.__getitems__(indices)]
+    return DataLoader(windows, batch_size, shuffle, drop_last=drop_last, num_workers=num_workers)

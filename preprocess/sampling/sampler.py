@@ -87,6 +87,8 @@ class Sampler:
         drop_last: True to leave out a last window of "stride" with fewer targets, and the last
             windows of an epoch that do not fill a batch. False: the window is padded, and the last
             batch of an epoch is smaller.
+        drop_short: True to leave out windows of "documents" with fewer than `context_length`
+            targets, instead of padding them.
         rank: Number of this process, in range(world_size).
         world_size: Number of processes.
         fields: Names of the arrays of a batch, listed in docs/sampling.md.
@@ -109,7 +111,7 @@ class Sampler:
         windows: Literal["stride", "documents", "packed"] = "stride", stride: int | None = None,
         strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "best_fit",
         order: Literal["random", "epoch", "sequential"] = "random", seed: int = 0,
-        drop_last: bool = True, rank: int = 0, world_size: int = 1,
+        drop_last: bool = True, drop_short: bool = False, rank: int = 0, world_size: int = 1,
         fields: Sequence[str] = ("inputs", "targets"),
         device: str | torch.device | None = None,
     ) -> None:
@@ -117,8 +119,8 @@ class Sampler:
         self._arguments = {
             "global_batch_size": global_batch_size, "context_length": context_length,
             "windows": windows, "stride": stride, "strategy": strategy, "order": order,
-            "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": world_size,
-            "fields": fields, "device": device,
+            "seed": seed, "drop_last": drop_last, "drop_short": drop_short, "rank": rank,
+            "world_size": world_size, "fields": fields, "device": device,
         }
         sizes = {
             "global_batch_size": global_batch_size, "context_length": context_length,
@@ -143,7 +145,7 @@ class Sampler:
         self._options: dict[str, Any] = {
             "dataset": _fingerprint(self.dataset), **sizes, "windows": windows,
             "strategy": strategy if windows == "packed" else None, "order": order, "seed": seed,
-            "drop_last": bool(drop_last),
+            "drop_last": bool(drop_last), "drop_short": bool(drop_short),
         }
         self._rank, self._world_size, self._device = rank, world_size, device
         self._context_length, self._global_batch_size = context_length, global_batch_size
@@ -173,6 +175,12 @@ class Sampler:
             raise SamplingError(
                 f"strategy should be one of {', '.join(STRATEGIES)}; got {strategy!r}"
             )
+        drop_short = bool(self._options["drop_short"])
+        if drop_short and windows != "documents":
+            raise SamplingError(
+                f"drop_short is of windows='documents', not of {windows!r}: leave it out; drop_last"
+                " is of 'stride', and packed windows are padded"
+            )
         if windows == "stride":
             if self._options["order"] == "random":
                 # Every position, and only whole windows, as of `get_batch`.
@@ -184,7 +192,8 @@ class Sampler:
                 " a .bin"
             )
         if windows == "documents":
-            return DocumentWindows(self.dataset.document_ends, length, stride or length)
+            ends = self.dataset.document_ends
+            return DocumentWindows(ends, length, stride or length, drop_short)
         if stride is not None:
             raise SamplingError(
                 f"stride={stride} is of windows='stride' and 'documents'; packed windows do not"
@@ -201,9 +210,10 @@ class Sampler:
     def _check_enough(self, n_windows: int) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""
         if n_windows < 1 and self._options["windows"] == "documents":
+            least = self._context_length + 1 if self._options["drop_short"] else 2
             raise SamplingError(
-                f"{name_of(self.dataset)} has no document of at least 2 tokens, an input and its"
-                " target; choose windows='stride' or 'packed', or other data"
+                f"{name_of(self.dataset)} has no document of at least {least:,} tokens, inputs and"
+                " a target; choose windows='stride' or 'packed', or other data"
             )
         if n_windows < 1:
             n_tokens, advice = len(self._tokens), "more data"
@@ -394,12 +404,16 @@ class Sampler:
         """Return the step of a state; raise SamplingError if it is of another sampler."""
         own = self._options
         check_state(state, (*_SAME, "seed", "step"), "a sampler")
-        different = [name for name in (*_SAME, "seed") if state[name] != own[name]]
+        # Earlier states have no `drop_short`.
+        different = [
+            name for name in (*_SAME, "seed", "drop_short")
+            if state.get(name, False) != own[name]
+        ]
         if different:
             name = different[0]
             raise SamplingError(
                 f"the state is of another sampler than this of {name_of(self.dataset)}: its {name}"
-                f" is {state[name]!r}, and here it is {own[name]!r}; make the sampler with the"
+                f" is {state.get(name)!r}, and here it is {own[name]!r}; make the sampler with the"
                 " dataset and options of the state"
             )
         return check_integer("the step of a state", state["step"], 0)

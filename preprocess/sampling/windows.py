@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.int64]
 
-_BLOCK = 256  # documents whose number of windows is summed up in memory
-
 
 class Pieces(NamedTuple):
     """Positions of the tokens of some windows; a window has one piece, or several.
@@ -52,7 +50,114 @@ def count_windows(n_tokens: Numbers, context_length: int, stride: int) -> Number
     return n_later + (n_targets > 0)
 
 
-class StrideWindows:
+class DocumentSpans:
+    """Spans of documents: one begins every `stride` tokens, until one has the end of its document.
+
+    Args:
+        ends: uint64[n_documents], the position after each document, mapped.
+        length: Tokens of a span at most; None: any number.
+        stride: Distance of the spans of a document; None: `length`.
+        n_before: Tokens at the start of each document that are in no span.
+        n_after: Tokens at its end that are in none.
+        first_only: True for the first span of each document alone.
+        drop_short: True to leave out spans of fewer than `length` tokens.
+        documents: Numbers of consecutive documents that have spans; None: all.
+
+    Attributes:
+        n_tokens: Tokens of all spans; overlaps count again.
+        longest: Tokens of the longest span.
+        n_partial: Number of spans of fewer than `length` tokens.
+        n_short: Number of spans that are left out for this.
+    """
+
+    BLOCK = 256  # documents whose number of spans is summed up in memory
+
+    def __init__(
+        self, ends: npt.NDArray[np.uint64], length: int | None, stride: int | None = None, *,
+        n_before: int = 0, n_after: int = 0, first_only: bool = False, drop_short: bool = False,
+        documents: range | None = None,
+    ) -> None:
+        length = length or int(np.iinfo(np.int64).max)
+        self._ends, self._length, self._stride = ends, length, stride or length
+        self._n_before, self._n_after = n_before, n_after
+        self._first_only, self._drop_short = first_only, drop_short
+        self._chosen = range(len(ends)) if documents is None else documents
+        self.n_tokens = self.longest = self.n_partial = self.n_short = 0
+        totals = [np.zeros(1, np.int64)]
+        step = self.BLOCK << 12
+        for first in range(0, len(self._chosen), step):
+            _, sizes, counts, n_short = self._count(first, first + step)
+            # All spans of a document but the last have all tokens.
+            left = sizes - (counts - 1) * self._stride
+            lasts = np.where(counts > 0, np.minimum(left, length), 0)
+            cut = np.where(counts > 0, np.minimum(sizes, length), 0)
+            self.n_tokens += int((np.maximum(counts - 1, 0) * cut + lasts).sum())
+            self.longest = max(self.longest, int(cut.max()))
+            self.n_partial += int(((counts > 0) & (left < length)).sum())
+            self.n_short += n_short
+            totals.append(np.add.reduceat(counts, np.arange(0, len(counts), self.BLOCK)))
+        self._before = np.cumsum(np.concatenate(totals))  # spans before each block
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def find(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Return (where spans begin, the tokens from there to the end of the document).
+
+        Both are int64[n]; those before and after that are in no span are not counted.
+        """
+        starts, left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
+        blocks = np.searchsorted(self._before, numbers, side="right") - 1
+        order = np.argsort(blocks, kind="stable")
+        for here in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
+            block = int(blocks[here[0]]) if len(here) else 0
+            begins, sizes, counts, _ = self._count(block * self.BLOCK, (block + 1) * self.BLOCK)
+            before = np.append(0, np.cumsum(counts)) + self._before[block]
+            document = np.searchsorted(before, numbers[here], side="right") - 1
+            inside = (numbers[here] - before[document]) * self._stride
+            starts[here], left[here] = begins[document] + inside, sizes[document] - inside
+        return starts, left
+
+    def _count(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers, int]:
+        """Return (begins, sizes, numbers of spans, spans left out) of documents [first, stop)."""
+        chosen = self._chosen[first:stop]
+        ends = self._ends[chosen.start : chosen.stop].astype(np.int64)
+        begin = int(self._ends[chosen.start - 1]) if chosen.start else 0
+        begins = np.append(begin, ends[:-1]) + self._n_before
+        sizes = np.maximum(ends - self._n_after - begins, 0)
+        counts = count_windows(sizes + 1, self._length, self._stride)
+        if self._first_only:
+            counts = np.minimum(counts, 1)
+        if not self._drop_short:
+            return begins, sizes, counts, 0
+        is_short = (counts > 0) & (sizes - (counts - 1) * self._stride < self._length)
+        return begins, sizes, counts - is_short, int(is_short.sum())
+
+
+class DocumentWindows(DocumentSpans):
+    """Windows of one document each; a document longer than a window has several.
+
+    Args:
+        ends: uint64[n_documents], the position after each document, mapped.
+        context_length: Number of inputs.
+        stride: Distance of windows in a document.
+        drop_short: True to leave out windows with fewer than `context_length` targets.
+    """
+
+    def __init__(
+        self, ends: npt.NDArray[np.uint64], context_length: int, stride: int,
+        drop_short: bool = False,
+    ) -> None:
+        # Spans are of the inputs that have a target.
+        super().__init__(ends, context_length, stride, n_after=1, drop_short=drop_short)
+        self.n_inputs = self.n_tokens + self.n_partial
+
+    def pieces(self, numbers: Numbers) -> Pieces:
+        starts, left = self.find(numbers)
+        return _whole(starts, left + 1, self._length)
+
+
+class StrideWindows(DocumentWindows):
     """Windows that begin at multiples of `stride`, across documents.
 
     Args:
@@ -63,76 +168,12 @@ class StrideWindows:
     """
 
     def __init__(self, n_tokens: int, context_length: int, stride: int, drop_last: bool) -> None:
-        self._n_tokens, self._context_length, self._stride = n_tokens, context_length, stride
-        n_windows = int(count_windows(np.array([n_tokens]), context_length, stride)[0])
-        is_partial = n_windows > 0 and (n_windows - 1) * stride + context_length > n_tokens - 1
-        self._n_whole = n_windows - is_partial
-        self._n_windows = self._n_whole if drop_last else n_windows
-
-    def __len__(self) -> int:
-        return self._n_windows
+        super().__init__(np.array([n_tokens], np.uint64), context_length, stride, drop_last)
 
     def whole_windows(self, numbers: Numbers) -> Numbers | None:
         """Return where windows begin, if all have `context_length` targets; else None."""
-        is_whole = self._n_whole == self._n_windows or bool((numbers < self._n_whole).all())
+        is_whole = not self.n_partial or bool((numbers < len(self) - self.n_partial).all())
         return numbers * self._stride if is_whole else None
-
-    def pieces(self, numbers: Numbers) -> Pieces:
-        starts = numbers * self._stride
-        return _whole(starts, self._n_tokens - starts, self._context_length)
-
-
-class DocumentWindows:
-    """Windows of one document each; a document longer than a window has several.
-
-    Args:
-        ends: uint64[n_documents], the position after each document, mapped.
-        context_length: Number of inputs.
-        stride: Distance of windows in a document.
-    """
-
-    def __init__(
-        self, ends: npt.NDArray[np.uint64], context_length: int, stride: int
-    ) -> None:
-        self._ends, self._context_length, self._stride = ends, context_length, stride
-        self.n_inputs = 0  # of all windows
-        n_blocks = -(-len(ends) // _BLOCK)
-        totals = np.zeros(n_blocks + 1, np.int64)
-        step = 1 << 12
-        for block in range(0, n_blocks, step):
-            documents = slice(block * _BLOCK, (block + step) * _BLOCK)
-            bounds, counts = self._counts(documents.start, documents.stop)
-            # All windows of a document but the last have all inputs.
-            lasts = np.diff(bounds) - (counts - 1) * stride
-            whole = np.maximum(counts - 1, 0) * context_length
-            last = np.where(counts > 0, np.minimum(lasts, context_length), 0)
-            self.n_inputs += int((whole + last).sum())
-            sums = np.add.reduceat(counts, np.arange(0, len(counts), _BLOCK))
-            totals[block + 1 : block + 1 + len(sums)] = sums
-        self._before = np.cumsum(totals)  # windows before each block
-
-    def __len__(self) -> int:
-        return int(self._before[-1])
-
-    def pieces(self, numbers: Numbers) -> Pieces:
-        all_starts, all_left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-        blocks = np.searchsorted(self._before, numbers, side="right") - 1
-        for block in np.unique(blocks).tolist():
-            here = blocks == block
-            bounds, counts = self._counts(block * _BLOCK, (block + 1) * _BLOCK)
-            before = np.append(0, np.cumsum(counts)) + self._before[block]
-            document = np.searchsorted(before, numbers[here], side="right") - 1
-            inside = (numbers[here] - before[document]) * self._stride
-            starts = bounds[document] + inside
-            all_starts[here], all_left[here] = starts, bounds[document + 1] - starts
-        return _whole(all_starts, all_left, self._context_length)
-
-    def _counts(self, first: int, stop: int) -> tuple[Numbers, Numbers]:
-        """Return (bounds int64[n + 1], numbers of windows int64[n]) of documents [first, stop)."""
-        ends = self._ends[first:stop].astype(np.int64)
-        begin = int(self._ends[first - 1]) if first else 0
-        bounds = np.append(begin, ends)
-        return bounds, count_windows(np.diff(bounds), self._context_length, self._stride)
 
 
 def segments_of(pieces: Pieces, ends: npt.NDArray[np.uint64]) -> Numbers:

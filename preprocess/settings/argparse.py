@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from preprocess.settings.options import Option
+from preprocess.settings.schema import OTHER_SPELLINGS
 
 
 def add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
@@ -47,19 +48,25 @@ def _argument_options(option: Option) -> dict[str, Any]:
     return how
 
 
-def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
-    """Rewrite arguments that argparse would misinterpret.
+def for_argparse(
+    arguments: list[str], options: Sequence[Option], ignored: list[str]
+) -> list[str]:
+    """Rewrite arguments that argparse would misinterpret, and options of other programs.
 
     Underscores in option names become hyphens; the argument after an option with a value is its
-    value, and arguments after `--` are paths, even if they begin with a hyphen.
+    value, and arguments after `--` are paths, even if they begin with a hyphen. Why options of
+    other programs are ignored is added to `ignored`.
 
     >>> from preprocess.settings.options import options_of
     >>> from preprocess.settings.schema import CountSettings
     >>> options = [*options_of(CountSettings).values()]
-    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options)
+    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options, [])
     ['--unit-size=1_0', 'a_b', '--separator=--', './-c']
+    >>> for_argparse(["--input", "a", "--batch_size", "500"], options, [])
+    ['a']
     """
     by_name = {name: each for each in options if not each.positional for name in each.names}
+    own = {each.name: each for each in options}
     spelled: list[str] = []
     left = iter(arguments)
     for argument in left:
@@ -67,7 +74,16 @@ def for_argparse(arguments: list[str], options: Sequence[Option]) -> list[str]:
             return [*spelled, *map(_as_path, left)]
         name, equals, value = argument.partition("=")
         name = name.replace("_", "-")
-        option = by_name.get(name)
+        option, other = by_name.get(name), OTHER_SPELLINGS.get(name, "")
+        if option is None and other.startswith("ignored: "):
+            ignored.append(f"{name} is {other}")
+            _ = equals or next(left, None)
+            continue
+        if option is None and (option := next(filter(None, map(own.get, other.split())), None)):
+            if option.positional:
+                spelled.append(_as_path(value if equals else next(left, "")))
+                continue
+            name = option.names[0]
         if option is None:
             before = by_name.get(spelled[-1]) if spelled else None
             is_first_of_list = before is not None and before.is_list

@@ -53,8 +53,8 @@ class ExecutorSettings(Settings):
     """Options for what runs the workers of a run."""
 
     executor: Literal["threads", "ray"] = run_option(
-        "threads", "What runs the workers: threads, or actors of Ray, also on other machines; never"
-        " changes the outputs."
+        "threads", "Where the workers are: threads, or on Ray, also on other machines, where each"
+        " makes parts of the outputs (task_count)."
     )
     ray_address: str | None = run_option(
         None, "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
@@ -79,15 +79,28 @@ class TaskSettings(Settings):
     """Options for a build that is divided among tasks of a scheduler."""
 
     task_index: Index | None = option(
-        None, "Build only part N of --task-count parts, counted from 0, with the given tokenizer;"
+        None, "Make only part N of --task-count parts, counted from 0, with the given tokenizer;"
         " `merge` joins them.", default_text="all",
     )
-    task_count: Count | None = option(None, "Number of parts that the text is divided into.")
+    task_count: Count | None = option(
+        None, "Number of parts that the text is divided into.",
+        default_text="on Ray one for every 128 MiB, up to 1,024",
+    )
+
+    @property
+    def part(self) -> str:
+        """Prefix of the outputs of a task; "": there are no tasks."""
+        index, count = self.task_index, self.task_count
+        return "" if index is None else f"part-{index:05d}-of-{count:05d}"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.task_index is None:
             return
+        if getattr(self, "executor", "") == "ray":
+            raise SettingsError(
+                "task_index is of one part, and on Ray all are made; leave out task_index"
+            )
         if self.task_count is None:
             raise SettingsError(
                 "task_index is the number of one of several parts; say how many there are"

@@ -65,7 +65,6 @@ class ImportSettings(ShardSettings):
     )
     tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer that made the ids; required without vocab_size.",
-        flags=("--tokenizer", "--tokenizer-path"),
     )
     vocab_size: Annotated[int, Meta(ge=1, le=2**32)] | None = option(
         None, "Number of tokens of the vocabulary; required without tokenizer."

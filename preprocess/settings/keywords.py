@@ -63,11 +63,18 @@ class TrainKeywords(RunKeywords, total=False):
     min_frequency: int
 
 
-class EncodeKeywords(RunKeywords, total=False):
-    """Options for encoding text."""
+class ShardKeywords(RunKeywords, total=False):
+    """Options for token files."""
 
     shard_tokens: int | None
     split_documents: bool
+
+
+class EncodeKeywords(ShardKeywords, total=False):
+    """Options for encoding text."""
+
+    task_index: int | None
+    task_count: int | None
 
 
 class RowKeywords(TypedDict, total=False):
@@ -76,17 +83,19 @@ class RowKeywords(TypedDict, total=False):
     stride: int | None
     truncation: bool
     drop_end_of_text: bool
+    drop_short: bool
     add_special_tokens: bool
     padding: bool | Literal["none", "longest", "max-length", "max_length"]
     padding_side: Literal["right", "left"]
     pad_token: int | str | None
     columns: str | Iterable[str]
     compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None
+    per_file: bool
     num_shards: int | None
     max_shard_size: int | str | None
 
 
-class TextToRows(EncodeKeywords, RowKeywords, total=False):
+class TextToRows(ShardKeywords, RowKeywords, total=False):
     """Options of `tokenize_and_save`, besides those of its signature."""
 
     val_files: StrPath | Iterable[StrPath]

@@ -4,6 +4,8 @@ import operator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from msgspec import Meta
+
 from bpe.parallel import available_workers
 from preprocess.settings.options import (
     REQUIRED,
@@ -52,6 +54,10 @@ class WindowSettings(Settings):
     drop_end_of_text: bool = option(
         False, "Leave out the id at the end of each document."
     )
+    drop_short: bool = option(
+        False, "Leave out rows of fewer tokens than max_length, or seq_length, so that all have the"
+        " same length.",
+    )
     add_special_tokens: bool = option(
         False, "Put the special tokens around each row that the tokenizer puts around a text,"
         " instead of those of the dataset; max_length counts them.",
@@ -64,14 +70,15 @@ class WindowSettings(Settings):
             "none|longest|max-length",
         ),
     ] = option(
-        "none", "Pad rows to the longest, or to max_length or seq_length."
+        "none", "Pad rows to the longest, or to max_length or seq_length; none: rows of npz to the"
+        " longest.",
     )
     padding_side: Literal["right", "left"] = option("right", "Where padding stands.")
     pad_token: Annotated[
         int | str, Kind(_read_pad_token, "a special token, or an id", int | str, "TEXT")
     ] | None = option(
         None, "Special token to pad with, in Python also an id.",
-        default_text="the tokenizer's, else end-of-text",
+        default_text="the tokenizer's, else <|pad|>, <pad> or [PAD], else end-of-text",
     )
 
     def __post_init__(self) -> None:
@@ -123,6 +130,10 @@ class FileSettings(Settings):
         None, "Compression: of parquet zstd, snappy or none; of arrow zstd; of jsonl gzip or zstd;"
         " of npz zlib.", default_text="of parquet zstd, of npz zlib, else none",
     )
+    per_file: bool = option(
+        False, "Write the rows of each input file to a file of its own, of its name; a rerun writes"
+        " those that are new, missing or damaged.",
+    )
     num_shards: Count | None = option(
         None, "Number of files, which differ by one row at most; fewer if there are fewer rows.",
         default_text="as many as needed",
@@ -141,12 +152,41 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
         available_workers, "Threads; never changes the outputs.",
         default_text="one per available processor",
     )
+    max_minutes: Annotated[float, Meta(gt=0)] | None = run_option(
+        None, "Stop after so many minutes and report how long all of it takes; the same command"
+        " resumes after the files that are complete.",
+    )
     overwrite: bool = run_option(
         False, "Replace rows that exist, and give up an unfinished run of something else."
     )
 
+    @property
+    def padded_to(self) -> Literal["none", "longest", "max-length"]:
+        """To what rows are padded: as chosen, else as the format needs rows of one length."""
+        if self.padding == "none" and not self.drop_short:
+            if self.format == "npz":
+                return "longest"
+            if self.format == "pickle" and self.seq_length is not None and self.strategy is None:
+                return "max-length"
+        return self.padding
+
+    @property
+    def is_padded(self) -> bool:
+        """True if rows are padded."""
+        return self.padded_to != "none"
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.drop_short and (self.strategy or not (self.max_length or self.seq_length)):
+            raise SettingsError(
+                "drop_short is for rows of max_length tokens, or for seq_length without a strategy;"
+                " give one, or pad packed rows (--padding max-length)"
+            )
+        if self.per_file and (self.strategy or self.num_shards or self.max_shard_size):
+            raise SettingsError(
+                "per_file makes one file of the rows of each input; leave out num_shards and"
+                " max_shard_size, and the strategy, which packs documents of several inputs"
+            )
         if self.seq_length is not None:
             for name in ("stride", "truncation", "max_length", "add_special_tokens",
                          "drop_end_of_text"):
@@ -155,7 +195,7 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
-        if self.padding == "none" and (self.pad_token is not None or self.padding_side == "left"):
+        if not self.is_padded and (self.pad_token is not None or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")
@@ -172,5 +212,5 @@ class RowsSettings(RowSettings):
     )
     tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
-        default_text="tokenizer.json beside it", flags=("--tokenizer", "--tokenizer-path"),
+        default_text="tokenizer.json beside it",
     )

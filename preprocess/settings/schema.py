@@ -42,10 +42,24 @@ from preprocess.settings.options import (
 from preprocess.settings.rows import RowsSettings as RowsSettings
 from preprocess.settings.shards import ShardSettings as ShardSettings
 
+_TEXT = "train paths path"
+_TRAINING = "trains a model; examples/train_gpt.py has it"
+_UNITS = "units of work have --unit-size bytes, and files of rows --max-shard-size"
+# Command-line options of other programs -> names of options here, of which a command has one; or
+# what stands for them here, if it begins with "ignored: " or "refused: ".
+OTHER_SPELLINGS = {
+    "--train-file": "train", "--val-file": "val", "--data-file": _TEXT, "--input": _TEXT,
+    "--output": "out", "--output-dir": "out", "--tokenization-folder": "out",
+    "--tokenizer-path": "tokenizer", "--chars-to-tokenize": "max_characters",
+    "--starting-character": "start_character", "--batch-size": f"ignored: {_UNITS}",
+    "--chunk-size": f"ignored: {_UNITS}",
+    "--save-frequency": "ignored: progress is saved about once a second",
+    "--learning-rate": f"refused: {_TRAINING}", "--max-iters": f"refused: {_TRAINING}",
+    "--use-params": f"refused: {_TRAINING}, as --config FILE",
+}
 END_OF_TEXT = "<|endoftext|>"
 DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
-_TOKENIZER = ("--tokenizer", "--tokenizer-path")
 _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
 
 
@@ -229,6 +243,13 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        is_task = getattr(self, "task_index", None) is not None
+        if self.selects and (is_task or self.executor == "ray"):
+            raise SettingsError(
+                f"{'task_index' if is_task else 'executor ray'} divides the text, and these need"
+                " all of it: deduplicate, max_documents, max_characters, start_character and"
+                " shuffle_documents; leave them out"
+            )
         if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
             raise SettingsError(
                 f"chat {self.chat!r} has fields of its own; leave out content_field and text_preset"
@@ -295,7 +316,7 @@ class BuiltWithSettings(Settings):
 
     tokenizer: Location | None = option(
         None, "Tokenizer that the token file was built with.",
-        default_text="tokenizer.json beside it", flags=_TOKENIZER,
+        default_text="tokenizer.json beside it",
     )
 
 
@@ -313,11 +334,11 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     train: Locations = option(
         (), "Text: files, directories and URLs, read in the order given; a directory in sorted"
         " order.",
-        default_text=DEFAULT_CORPUS, flags=("--train", "--train-file"),
+        default_text=DEFAULT_CORPUS,
     )
     val: Locations = option(
         (), "The same for validation.",
-        default_text="documents of train", flags=("--val", "--val-file"),
+        default_text="documents of train",
     )
     val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(
         None, "Share of the documents of train, chosen by a hash of each, that becomes validation"
@@ -327,12 +348,11 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     out: Output = option(
         "data", "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
         " (s3://BUCKET/data), where they are shards.",
-        flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
     tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer to use instead of training one: a tokenizer.json, a directory that has"
-        " one, a .tiktoken file, or a name (tiktoken, Hugging Face).", flags=_TOKENIZER,
+        " one, a .tiktoken file, or a name (tiktoken, Hugging Face).",
     )
 
     @property
@@ -342,11 +362,20 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
             return 0.0
         return DEFAULT_VALIDATION_FRACTION if self.val_fraction is None else self.val_fraction
 
+    @property
+    def stems(self) -> dict[str, str]:
+        """Output -> stem of its files."""
+        has_val = self.val or self.validation_fraction
+        return {name: self.named(name) for name in (("train", "val") if has_val else ("train",))}
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return self.named("build")
+
     def named(self, name: str) -> str:
         """Return `name` with the prefix of the user, and that of the part."""
-        if self.task_index is not None:
-            name = f"part-{self.task_index:05d}-of-{self.task_count:05d}_{name}"
-        return f"{self.name}_{name}" if self.name else name
+        return "_".join(filter(None, (self.name, self.part, name)))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -361,12 +390,6 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
             raise SettingsError(
                 "task_index divides the text, and a tokenizer is trained on all of it; train it"
                 " first (tokenmill train), and give it to every task (--tokenizer)"
-            )
-        if self.selects:
-            raise SettingsError(
-                "task_index divides the text, and these need all of it: deduplicate,"
-                " max_documents, max_characters, start_character and shuffle_documents; leave them"
-                " out"
             )
 
 
@@ -385,12 +408,12 @@ class CountSettings(RanksSettings, ReadSettings):
     paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
     tokenizer: GivenTokenizer = option(
         REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
-        " (tiktoken, Hugging Face).", flags=_TOKENIZER,
+        " (tiktoken, Hugging Face).",
     )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class EncodeSettings(CountSettings, RunSettings, ShardSettings):
+class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
     """Options of `encode`: a token file from text, with a given tokenizer."""
 
     out: BinFile = option(
@@ -402,6 +425,20 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings):
     def name(self) -> str:
         """NAME of NAME.bin."""
         return Path(self.out).stem
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Output -> stem of its files."""
+        return {self.name: "_".join(filter(None, (self.name, self.part)))}
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return self.stems[self.name]
+
+    def named(self, name: str) -> str:
+        """Return `name` with the stem of the output."""
+        return f"{self.stems[self.name]}_{name}"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

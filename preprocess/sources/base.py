@@ -46,7 +46,6 @@ class WorkUnit(Protocol):
     Attributes:
         start: Position of the first byte of the unit in the file, also if the source is a part.
         n_bytes: Bytes of the source in the unit.
-        n_held: Approximate number of bytes of text that the unit contains; 0: it is a range only.
         where: Description of the range, for messages.
         after: Position after the unit, where a later run may resume; None after the last unit, for
             `resume_point_after`: `Source.units` would begin with the first unit again.
@@ -64,9 +63,6 @@ class WorkUnit(Protocol):
 
     @property
     def after(self) -> ResumePoint | None: ...
-
-    @property
-    def n_held(self) -> int: ...
 
     @property
     def is_rendered(self) -> bool: ...
@@ -171,10 +167,6 @@ class FileUnit(ABC):
     @property
     def after(self) -> ResumePoint | None:
         return None if self.stop == self.file.n_bytes else [int(self.stop)]
-
-    @property
-    def n_held(self) -> int:
-        return 0
 
     @property
     def is_rendered(self) -> bool:

@@ -353,10 +353,6 @@ class CompressedUnit(FileUnit):
         return None if after is None else [self.stop, *after]
 
     @property
-    def n_held(self) -> int:
-        return self.unit.n_bytes
-
-    @property
     def is_rendered(self) -> bool:
         return self.unit.is_rendered
 

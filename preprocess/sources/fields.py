@@ -30,7 +30,10 @@ def choose_field(path: Path | str, names: Iterable[str]) -> tuple[str, ...]:
 
 
 class Preset(NamedTuple):
-    """Fields, and a function that makes a text of their values (None: null); "" for no document."""
+    """Fields, and a function that makes a text of their values; "" for no document.
+
+    A value is None if a record has null there, or has no such field.
+    """
 
     fields: tuple[str, ...]
     join: Callable[[Iterable[str | None]], str]

@@ -171,7 +171,7 @@ class JsonUnit(FileUnit):
         """
         from bpe.pretokenize.pretokenizer import is_utf8
 
-        decoder, values_of = _decoder(self.fields)
+        decoder, values_of = _decoder(self.fields, bool(self.reading.text_preset))
         values: list[Any] = []
         n_skipped = n_replaced = 0
         for group in self._groups(body):
@@ -218,8 +218,9 @@ class JsonUnit(FileUnit):
         Raises:
             CorpusError: A record is bad, and bad records are errors.
         """
-        decoder, values_of = _decoder(self.fields)
-        kinds = _TEXT_OR_NULL if self.reading.text_preset else _TEXT
+        has_preset = bool(self.reading.text_preset)
+        decoder, values_of = _decoder(self.fields, has_preset)
+        kinds = _TEXT_OR_NULL if has_preset else _TEXT
         values: list[Any] = []
         n_skipped = n_replaced = 0
         for number, (position, record) in enumerate(self._records(body), start=1):
@@ -243,7 +244,7 @@ class JsonUnit(FileUnit):
             if not is_bad:
                 values += own
                 continue
-            reason = _describe(valid, self.fields, self.record)
+            reason = _describe(valid, self.fields, self.record, has_preset)
             if not self.reading.skip_bad_records:
                 place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
                 raise CorpusError(f"{self.file.path}: {place}: {reason}")
@@ -286,9 +287,13 @@ def shown_path(file: InputFile) -> str:
 
 @functools.cache
 def _decoder(
-    fields: tuple[str, ...],
+    fields: tuple[str, ...], are_optional: bool
 ) -> tuple[Decoder, Callable[[list[Any]], Iterable[Any]]]:
-    """Return a decoder of objects, and a function that returns the JSON of the fields of all."""
+    """Return a decoder of objects, and a function that returns the JSON of the fields of all.
+
+    The JSON of an optional field that is missing is null.
+    """
+    missing = (msgspec.Raw(b"null"),) if are_optional else ()
     tree: dict[str, Any] = {}
     for field in fields:
         *parents, last = field.split(".")
@@ -301,7 +306,8 @@ def _decoder(
     def struct_of(node: dict[str, Any]) -> Any:
         attributes = {key: names.setdefault(key, f"f{len(names)}") for key in node}
         types = [
-            (attributes[key], kind if kind is msgspec.Raw else struct_of(kind))
+            (attributes[key], kind, *missing) if kind is msgspec.Raw
+            else (attributes[key], struct_of(kind))
             for key, kind in node.items()
         ]
         keys = {attribute: key for key, attribute in attributes.items()}
@@ -314,7 +320,9 @@ def _decoder(
     return decoder, lambda records: chain.from_iterable(map(get, records))
 
 
-def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
+def _describe(
+    record: bytes, fields: tuple[str, ...], noun: str, are_optional: bool = False
+) -> str:
     """Describe what is wrong with a record, with a remedy."""
     import json
 
@@ -339,6 +347,8 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
     if record.startswith(BYTE_ORDER_MARK):
         return f"begins with a byte order mark; remove the mark, or the {noun}"
     for field in fields:
+        if are_optional and found.get(field) is None:
+            continue
         value: Any = found
         if "." in field and field in found:
             return f"the name {field!r} has a dot, which divides names of levels; rename the field"

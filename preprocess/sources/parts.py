@@ -12,6 +12,14 @@ from collections.abc import Sequence
 
 from preprocess.sources.base import FileSource, Source
 
+_PART_BYTES, _MOST_PARTS = 128 << 20, 1024
+
+
+def count_parts(sources: Sequence[Source]) -> int:
+    """Return the number of parts if none is given, which depends on the sources alone."""
+    total = sum(source.n_bytes for source in sources)
+    return min(max(-(-total // _PART_BYTES), 1), _MOST_PARTS)
+
 
 def sources_of_task(sources: Sequence[Source], index: int, count: int) -> list[Source]:
     """Return the sources, and parts of sources, of task `index` of `count`; there may be none."""

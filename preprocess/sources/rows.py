@@ -78,10 +78,6 @@ class RowsUnit(_RowRange):
     def end(self) -> int:
         return self.first + len(self.offsets) - 1
 
-    @property
-    def n_held(self) -> int:
-        return len(self.text)
-
     def read(self, array: Array = new_array) -> DocumentBatch:
         bounds = np.repeat(self.offsets, 2)[1:-1]
         batch = DocumentBatch(self.text, bounds, content=self.content(array))
@@ -108,10 +104,6 @@ class ChatRowsUnit(_RowRange):
     @property
     def end(self) -> int:
         return self.first + len(self.records)
-
-    @property
-    def n_held(self) -> int:
-        return self.reading.unit_size
 
     @property
     def is_rendered(self) -> bool:
@@ -221,6 +213,9 @@ class RowsSource(FileSource):
         self.has_spans = chosen.chat != "off"
         self.reading_of_units = structs.replace(self.reading_of_units, chat=chosen.chat)
         if not self.has_spans:
+            if self.reading.text_preset:
+                # All are looked for if none is there, which raises an error.
+                fields = tuple(field for field in fields if field in names) or fields
             return [self._find_column(field) for field in fields]
         for field in fields:
             if names.count(field) != 1:

@@ -17,6 +17,7 @@ from bpe.text_file import TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, Offsets, ReadOptions, prepare
 from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint
 
+SELECTED = "selected documents"  # name of the source
 _DOCUMENTS_AT_A_TIME = 1 << 16
 
 

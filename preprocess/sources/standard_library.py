@@ -86,10 +86,6 @@ class StandardLibraryUnit:
         return None if self.last == len(_corpus()[1]) - 1 else [self.last]
 
     @property
-    def n_held(self) -> int:
-        return 0
-
-    @property
     def is_rendered(self) -> bool:
         return False
 

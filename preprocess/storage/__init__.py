@@ -16,6 +16,7 @@ from preprocess.storage.base import (
     REPAIR,
     DamagedStateError,
     Files,
+    LockedError,
     OutputError,
     Storage,
     Stream,
@@ -24,8 +25,8 @@ from preprocess.storage.local import LOCK_FILE, LocalFiles, LocalStorage, LocalS
 
 __all__ = [
     "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError", "Files",
-    "LocalFiles", "LocalStorage", "LocalStream", "OutputError", "Storage", "Stream", "open_storage",
-    "writing",
+    "LocalFiles", "LocalStorage", "LocalStream", "LockedError", "OutputError", "Storage", "Stream",
+    "open_storage", "writing",
 ]
 
 

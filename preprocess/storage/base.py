@@ -24,6 +24,10 @@ class OutputError(TokenmillError):
     """Outputs exist already, cannot be written, or are being written by another process."""
 
 
+class LockedError(OutputError):
+    """Another process is writing there."""
+
+
 class DamagedStateError(OutputError):
     """The work files of an earlier run are damaged, so it cannot be resumed."""
 
@@ -109,9 +113,6 @@ class Storage(Files, Protocol):
 
     def check_writable(self) -> None:
         """Raise `OutputError` if the location cannot be written; called before a run begins."""
-
-    def refresh(self) -> None:
-        """Look at the work files again, of which other processes of the run have written some."""
 
     def runs(self) -> list[str]:
         """Return the names of runs with work files in this location, sorted."""

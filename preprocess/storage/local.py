@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from bpe.files.atomic_write import sync_directory, write_all, write_atomically
 from bpe.files.user_cache import warn_once
@@ -30,6 +30,7 @@ from preprocess.storage.base import (
     WORK_KEPT,
     DamagedStateError,
     Files,
+    LockedError,
     OutputError,
 )
 
@@ -184,15 +185,10 @@ class LocalStorage(LocalFiles):
         self, location: str | os.PathLike[str], run: str, own_lock: bool = False
     ) -> None:
         self._location = Path(location)
-        self._run = run
         self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         super().__init__(self._location / f".{run}{PARTIAL}")
         self.final: Files = LocalFiles(self._location)
         self._lock: _SystemLock | ObjectLock | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process writes files of the run, and this one has the lock.
-        return LocalStorage, (self._location.absolute(), self._run)
 
     def __enter__(self) -> Self:
         with writing(self._location):
@@ -248,8 +244,6 @@ class LocalStorage(LocalFiles):
                 f"{self._location}: {place} cannot be written to by this user; choose another"
                 " output directory or change its permissions"
             )
-
-    def refresh(self) -> None: ...
 
     def runs(self) -> list[str]:
         return [
@@ -354,7 +348,7 @@ def _acquire_lock(path: Path) -> _SystemLock | ObjectLock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutputError(
+                raise LockedError(
                     f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
                     " it is finished, stop it, or choose another directory"
                 ) from None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bpe.errors import ChangedError
-from preprocess.storage.base import OutputError
+from preprocess.storage.base import LockedError, OutputError
 from preprocess.storage.remote import RemoteError, Versions
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
@@ -48,7 +48,7 @@ class ObjectLock:
         """Take the lock, and renew it from now on.
 
         Raises:
-            OutputError: Another process holds it.
+            LockedError: Another process holds it.
             RemoteError: The server does not answer, or refuses the request.
         """
         seen, waited = None, 0.0
@@ -59,7 +59,7 @@ class ObjectLock:
             seen = seen or found
             state = _state(holder)
             if found != seen or state == "alive":
-                raise OutputError(
+                raise LockedError(
                     f"{self._where}: {_describe(holder)} is writing there; wait until it is"
                     " finished, stop it, or choose another place"
                 )

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from msgspec import Struct
 
@@ -80,13 +80,9 @@ class ObjectStorage(ObjectFiles):
 
     keeps_finished = False
 
-    def __init__(
-        self, location: str, run: str, own_lock: bool = False, attempt: str = ""
-    ) -> None:
+    def __init__(self, location: str, run: str, own_lock: bool = False) -> None:
         super().__init__(join_location(location, f".{run}{_PARTIAL}"))
-        self._place = location, run
-        self._is_helper = bool(attempt)  # of another process, which has the lock
-        self._attempt = attempt  # "": not known yet
+        self._attempt = ""  # "": not known yet
         self._final = ObjectFiles(location)
         self.final: Files = self._final
         self.seconds_between_syncs = SECONDS_BETWEEN_SYNCS
@@ -98,15 +94,6 @@ class ObjectStorage(ObjectFiles):
         self._local = set[str]()  # names of files whose content is in the spool
         self._uploads: ThreadPoolExecutor | None = None
         self._waiting: dict[str, Future[None]] = {}  # name of a finished file -> its upload
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Another process writes files of the run, and this one has the lock.
-        location, run = self._place
-        return ObjectStorage, (location, run, False, self.attempt)
-
-    def refresh(self) -> None:
-        with self._guard:
-            self._index = None
 
     # --- the lock, and requests under it ---
 
@@ -196,7 +183,7 @@ class ObjectStorage(ObjectFiles):
             return sorted(index.get(name, ()))
 
     def _note(self, name: str, piece: _Piece) -> None:
-        index = self.index  # another thread may refresh it; what is put is listed then
+        index = self.index
         with self._guard:
             others = [each for each in index.get(name, ()) if each.key != piece.key]
             index[name] = [*others, piece]
@@ -350,9 +337,6 @@ class ObjectStorage(ObjectFiles):
                 f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
                 " --max-shard-size), and divide documents that are larger (--split-documents)"
             )
-        if self._is_helper:
-            self._put_whole(name, n_bytes, end)
-            return
         with self._guard:
             if self._uploads is None:
                 self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")

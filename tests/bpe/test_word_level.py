@@ -158,10 +158,21 @@ def test_what_is_decoded_encodes_to_the_same_ids(text: str) -> None:
 
 
 def test_decoding_puts_marks_to_their_words() -> None:
-    text = 'Well -- "no", he said ( twice ) !<|endoftext|>'
-    tokenizer = WordLevelTokenizer(create_vocabulary([text.removesuffix("<|endoftext|>")]))
-    expected = 'Well -- " no" , he said( twice) ! <|endoftext|>'
+    text = """Well -- "no", he said ( twice ) ! It's: "a_b"; "c" ?<|endoftext|>"d" ("e")."""
+    tokenizer = WordLevelTokenizer(text)
+    expected = (
+        """Well -- " no", he said ( twice)! It' s: " a _ b"; " c"? <|endoftext|> " d" ( " e")."""
+    )
     assert tokenizer.decode(tokenizer.encode(text)) == expected
+    # A quotation that is not ended does not change the next document.
+    assert tokenizer.decode(tokenizer.encode('"d<|endoftext|>"d"')) == '" d <|endoftext|> " d"'
+
+
+def test_a_text_or_numbered_words_are_a_vocabulary() -> None:
+    words = create_vocabulary([TEXT])
+    for vocabulary in (TEXT, {word: i for i, word in reversed([*enumerate(words)])}):
+        assert WordLevelTokenizer(vocabulary).vocabulary == tuple(words)
+    assert WordLevelTokenizer("Hello, you<|endoftext|>").encode("you,<|endoftext|>") == [2, 0, 7]
 
 
 def test_ids_that_no_word_has(tokenizer: WordLevelTokenizer) -> None:
@@ -193,7 +204,7 @@ def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
         (["<|eos|>"], "'<|eos|>' in the vocabulary is no word but a special token"),
         (["a\ud800"], "is no word but not valid Unicode"),
         (["a", "b", "a"], "'a' is in the vocabulary twice: expected it once"),
-        ("abc", "vocabulary is one text: expected words in a list"),
+        ({"a": 0, "b": 2}, "the ids of the vocabulary are not the numbers from 0 to 1: number the"),
     ],
 )
 def test_vocabularies_that_are_refused(words: Any, message: str) -> None:
@@ -249,10 +260,10 @@ def test_the_configuration_names_every_special_token(
         ({"unk_token": "[UNK]"}, "unk_token is not what WordLevelTokenizer.save writes: '[UN"),
         ({"unicode_version": "15.0.0"}, "model.unicode_version is not what"),
         ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "model.vocab is not what"),
-        ({"vocab": {"a": "0", "b": 1, "<|unk|>": 2}}, "are not the numbers from 0 to 2"),
-        ({"vocab": {"a": 0, "b": 3, "<|unk|>": 1}}, "are not the numbers from 0 to 2"),
-        ({"vocab": {"a": 0, "b": 0, "<|unk|>": 1}}, "are not the numbers from 0 to 2"),
-        ({"vocab": {"a": 0, "b": True, "<|unk|>": 2}}, "are not the numbers from 0 to 2"),
+        ({"vocab": {"a": "0", "b": 1, "<|unk|>": 2}}, "ids in model.vocab are not the numb"),
+        ({"vocab": {"a": 0, "b": 3, "<|unk|>": 1}}, "ids in model.vocab are not the numb"),
+        ({"vocab": {"a": 0, "b": 0, "<|unk|>": 1}}, "ids in model.vocab are not the numb"),
+        ({"vocab": {"a": 0, "b": True, "<|unk|>": 2}}, "ids in model.vocab are not the numb"),
         ({"vocab": {"a": 0, "b c": 1, "<|unk|>": 2}}, "'b c' in the vocabulary is no word"),
     ],
 )

@@ -18,7 +18,7 @@ import torture
 from run_cases import DOCUMENTS, END
 from tcp_proxy import proxy
 
-from preprocess import build, open_tokens, pipeline, write_rows
+from preprocess import JsonShardedSource, build, open_tokens, pipeline, write_rows
 from preprocess.cli import run
 from preprocess.run import journal
 from preprocess.storage import object_lock, objects, remote
@@ -165,6 +165,11 @@ def test_gs_is_an_emulator_over_http(
         assert "up to date" in build(**given).lines[0]
         assert open_tokens("gs://made/data/train.json").tokens[0] >= 0
         assert contents("gs://made") == torture.contents(tmp_path / "local")
+        for _ in range(2):
+            rows = write_rows("gs://made/data", out="gs://made/rows", format="jsonl", num_shards=3)
+        source = JsonShardedSource("gs://made/rows/train/*.jsonl")
+        assert (len(source.shard_names), len(source)) == (3, rows[0].manifest.rows)
+        assert not rows[0].is_new
         objects["me/box/a"] = b"of Azure", 1
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://{host}/me")
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")

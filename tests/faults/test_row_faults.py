@@ -117,11 +117,11 @@ def test_shards_that_are_complete_are_kept(
 
     real, made = write.write_shard, list[str]()
 
-    def counting(reader: Any, settings: Any, vocab_size: int, name: str, *more: Any) -> Any:
-        made.append(name)
+    def counting(output: Any, *more: Any) -> Any:
+        made.append(output.name)
         if len(made) == 3:
             raise OutputError("a disk is full")
-        return real(reader, settings, vocab_size, name, *more)
+        return real(output, *more)
 
     monkeypatch.setattr(write, "write_shard", counting)
     options = options_of("jsonl", tmp_path / "out")
@@ -130,7 +130,8 @@ def test_shards_that_are_complete_are_kept(
     with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
         write_rows(data, **options | {"max_length": 8})
     assert run(["inspect", str(tmp_path / "out")]) == 0
-    assert ".rows.partial: not finished: rows: 2 files are complete" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert ".rows.partial: not finished: rows: 2 of 3 files are complete, 10 of 15 rows" in said
     write_rows(data, **options)
     assert [name[6:11] for name in made] == ["00000", "00001", "00002", "00002"]
 
@@ -276,7 +277,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     (rows / "wider.jsonl").write_text('{"input_ids": [42949672964294967296]}\n')
     found = {each.path.name: each for each in verify(rows, tokenizer=tmp_path / "t.json")}
     for name, text in {
-        "good.jsonl": "1 rows, 2 values per column, ids in the vocabulary",
+        "good.jsonl": "1 rows, 2 values per column, ids in the vocabulary, no attention_mask, so",
         "ids.jsonl": "has the id 260 in one of rows 0 to 2, outside of the vocabulary of 260",
         "names.jsonl": "has no column input_ids, its columns are text; rename",
         "other.jsonl": "line 1 is no row of tokens",
@@ -289,7 +290,13 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     (first, *_) = verify(rows)
     assert "ids not checked without tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
-    assert "has no column input_ids, its columns are text; rename" in capsys.readouterr().err
-    (rows / "names.jsonl").write_text('{"input_ids": [1], "labels": [2]}\n')
+    said = capsys.readouterr().out
+    assert "3 rows in 7 files, columns input_ids (int32)" in said
+    for name in ("names", "other", "uneven", "wide", "wider"):
+        assert f"{name}.jsonl: BAD: " in said
+    assert "has the columns text, and files before it input_ids; keep different rows" in said
+    for path in rows.iterdir():
+        if path.name != "names.jsonl":
+            path.unlink()
     assert run(["inspect", str(rows)]) == 1
-    assert "has the columns" in capsys.readouterr().err
+    assert "has no column input_ids, its columns are text; rename" in capsys.readouterr().out

@@ -188,7 +188,7 @@ def check_units(path: Path, documents: list[str], unit_size: int) -> None:
     units = list(source.units())
     assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
     expected = rows_of_units([len(each.encode()) for each in documents], unit_size)
-    assert [unit.n_held for unit in units] == ([sum(each) for each in expected] or [0])
+    assert [unit.read().n_bytes for unit in units] == ([sum(each) for each in expected] or [0])
     for number, unit in enumerate(units[:-1]):
         assert unit.after is not None
         rest = list(source.units(unit.after))

@@ -1,50 +1,86 @@
-"""Builds on actors of Ray give the files of threads, also when actors or the program are killed."""
+"""Runs on Ray, on two machines that are simulated, give the bytes of tasks one after another."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import faults
+import numpy as np
 import pytest
-from ray_cases import Squares, Unit
+import ray_cases
 
 from bpe.errors import CorpusError
-from preprocess import PipelineConfig, RayConfig, build
-from preprocess.pipeline import train
+from preprocess import (
+    PipelineConfig,
+    RayConfig,
+    build,
+    merge_parts,
+    open_tokens,
+    tokenize_and_save,
+    verify,
+)
+from preprocess.check import inspect
+from preprocess.dataset.columns import TokenFileError
+from preprocess.pipeline import encode, train
 from preprocess.report.progress import OutOfTimeError, Progress
-from preprocess.run import count_pass, journal, ray_cluster
-from preprocess.run.ray import RayExecutor, on_ray
-from preprocess.run.ray_actors import Actors
-from preprocess.run.ray_cluster import RayError, connected
-from preprocess.run.units import WorkerLostError
+from preprocess.run import count_pass, parts, passes
+from preprocess.run.merge import MergeError
+from preprocess.run.ray import RayError, Workers, import_ray
+from preprocess.storage import OutputError
 
 pytest.importorskip("ray", reason="needs Ray")
 
 ROOT = Path(__file__).parents[2]
-END = "<|endoftext|>"
+END, N = "<|endoftext|>", 5
+
+
+class Machines:
+    """A cluster of two machines, of two processors each; this process is on the first one."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        # So that a machine that is gone is missed after some seconds.
+        checks = {"period_ms": 500, "timeout_ms": 2000, "failure_threshold": 4}
+        config = {f"health_check_{name}": n for name, n in checks.items()}
+        head = {"num_cpus": 2, "_system_config": config}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.second = self._add()
+        self.address = self.cluster.address
+
+    def kill(self, node_id: str) -> None:
+        """Kill the second machine, if it is that one, and add another."""
+        if self.second.node_id == node_id:
+            self.cluster.remove_node(self.second, allow_graceful=False)
+            self.second = self._add()
+
+    def _add(self) -> Any:
+        return self.cluster.add_node(num_cpus=2, resources={"second": 2})
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """One session for all tests: starting Ray takes seconds."""
+def machines() -> Iterator[Machines]:
+    ray = import_ray()
     with pytest.MonkeyPatch.context() as patch:
         paths = [str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        with connected(4, None) as found:
-            yield found
+        found = Machines()
+        ray.init(address=found.address, log_to_driver=False, configure_logging=False)
+        yield found
+        ray.shutdown()
+        found.cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """text/, two files; tokenizer.json of them."""
+    """text/, two files; tokenizer.json of them, without those of validation."""
     root = tmp_path_factory.mktemp("ray")
     (root / "text").mkdir()
     chosen = random.Random(1)
@@ -54,313 +90,222 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             " ".join(chosen.choices(words, k=chosen.choice([0, 1, 30, 900]))) for _ in range(90)
         )
         (root / "text" / name).write_text(END.join(documents))
-    train(paths=root / "text", out=root / "tokenizer.json", vocab_size=300)
+    build(**options_of(root), vocab_size=290, out=root / "threads")
     return root
 
 
 def options_of(root: Path, **more: Any) -> dict[str, Any]:
-    return {
-        "train": root / "text", "vocab_size": 300, "val_fraction": 0.2, "unit_size": 3000,
-    } | more  # fmt: skip
+    return {"train": root / "text", "val_fraction": 0.2, "unit_size": 3000} | more
+
+
+def on_ray(root: Path, **more: Any) -> dict[str, Any]:
+    """Options of a build on Ray that trains its tokenizer."""
+    given = {"vocab_size": 290, "executor": "ray", "workers": 4, "task_count": N}
+    return options_of(root, **given | more)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes()
         for path in directory.iterdir()
-        if not path.name.endswith("stats.json")
+        if path.is_file() and not path.name.endswith("stats.json") and path.name[0] != "."
     }
+
+
+KINDS: dict[str, dict[str, Any]] = {"one file": {}, "shards": {"shard_tokens": 1700}}
 
 
 @pytest.fixture(scope="module")
 def peace(root: Path) -> dict[str, dict[str, bytes]]:
-    """Kind -> the files that threads write."""
+    """Kind -> the files of tasks that threads run one after another, and merge."""
     found = {}
     for kind, more in KINDS.items():
-        build(**options_of(root, **more), out=root / kind, workers=2)
+        for index in reversed(range(N)):
+            given = options_of(root, tokenizer=root / "threads" / "tokenizer.json", **more)
+            build(**given, out=root / kind, workers=1, task_index=index, task_count=N)
+        merge_parts(root / kind)
         found[kind] = contents(root / kind)
     return found
-
-
-KINDS: dict[str, dict[str, Any]] = {
-    "one file": {},
-    "shards": {"shard_tokens": 3000},
-    "split": {"shard_tokens": 1700, "split_documents": True, "val_fraction": 0},
-}
 
 
 # The same files.
 
 
-@pytest.mark.parametrize(
-    ("kind", "workers"), [("split", 1), ("shards", 2), ("one file", 4), ("shards", 4)]
-)
-def test_any_number_of_workers_gives_the_files_of_threads(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, kind: str, workers: int
+@pytest.mark.parametrize(("kind", "workers"), [("one file", 1), ("shards", 4)])
+def test_parts_on_two_machines_are_those_of_tasks(
+    machines: Machines, root: Path, tmp_path: Path, peace: Any, kind: str, workers: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    options = options_of(root, **KINDS[kind], out=tmp_path / "out", executor="ray")
-    result = build(**options, workers=workers)
-    assert contents(tmp_path / "out") == peace[kind]
-    assert [each["name"] for each in result.stats["stages"]][:2] == ["starting Ray", "counting"]
+    if workers == 1:  # counts are spilled to files when they are added up, too
+        monkeypatch.setattr(count_pass, "bytes_for_tables", lambda *_: 3_000)
+    out = tmp_path / "out"
+    options = on_ray(root, out=out, workers=workers, **KINDS[kind])
+    result = build(**options)
+    assert contents(out) == peace[kind]
+    assert [each["name"] for each in result.stats["stages"]] == [
+        "starting Ray", "counting", "merging", "encoding train and val"
+    ]
+    stats = [json.loads((x / "stats.json").read_text()) for x in (out, root / "threads")]
+    for key in ("documents", "bytes", "tokens", "empty_documents", "outputs", "look_alikes"):
+        assert stats[0][key] == stats[1][key]
+    assert (stats[0]["settings"]["task_count"], len(stats[0]["parts"])) == (N, N)
+    assert not [path for path in out.iterdir() if path.name[0] == "."]
+    # The number of workers is none of the inputs.
+    assert "up to date" in build(**options | {"workers": 3}).lines[0]
+    assert all(each.sound for each in verify(out, deep=True))
+    for name in ("train.json", "tokenizer.json"):
+        (out / name).unlink()
+        verify(out, repair=True)
+        assert contents(out) == peace[kind]
 
 
-def test_counts_are_spilled_with_a_memory_limit(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
+def test_the_number_of_parts_depends_on_the_text_alone(
+    machines: Machines, root: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(count_pass, "bytes_for_tables", lambda *_: 3_000_000)
-    build(**options_of(root, out=tmp_path / "out", executor="ray", workers=2))
-    assert contents(tmp_path / "out") == peace["one file"]
+    options = on_ray(root, out=tmp_path, task_count=None)
+    assert build(**options).stats["settings"]["task_count"] == 1
+    with pytest.raises(TokenFileError, match="task_count was 1 and is 2"):
+        build(**options | {"task_count": 2})
+    build(**options | {"task_count": 2}, overwrite=True)
+    assert not list(tmp_path.glob("*-of-00001*"))
+    (tmp_path / "train.json").unlink()
+    (tmp_path / "val.json").unlink()
+    with pytest.raises(MergeError, match="there are parts of builds with 2 and 3 tasks"):
+        build(**options | {"task_count": 3, "tokenizer": tmp_path / "tokenizer.json"})
 
 
-def test_a_configuration(ray: Any, root: Path, tmp_path: Path, peace: Any) -> None:
-    config = PipelineConfig(
-        datasets=[{"name": "x", "data_files": str(root / "text"), "val_fraction": 0.2}],
-        tokenizer={"vocab_size": 300}, output_path=tmp_path,
-        ray=RayConfig(num_workers=2, resources_per_worker={"CPU": 1}),
-    )  # fmt: skip
-    assert {each.executor for each in config.builds.values()} == {"ray"}
-    assert config.training is not None
-    assert (config.training.executor, config.training.workers) == ("ray", 2)
-    build(config)
-    assert peace["one file"]["train.bin"] == (tmp_path / "x" / "train.bin").read_bytes()
-
-
-def test_errors_of_text_are_those_of_threads(ray: Any, root: Path, tmp_path: Path) -> None:
-    (tmp_path / "text").write_bytes(b"some words " * 1000 + b"\xff" + b" more" * 1000)
-    given = {"train": tmp_path / "text", "vocab_size": 300, "unit_size": 2000, "workers": 2}
-    messages = []
+def test_a_tokenizer_is_that_of_threads(machines: Machines, root: Path, tmp_path: Path) -> None:
     for executor in ("threads", "ray"):
-        with pytest.raises(CorpusError) as caught:
-            build(**given, executor=executor, out=tmp_path / executor)
-        messages.append(str(caught.value))
-    assert messages[0] == messages[1]
+        train(
+            paths=root / "text", out=tmp_path / executor / "t.json", vocab_size=290,
+            executor=executor,
+        )  # fmt: skip
+    names = ("t.json", "t_config.json")
+    files = [[(tmp_path / x / name).read_bytes() for name in names] for x in ("threads", "ray")]
+    assert files[0] == files[1]
+    assert len(list((tmp_path / "ray").iterdir())) == 3
 
 
-def test_workers_of_one_actor_or_of_several(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
+def test_encode(machines: Machines, root: Path, tmp_path: Path) -> None:
+    given = {"paths": root / "text", "tokenizer": root / "threads" / "tokenizer.json"}
+    encode(**given, out=tmp_path / "x.bin", executor="ray", task_count=2)
+    for index in (0, 1):
+        encode(**given, out=tmp_path / "tasks" / "x.bin", task_index=index, task_count=2)
+    merge_parts(tmp_path / "tasks", name="x")
+    assert contents(tmp_path) == contents(tmp_path / "tasks")
+    encode(**given, out=tmp_path / "whole" / "x.bin")
+    found, whole = (open_tokens(tmp_path / x) for x in ("x.json", "whole/x.bin"))
+    assert np.array_equal(np.asarray(found.tokens), np.asarray(whole.tokens))
+    before = contents(tmp_path)
+    (tmp_path / "x.json").unlink()
+    verify(tmp_path, tokenizer=given["tokenizer"], repair=True)
+    assert contents(tmp_path) == before
+
+
+def test_a_configuration_with_rows(machines: Machines, root: Path, tmp_path: Path) -> None:
+    datasets = [
+        {"name": name, "data_files": str(root / "text" / f"{name}.txt"), "val_fraction": 0.2}
+        for name in "ab"
+    ]
+    for ray in (None, RayConfig(num_workers=2, resources_per_worker={"CPU": 2})):
+        build(PipelineConfig(
+            datasets=datasets, tokenizer={"vocab_size": 290}, ray=ray,
+            output_path=tmp_path / str(ray is None),
+        ))  # fmt: skip
+    for name in ("tokenizer.json", "a/train.bin", "b/val.bin"):
+        if name == "tokenizer.json":
+            files = [(tmp_path / str(x) / name).read_bytes() for x in (True, False)]
+            assert files[0] == files[1]
+            continue
+        streams = [open_tokens(tmp_path / str(x) / name).tokens for x in (True, False)]
+        assert np.array_equal(*map(np.asarray, streams))
+    given = {"data_files": root / "text", "tokenizer": root / "threads" / "tokenizer.json"}
+    given |= {"output_format": "jsonl", "keep_tokens": False, "val_fraction": 0.2}
+    for executor in ("threads", "ray"):
+        tokenize_and_save(**given, output_path=tmp_path / executor, executor=executor)
+    lines = [sorted((tmp_path / x).rglob("*.jsonl")) for x in ("threads", "ray")]
+    assert len(lines[0]) == 2
+    assert [x.read_bytes() for x in lines[0]] == [x.read_bytes() for x in lines[1]]
+    assert not list((tmp_path / "ray" / "tokens").glob("part-*"))
+
+
+def test_conversations_and_bad_records(machines: Machines, root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2", reason="chat templates need jinja2")
+    for name in "abc":
+        messages = [{"role": "user", "content": f"hello {name}"}]
+        messages += [{"role": "assistant", "content": "hi " * 9}]
+        lines = [json.dumps({"messages": messages}), "{no record"]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines * 3))
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    (tmp_path / "template").write_text(template)
+    options = {
+        "train": tmp_path / "*.jsonl", "val_fraction": 0, "on_bad_record": "skip",
+        "chat_template": str(tmp_path / "template"),
+        "tokenizer": root / "threads" / "tokenizer.json",
+    }  # fmt: skip
+    for executor in ("threads", "ray"):
+        more = {"task_count": 3} if executor == "ray" else {}
+        build(**options, **more, out=tmp_path / executor, executor=executor)
+    found = [open_tokens(tmp_path / x / "train.json") for x in ("threads", "ray")]
+    assert np.array_equal(*(np.asarray(each.tokens) for each in found))
+    assert np.array_equal(*(np.asarray(each.loss_mask) for each in found))
+    rejects = [(tmp_path / x / "rejects.jsonl").read_bytes() for x in ("threads", "ray")]
+    assert rejects[0] == rejects[1]
+    assert rejects[0].count(b"\n") == 9
+
+
+# What dies.
+
+
+def test_killed_workers_change_nothing(
+    machines: Machines, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for together in (1, 3):
-        monkeypatch.setattr(ray_cluster, "_MOST_TOGETHER", together)
-        for kind in ("shards", "split", "one file"):
-            out = tmp_path / f"{kind}{together}"
-            build(**options_of(root, **KINDS[kind], out=out, executor="ray", workers=4))
-            assert contents(out) == peace[kind]
+    monkeypatch.setattr(parts, "count_part", ray_cases.dying_count)
+    monkeypatch.setattr(passes, "make_part", ray_cases.dying_make)
+    build(**on_ray(root, out=tmp_path, workers=2))
+    assert contents(tmp_path) == peace["one file"]
+    lost = [each.message for each in caplog.records if "another one resumes it" in each.message]
+    assert sorted(lost) == [
+        f"part {number}: a worker of Ray ended; another one resumes it"
+        for number in (0, 0, 0, 1, 1, 1, 1)
+    ]
 
 
-# Workers that die.
+class Watching(Progress):
+    """Kills the machine that a worker has named."""
 
-
-def processes(actors: Actors) -> list[int]:
-    """Return the numbers of the processes of actors."""
-    import ray
-
-    return list(ray.get([each.started for each in actors]))
-
-
-class Killing(Progress):
-    """Kills a worker in a stage, each time that so many units of it are done."""
-
-    def __init__(self, started: list[Actors], stage: str, units: list[int]) -> None:
+    def __init__(self, machines: Machines, named: Path) -> None:
         super().__init__()
-        self._pools, self._stage, self._units, self._n = started, stage, units, 0
-        self.killed = 0
+        self._machines, self._named, self.killed = machines, named, ""
 
     def note_memory(self) -> None:
-        if self.stages[-1].name == self._stage and self.stages[-1].done:
-            self._n += 1
-            if self._n in self._units:
-                numbers = processes(self._pools[-1])
-                os.kill(numbers[self.killed % len(numbers)], signal.SIGKILL)
-                self.killed += 1
+        if not self.killed and self._named.exists():
+            self.killed = self._named.read_text()
+            self._machines.kill(self.killed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "stage", "together"),
-    [
-        ("one file", "counting", 1),
-        ("one file", "encoding train and val", 2),
-        ("shards", "encoding train and val", 1),
-        ("shards", "encoding train and val", 2),
-    ],
-)
-def test_killed_workers_change_nothing(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch, kind: str,
-    stage: str, together: int,
+def test_a_machine_that_dies_changes_nothing(
+    machines: Machines, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_cluster, "_MOST_TOGETHER", together)
-    started: list[Actors] = []
-    start = Actors.start
-
-    def noted(self: Actors) -> None:
-        started.append(self)
-        start(self)
-
-    monkeypatch.setattr(Actors, "start", noted)
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.05)
-    progress = Killing(started, stage, [4, 30])
-    options = options_of(root, **KINDS[kind], out=tmp_path / "out", executor="ray", workers=2)
-    build(**options, progress=progress)
-    assert progress.killed == 2
-    assert contents(tmp_path / "out") == peace[kind]
-
-
-def squares(executor: RayExecutor, work: Squares, n: int = 20) -> list[int]:
-    with closing(executor([Unit(i) for i in range(n)], work, 2)) as results:
-        return list(results)
-
-
-@pytest.fixture(scope="module")
-def executor(ray: Any) -> Iterator[RayExecutor]:
-    """Two workers, each in an actor of its own."""
-    with ExitStack() as stack:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ray_cluster, "_MOST_TOGETHER", 1)
-            found = stack.enter_context(on_ray(2, None, {}, Progress()))
-        yield found
-
-
-def test_units_of_a_worker_that_ends_are_done_again(
-    executor: RayExecutor, tmp_path: Path
-) -> None:
-    work = Squares(ends=7, once=str(tmp_path / "ended"))
-    assert squares(executor, work) == [i**2 for i in range(20)]
-    assert (tmp_path / "ended").exists()
-
-
-def test_what_workers_keep_is_added_up(executor: RayExecutor) -> None:
-    for n in (1, 5, 20):
-        assert len(squares(executor, Squares(keeps=True), n)) == n
-        assert executor.collect() == sum(range(n))
-        assert executor.collect() == 0
-
-
-def test_what_a_worker_had_kept_is_lost_with_it(executor: RayExecutor) -> None:
-    with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
-        squares(executor, Squares(ends=7, keeps=True))
-    while executor.actors.starting():  # so that each keeps something
-        executor._look([])
-    squares(executor, Squares(keeps=True))
-    os.kill(processes(executor.actors)[1], signal.SIGKILL)
-    with pytest.raises(WorkerLostError, match="a worker of Ray ended:"):
-        executor.collect()
-    squares(executor, Squares(keeps=True))
-    assert executor.collect() == sum(range(20))
-
-
-def test_a_unit_that_ends_every_worker_ends_the_run(executor: RayExecutor) -> None:
-    found = []
-    with pytest.raises(RayError, match="workers of Ray ended, or what they had made was lost, 4 t"):
-        found += squares(executor, Squares(ends=7))
-    executor.actors.note_result()
-    assert squares(executor, Squares(), 3) == [0, 1, 4]
-
-
-def test_errors_of_work_come_in_order_and_unchanged(executor: RayExecutor) -> None:
-    results = executor((Unit(i) for i in range(20)), Squares(fails=7), 2)
-    assert [next(results) for _ in range(7)] == [i**2 for i in range(7)]
-    with pytest.raises(CorpusError, match="unit 7: cannot be squared"):
-        next(results)
-    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*strange 1 2"):
-        squares(executor, Squares(fails=2, once="strange"))
-    with pytest.raises(ValueError, match="no work"):
-        squares(executor, Squares(raises=ValueError("no work")))
-
-    def failing() -> Iterator[Unit]:
-        yield from map(Unit, range(5))
-        raise CorpusError("no more units")
-
-    results = executor(failing(), Squares(), 2)
-    assert [next(results) for _ in range(5)] == [0, 1, 4, 9, 16]
-    with pytest.raises(CorpusError, match="no more units"):
-        next(results)
-
-
-def test_workers_end_with_the_executor(ray: Any) -> None:
-    with on_ray(2, None, {}, Progress()) as found:
-        numbers = processes(found.actors)
-        results = found(map(Unit, range(1000)), Squares(), 2)
-        assert next(results) == 0
-        results.close()
-    assert len(numbers) == 1  # with two threads
-    for number in numbers:
-        assert ended(number)
-
-
-def ended(number: int) -> bool:
-    """Wait until a process has ended."""
-    for _ in range(1000):
-        try:
-            os.kill(number, 0)
-            if Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2][0] == "Z":
-                return True
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        subprocess.run(["sleep", "0.01"], check=True)
-    return False
-
-
-def test_resources_that_no_machine_has(ray: Any) -> None:
-    with (
-        pytest.raises(RayError, match="each worker needs GPU=7, and the machines of the Ray clu"),
-        on_ray(2, None, {"GPU": 7.0}, Progress()),
-    ):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("kind", "before", "after"),
-    [("shards", "ray", "threads"), ("split", "threads", "ray"), ("split", "ray", "ray")],
-)
-def test_a_run_goes_on_with_another_executor(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch, kind: str,
-    before: str, after: str,
-) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    options = options_of(root, **KINDS[kind], out=tmp_path / "out", workers=2)
-    options |= {"tokenizer": root / kind / "tokenizer.json"}
-    names = "train and val" if kind == "shards" else "train"
-    with pytest.raises(faults.CutOff):
-        build(**options, executor=before, progress=faults.Stopping(f"encoding {names}", 40))
-    progress = Progress()
-    build(**options, executor=after, progress=progress)
-    assert progress.stages[-1].done_before > 0
-    assert contents(tmp_path / "out") == peace[kind]
-
-
-def test_the_time_limit_of_a_run_with_shards(
-    ray: Any, root: Path, tmp_path: Path, peace: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    options = options_of(root, **KINDS["shards"], out=tmp_path / "out", executor="ray", workers=2)
-    options |= {"tokenizer": root / "shards" / "tokenizer.json"}
-
-    class Limited(Progress):
-        def out_of_time(self) -> bool:
-            return self.stages[-1].done > 0.8 * self.stages[-1].total
-
-    with pytest.raises(OutOfTimeError, match="time limit reached"):
-        build(**options, progress=Limited())
-    progress = Progress()
-    build(**options, progress=progress)
-    assert progress.stages[-1].done_before > 0
-    assert contents(tmp_path / "out") == peace["shards"]
-
-
-# The program is killed.
+    second = machines.second.node_id
+    monkeypatch.setattr(passes, "make_part", ray_cases.make_where_a_machine_dies)
+    # Only the second machine has room for its workers.
+    progress = Watching(machines, tmp_path / ".machine")
+    build(**on_ray(root, out=tmp_path, ray_resources=["second=1"]), progress=progress)
+    assert progress.killed == second
+    assert contents(tmp_path) == peace["one file"]
 
 
 KILLED = """
-import os, signal, sys
+import os, signal
 from preprocess import build
 from preprocess.report.progress import Progress
-from preprocess.run import journal
-
-journal.SECONDS_BETWEEN_COMMITS = 0.0
 
 class Dying(Progress):
     def note_memory(self):
         stage = self.stages[-1]
-        if stage.name.startswith("encoding") and stage.done > 0.6 * stage.total:
+        if stage.name.startswith("encoding") and stage.done > 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
 build({options}, progress=Dying())
@@ -368,19 +313,110 @@ build({options}, progress=Dying())
 
 
 def test_a_program_that_is_killed_resumes(
-    ray: Any, root: Path, tmp_path: Path, peace: Any
+    machines: Machines, root: Path, tmp_path: Path, peace: Any
 ) -> None:
-    kind = "shards"
-    options = options_of(root, **KINDS[kind], out=tmp_path / "out", executor="ray", workers=2)
+    out = tmp_path / "out"
+    options = on_ray(root, out=out, workers=2)
     texts = {x: str(y) if isinstance(y, Path) else y for x, y in options.items()}
+    texts |= {"ray_address": machines.address}
     given = ", ".join(f"{x}={y!r}" for x, y in texts.items())
     done = subprocess.run(
-        [sys.executable, "-c", KILLED.replace("{options}", given)], cwd=ROOT, check=False,
+        [sys.executable, "-c", KILLED.replace("{options}", given)], cwd=tmp_path, check=False,
         capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     progress = Progress()
     build(**options, progress=progress)
     stages = {each.name: each for each in progress.stages}
+    assert stages["counting"].done_before > 0
     assert stages["encoding train and val"].done_before > 0
-    assert contents(tmp_path / "out") == peace[kind]
+    assert contents(out) == peace["one file"]
+
+
+def test_the_time_limit(machines: Machines, root: Path, tmp_path: Path, peace: Any) -> None:
+    options = on_ray(root, out=tmp_path)
+    with pytest.raises(OutOfTimeError, match=r"time limit reached \(.*each part resumes where it"):
+        build(**options, max_minutes=1e-9)
+    build(**options)
+    assert contents(tmp_path) == peace["one file"]
+
+
+def test_an_overwriting_run_goes_on_where_it_was(
+    machines: Machines, root: Path, tmp_path: Path, peace: Any
+) -> None:
+    build(**on_ray(root, out=tmp_path, val_fraction=0.5))
+
+    class Cut(Progress):
+        def note_memory(self) -> None:
+            if self.stages[-1].name.startswith("encoding") and self.stages[-1].done:
+                raise KeyboardInterrupt
+
+    options = on_ray(root, out=tmp_path, overwrite=True, workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        build(**options, progress=Cut())
+    assert not (tmp_path / "train.json").exists()
+    texts = [each["text"] for each in inspect.facts(tmp_path)["unfinished"]]
+    assert any("parts are finished" in text for text in texts)
+    progress = Progress()
+    build(**options, progress=progress)
+    assert progress.stages[-1].done_before > 0
+    assert contents(tmp_path) == peace["one file"]
+
+
+# What is refused.
+
+
+def test_errors_of_text_are_those_of_threads(
+    machines: Machines, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_bytes(b"some words " * 1000 + b"\xff" + b" more" * 1000)
+    given = {"train": tmp_path / "text", "unit_size": 2000, "val_fraction": 0}
+    messages = []
+    for tokenizer in ({"vocab_size": 300}, {"tokenizer": root / "threads" / "tokenizer.json"}):
+        for executor in ("threads", "ray"):
+            out = tmp_path / f"{executor}{len(messages)}"
+            with pytest.raises(CorpusError) as caught:
+                build(**given, **tokenizer, executor=executor, out=out)
+            messages.append(str(caught.value))
+    assert len({*messages}) == 1
+    (tmp_path / "text").write_bytes(b"some words " * 1000)
+    build(**given, vocab_size=300, executor="ray", out=tmp_path / "ray1")
+
+
+def test_a_machine_that_does_not_see_the_outputs(
+    machines: Machines, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "_SHARED_FILE", "other")  # of this process alone
+    with pytest.raises(OutputError, match="does not see the outputs there; choose a directory on"):
+        build(**on_ray(root, out=tmp_path))
+
+
+def squares(given: str, resources: dict[str, float] | None = None) -> list[int]:
+    workers = Workers(import_ray(), 2, resources or {})
+    found = workers.run(ray_cases.square, given, range(9), Progress(), lambda: None)
+    return sorted(result for _, result in found)
+
+
+def test_functions_that_fail(machines: Machines) -> None:
+    assert squares("") == [i**2 for i in range(9)]
+    with pytest.raises(CorpusError, match="part 3: cannot be squared"):
+        squares("fails")
+    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*strange 1 2"):
+        squares("strange")
+    with pytest.raises(RayError, match="part 3: 4 workers of Ray ended before it was done, the"):
+        squares("ends")
+    with pytest.raises(RayError, match="each worker needs GPU=7, and the machines of the Ray clu"):
+        squares("", {"GPU": 7.0})
+
+
+def test_a_worker_that_lacks_the_program(machines: Machines) -> None:
+    def local(given: Any, number: int, minutes: float | None) -> int:
+        return number
+
+    class Absent:
+        def __reduce__(self) -> Any:
+            return __import__, ("module_of_another_version",)
+
+    workers = Workers(import_ray(), 2, {})
+    with pytest.raises(RayError, match=r"a worker of Ray cannot begin: .*install the same version"):
+        list(workers.run(local, Absent(), range(3), Progress(), lambda: None))

@@ -1,4 +1,4 @@
-"""Actors of Ray write the shards of a dataset in a bucket."""
+"""Workers of Ray write the parts of a dataset in a bucket."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import object_server
 import pytest
 
-from preprocess import build
-from preprocess.run.ray_cluster import connected
+from preprocess import build, merge_parts
+from preprocess.run.ray import connected
 from preprocess.storage.remote import open_objects
 
 pytest.importorskip("ray", reason="needs Ray")
@@ -28,21 +28,24 @@ def bucket() -> Iterator[str]:
             yield url
 
 
-def test_shards_in_a_bucket_are_written_by_actors(bucket: str, tmp_path: Path) -> None:
+def test_parts_in_a_bucket_are_those_of_tasks(bucket: str, tmp_path: Path) -> None:
     documents = [f"document {i} of many, with {i * i} words" * (i % 7 + 1) for i in range(300)]
     (tmp_path / "text").write_text("<|endoftext|>".join(documents))
     options: dict[str, Any] = {
-        "train": tmp_path / "text", "vocab_size": 300, "val_fraction": 0.1, "unit_size": 3000,
-        "shard_tokens": 2000, "workers": 2,
+        "train": tmp_path / "text", "val_fraction": 0.1, "unit_size": 3000, "shard_tokens": 2000,
+        "workers": 2, "task_count": 2,
     }  # fmt: skip
-    build(**options, out=tmp_path / "local")
-    result = build(**options, out=f"{bucket}/data", executor="ray")
-    assert len(result.manifests["train"].shards) > 3
+    on_ray = options | {"executor": "ray", "vocab_size": 300, "out": f"{bucket}/data"}
+    build(**options | {"task_count": None}, vocab_size=300, out=tmp_path / "whole")
+    tokenizer = tmp_path / "whole" / "tokenizer.json"
+    for index in (0, 1):
+        build(**options, tokenizer=tokenizer, out=tmp_path / "local", task_index=index)
+    merge_parts(tmp_path / "local")
+    assert len(build(**on_ray).manifests["train"].shards) > 3
     objects = open_objects(bucket)
     found = {key.removeprefix("data/"): objects.get(key) for key, _ in objects.keys("data/")}
     expected = {path.name: path.read_bytes() for path in (tmp_path / "local").iterdir()}
     assert found.keys() == expected.keys()
-    assert {x: y for x, y in found.items() if x != "stats.json"} == {
-        x: y for x, y in expected.items() if x != "stats.json"
-    }
-    assert "up to date" in build(**options, out=f"{bucket}/data", executor="ray").lines[0]
+    differ = {name for name, content in found.items() if content != expected[name]}
+    assert all(name.endswith("stats.json") for name in differ)
+    assert "up to date" in build(**on_ray).lines[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -112,22 +113,38 @@ def test_workers(file: TokenFile, tmp_path: Path, kind: str, new: Any, start: st
     assert [row["input_ids"].tolist() for row in loader] == documents(file, kind)
 
 
-def test_shards_in_memory_are_bounded(
-    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@EACH
+@pytest.mark.parametrize("n_workers", [0, 2])
+def test_a_shuffled_pass_reads_each_block_once(
+    file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, n_workers: int
 ) -> None:
-    read: list[str] = []
-    original = access._read_file
-    monkeypatch.setattr(
-        access, "_read_file", lambda path, n: read.append(path.name) or original(path, n)
-    )
-    path = write(file, tmp_path, "parquet", num_shards=8)
+    """Whole files, row groups, or record batches; at most `cache_size` of them in memory."""
+    read: list[tuple[Path, int]] = []
+    for name in ("_read_file", "_read_row_group", "_read_record_batch"):
+        original = getattr(access, name)
+        monkeypatch.setattr(
+            access, name, lambda *block, real=original: read.append(block) or real(*block)
+        )
+    path = write(file, tmp_path, kind, num_shards=8)
     dataset = StreamingTokenizedDataset(path, cache_size=2)
-    sizes = []
-    for i in [*range(23), 22, 20, 0]:
-        assert dataset[i]["input_ids"].tolist() == documents(file, "parquet")[i]
-        sizes.append(len(dataset._cache))
-    assert max(sizes) == 2
-    assert len(read) == 9  # each once, and the first again
+    expected = documents(file, kind)
+    for epoch, order in enumerate([dataset.shuffled(3)] * 2):
+        read.clear()
+        loader = DataLoader(
+            dataset, batch_size=None, sampler=order, num_workers=n_workers,
+            multiprocessing_context="fork" if n_workers else None,
+        )
+        rows = [row["input_ids"].tolist() for row in loader]
+        assert sorted(rows) == sorted(expected) != rows
+        assert len(loader) == len(order) == 23
+        if not n_workers:
+            assert len(read) == len({*read}) == (0 if kind == "jsonl" else 8)
+            assert len(dataset._cache) <= 2
+        again = dataset.shuffled(3)
+        again.set_epoch(epoch)
+        numbers = [*again]
+        assert rows == [expected[i] for i in numbers]
+        assert numbers != [*again]
     with pytest.raises(SamplingError, match="cache_size should be at least 1; got 0"):
         StreamingTokenizedDataset(path, cache_size=0)
 
@@ -227,9 +244,10 @@ def test_columns_that_differ(tmp_path: Path) -> None:
         with pytest.raises(RowsError, match=r"b\.jsonl: has columns ids, and rows of another file"):
             ids_of(new(tmp_path))
     lines = ['{"input_ids": [1]}\n'] * 256 + ['{"ids": [1]}\n']
-    (tmp_path / "a.jsonl").write_text("".join(lines))
+    (tmp_path / "gz").mkdir()
+    (tmp_path / "gz" / "a.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
     with pytest.raises(RowsError, match="some rows have other columns than the first; make it ag"):
-        ids_of(StreamingTokenizedDataset(tmp_path))
+        ids_of(StreamingTokenizedDataset(tmp_path / "gz"))
 
 
 def list_column(values: Any, kind: Any) -> Any:
@@ -329,6 +347,68 @@ def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
         PickledTrainerDataset([paths[0], tmp_path])
     with pytest.raises(RowsError, match=r"no folders with files dump-\*\.pkl were given; give one"):
         PickledTrainerDataset([])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_pickled_padding_is_not_trained_on(file: TokenFile, tmp_path: Path, side: str) -> None:
+    """Every row has seq_length tokens, of which a loss sees those of the text."""
+    more = {"padding": "max-length", "padding_side": side, "max_length": 23, "num_shards": 3}
+    padded = PickledTrainerDataset(write(file, tmp_path / "padded", "pickle", **more))
+    for i, ids in enumerate(documents(file, "pickle")):
+        row, fill = padded[i], 23 - len(ids)
+        for name, tokens, padding in (
+            ("input_ids", ids, END), ("attention_mask", [1] * len(ids), 0), ("labels", ids, -100)
+        ):
+            padding = [padding] * fill
+            expected = padding + tokens if side == "left" else tokens + padding
+            assert row[name].tolist() == expected
+    path = write(file, tmp_path / "cuts", "pickle", seq_length=25, num_shards=2)
+    dataset = PickledTrainerDataset([path, tmp_path / "padded"])
+    assert {dataset[i]["input_ids"].shape for i in range(12)} == {(25,)}
+    assert dataset[-1]["labels"].tolist() == documents(file, "pickle")[22]
+    batches = DataLoader(PickledTrainerDataset(path), batch_size=5)
+    assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == SIZES.sum()
+    assert dataset[11]["attention_mask"].tolist() == [1] * 1 + [0] * 24
+
+
+def test_pickled_rows_are_compared_with_their_counts(
+    file: TokenFile, tmp_path: Path, capsys: Any
+) -> None:
+    path = write(file, tmp_path, "pickle")
+    meta = path / "dump-meta_data.json"
+    PickledTrainerDataset([path])
+    assert capsys.readouterr().out == f"{meta}: files 3, samples 23, tokens 276\n"
+    lost = (path / "dump-1.pkl").rename(tmp_path / "lost")
+    with pytest.raises(RowsError, match=r"data.json: expected 3 files, found 2 in the files dump-"):
+        PickledTrainerDataset([path])
+    lost.rename(path / "dump-1.pkl")
+    for counts, message in [
+        ({"files": 3, "samples": 24}, "expected 24 samples, found 23"),
+        ({"tokens": 277}, "expected 277 tokens, found 276"),
+        ([3], r"data.json: is no JSON object with counts \(.*; get it again, or remove it"),
+    ]:
+        meta.write_text(json.dumps(counts))
+        with pytest.raises(RowsError, match=message):
+            PickledTrainerDataset([path])
+    meta.write_text('{"tokenizer": "starcoder", "samples": 23}')
+    assert len(PickledTrainerDataset([path])) == 23
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_pickled_rows_that_are_arrays(tmp_path: Path, protocol: int) -> None:
+    """Of each NumPy: a list of arrays, one array, and lists of its numbers."""
+    rows = np.arange(12).reshape(3, 4) * 1000
+    for content in (
+        [*rows], rows, np.asfortranarray(rows), rows.astype(">u2"), rows.astype(np.int32),
+        [[*row] for row in rows], [rows[0], [*map(int, rows[1])], rows[2].astype(np.uint32)],
+    ):
+        data = pickle.dumps(content, protocol)
+        names = [(b"", b"")]
+        if protocol < 4:  # without the lengths of names
+            names = [(b"numpy.core", b"numpy._core"), (b"numpy._core", b"numpy.core")]
+        for old, new in names:
+            (tmp_path / "dump-0.pkl").write_bytes(data.replace(old, new) if old else data)
+            assert ids_of(PickledTrainerDataset(tmp_path)) == rows.tolist()
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,11 @@ from preprocess import (
     TokenizeStageConfig,
     TransformedShardedSource,
     build,
+    open_tokens,
     tokenize_and_save,
+    verify,
 )
+from preprocess.cli import run
 from preprocess.documents.chat_template import CHATML
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.manifest import read_manifest
@@ -35,6 +38,7 @@ from preprocess.rows.write import write_rows
 from preprocess.settings.options import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `dev`")
+tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `hf`")
 pytest.importorskip("pyarrow", reason="needs the extra `formats`")
 
 TEXTS = [m["content"] for each in DIALOGUES for m in each if m["content"]]
@@ -339,3 +343,82 @@ def test_special_tokens_that_cannot_be(model: Path, data: Path, tmp_path: Path) 
     for options in ({"add_special_tokens": True}, {"padding": "longest", "pad_token": END}):
         with pytest.raises(TokenFileError, match="tokenizer"):
             write_rows(data, out=tmp_path / "y", tokenizer=other, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("special", "begin", "padding"),
+    [([], None, END), (["<x>", "<pad>"], "<s>", "<pad>"), (["[PAD]", "<|pad|>"], None, "<|pad|>")],
+)
+def test_the_tokenizer_of_a_build_pads_for_the_trainer(
+    tmp_path: Path, special: list[str], begin: str | None, padding: str
+) -> None:
+    """Rows of several lengths, with the tokenizer as the processing class."""
+    torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    from preprocess import TokenizedDataset
+
+    torch.set_num_threads(1)
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in TEXTS))
+    build(train=tmp_path / "text.jsonl", val_fraction=0, vocab_size=300, out=tmp_path / "out",
+          special_tokens=special, begin_of_text=begin)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    names = tokenizer.eos_token, tokenizer.bos_token, tokenizer.pad_token
+    assert names == (END, begin, padding)
+    assert load_tokenizer(tmp_path / "out").bos_token == begin
+    (result,) = write_rows(
+        tmp_path / "out", out=tmp_path / "rows", columns=["input_ids", "attention_mask"]
+    )
+    (padded,) = write_rows(tmp_path / "out", out=tmp_path / "padded", padding="longest")
+    assert padded.manifest.pad_id == tokenizer.pad_token_id
+    config = transformers.GPT2Config(vocab_size=300, n_positions=99, n_embd=8, n_layer=1, n_head=1)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(tmp_path / "trained"), max_steps=2, per_device_train_batch_size=4,
+        logging_steps=1, report_to=[], use_cpu=True, disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(
+        transformers.GPT2LMHeadModel(config), arguments, processing_class=tokenizer,
+        train_dataset=TokenizedDataset(result.path),
+        data_collator=transformers.DataCollatorForLanguageModeling(tokenizer, mlm=False),
+    )
+    trainer.train()
+    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    assert len(losses) == 2
+    assert all(loss > 0 for loss in losses)
+
+
+@pytest.mark.parametrize("kind", ["BPE", "WordPiece", "Unigram"])
+def test_a_tokenizer_without_special_tokens_can_be_given_some(
+    tmp_path: Path, kind: str, capsys: Any
+) -> None:
+    """Their ids follow the others; texts have the same ids as before, in Hugging Face's engine."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    models = {
+        "BPE": tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, []),
+        "WordPiece": tokenizers.models.WordPiece({"[UNK]": 0, "a": 1, "##b": 2}),
+        "Unigram": tokenizers.models.Unigram([("<unk>", 0.0), ("a", -1.0), ("b", -2.0)], 0),
+    }
+    engine = tokenizers.Tokenizer(models[kind])
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    if kind == "BPE":
+        engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    (tmp_path / "given").mkdir()
+    engine.save(str(tmp_path / "given" / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text("ab<|endoftext|>a b")
+    command = ["build", "--train", str(tmp_path / "a.txt"), "--val-fraction", "0", "--out"]
+    command += [str(tmp_path / "out"), "--tokenizer", str(tmp_path / "given")]
+    assert run(command) == 1
+    assert "the tokenizer has no special tokens; add one: --end-of-text" in capsys.readouterr().err
+    assert run([*command, "--end-of-text", END, "--begin-of-text", "<s>"]) == 0
+    assert run([*command, "--end-of-text", END, "--begin-of-text", "<s>"]) == 0  # up to date
+    n = engine.get_vocab_size()
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    assert (theirs.token_to_id("<s>"), theirs.token_to_id(END)) == (n, n + 1)
+    expected = [[n, *engine.encode(text).ids, n + 1] for text in ("ab", "a b")]
+    file = open_tokens(tmp_path / "out" / "train.bin")
+    assert [file.doc(i).tolist() for i in range(2)] == expected
+    assert all(each.sound for each in verify(tmp_path / "out", deep=True))
+    # In its own directory it would be changed.
+    command[command.index("--out") + 1] = str(tmp_path / "given")
+    assert run([*command, "--end-of-text", END]) == 1
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert (auto.eos_token, auto.pad_token, auto.bos_token) == (END, END, "<s>")

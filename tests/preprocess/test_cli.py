@@ -23,6 +23,7 @@ from preprocess.cli import COMMANDS as KNOWN
 from preprocess.cli import run
 from preprocess.report.progress import Progress, Stage, logger
 from preprocess.settings.argparse import for_argparse
+from preprocess.settings.schema import OTHER_SPELLINGS
 
 ROOT = Path(preprocess.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "preprocess"]
@@ -138,6 +139,53 @@ def test_every_spelling(arguments: list[str], text: Path, tmp_path: Path) -> Non
         assert (out / f"again{number}_val.bin").exists()
 
 
+def test_options_of_other_programs(
+    text: Path, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of other scripts run, or are answered with ours in one line; all are listed."""
+    page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
+    assert all(f"`--{name[2:].replace('-', '_')}`" in page for name in OTHER_SPELLINGS)
+    monkeypatch.chdir(tmp_path)
+    out = str(tmp_path / "out")
+    both = ["--batch_size", "500", "--save_frequency=10000", "--batch_size", "6"]
+    for arguments in (
+        ["--input", str(text), "--output", out, "--val-fraction=0", "--vocab_size", "280", *both],
+        ["rows", "--input", out, "--output", f"{out}/r", "--max-length", "9", "--stride", "5",
+         "--format", "npz", *both],
+        ["encode", "--data-file", str(text), "--tokenizer_path", out, "--out=e.bin", *both],
+        ["verify", "--input", out],
+    ):
+        capsys.readouterr()
+        assert run(arguments) == 0
+        said = capsys.readouterr().err
+        assert said.count("is ignored: ") == 2 * (arguments[0] != "verify")
+        if arguments[0] != "verify":
+            assert "--batch-size is ignored: units of work have --unit-size bytes, and" in said
+            assert "--save-frequency is ignored: progress is saved about once a second" in said
+    manifest = json.loads((tmp_path / "out" / "train.json").read_text())
+    assert [each["name"] for each in manifest["sources"]] == ["text.txt"]
+    assert len([*Path(out, "r").rglob("*.npz")]) == 1
+    (tmp_path / "dump").mkdir()
+    cut = ["--data_file", str(text), "--tokenization_folder", str(tmp_path / "cut"), "--chunk_size",
+           "10000", "--chars_to_tokenize", "20", "--starting_character", "0", "--vocab_size", "280"]
+    assert run([*cut, "--cut-documents", "--val-fraction", "0"]) == 0
+    assert json.loads((tmp_path / "cut" / "train.json").read_text())["n_bytes"] <= 20
+    for more, message in [
+        (["--seq_length", "1536"], "--seq_length; it is an option of tokenmill rows; see"),
+        (["--max-length", "8", "--stride", "4"], "; it is an option of tokenmill rows; see"),
+        (["--learning_rate", "1"], "; it trains a model; examples/train_gpt.py has it; see token"),
+        (["--use_params", "x"], "; it trains a model; examples/train_gpt.py has it, as --config"),
+        (["--vocab-sise", "9"], "; did you mean --vocab-size?"),
+    ]:
+        capsys.readouterr()
+        assert run([*cut, *more]) == 2
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == 1
+        assert message in said[0]
+    assert run(["rows", "--input", str(tmp_path / "dump"), "--max-length", "9"]) == 1
+    assert f"build one first: tokenmill build --train {tmp_path}/dump" in capsys.readouterr().err
+
+
 def test_lists_belong_to_their_option(tmp_path: Path) -> None:
     files = {}
     for letter in "abcde":
@@ -173,13 +221,13 @@ def test_only_options_are_spelled_anew() -> None:
     parameters = KNOWN["train"].options()
     given = ["a_b", "--special_token", "--e_f g", "--separator", "--", "--overwrite", "--c_d", "-"]
     spelled = ["a_b", "--special-token=--e_f g", "--separator=--", "--overwrite", "--c_d", "-"]
-    assert for_argparse(given, parameters) == spelled
-    assert for_argparse(["--out"], parameters) == ["--out"]
-    assert for_argparse(["--", "--g_h", "--", "i"], parameters) == ["./--g_h", "./--", "i"]
+    assert for_argparse(given, parameters, []) == spelled
+    assert for_argparse(["--out"], parameters, []) == ["--out"]
+    assert for_argparse(["--", "--g_h", "--", "i"], parameters, []) == ["./--g_h", "./--", "i"]
     parameters = KNOWN["build"].options()
     given = ["--train_file", "-x", "--val", "--out", "--y", "--", "z"]
-    assert for_argparse(given, parameters) == [
-        "--train-file",
+    assert for_argparse(given, parameters, []) == [
+        "--train",
         "./-x",
         "--val",
         "--out=--y",

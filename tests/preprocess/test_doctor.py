@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +36,11 @@ def test_a_machine_that_is_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [line[9:].partition(":")[0] for line in lines] == NAMES
     assert all(line.startswith("ok ") for line in lines)
     assert "can be written (it does not exist yet)" in lines[4]
+    assert all(f", {name} " in lines[0] for name in ("torch", "tiktoken", "numpy", "pandas"))
     assert "a new one decodes to the same bytes" in lines[6]
+    text, ids, again = re.search("('Hello.*') -> (.*) -> (.*)", lines[6]).groups()
+    assert text == again
+    assert json.loads(ids)[:3] == [*b"Hel"]
     assert os.listdir(tmp_path) == []
 
 

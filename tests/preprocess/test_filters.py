@@ -75,20 +75,46 @@ ROWS: list[dict[str, Any]] = [
     {"title": " [removed]", "text": "only text", "id": 3},
     {"title": "", "text": " \t ", "id": 4},
     {"title": "Null", "text": None, "id": 5},
+    {"title": "No text", "id": 6},
+    {"text": "no title", "id": 7},
+    {"id": 8},
 ]
-JOINED = ["A title\nsome text", "Only a title", "only text", "Null"]
+JOINED = ["A title\nsome text", "Only a title", "only text", "Null", "No text", "no title"]
 
 
-def test_title_and_text(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    (tmp_path / "x.json").write_text(json.dumps(ROWS))
-    for path in tmp_path.iterdir():
+def write_records(path: Path, rows: list[dict[str, Any]]) -> None:
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+        from pyarrow import feather, parquet
+
+        write = parquet.write_table if path.suffix == ".parquet" else feather.write_feather
+        names = {name: None for row in rows for name in row}
+        write(pa.table({name: [row.get(name) for row in rows] for name in names}), path)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet", "arrow"])
+def test_title_and_text_are_optional(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    for rows, joined in ((ROWS, JOINED), (ROWS[6:], JOINED[5:])):
+        write_records(path, rows)
         for unit_size in (1, 10**6):
             found = documents_of(path, text_preset="title-text", unit_size=unit_size)
-            assert found == JOINED
+            assert found == joined
+    if suffix in ("parquet", "arrow"):
+        write_records(path, [{"body": "some"}])
+        with pytest.raises(CorpusError, match="has no column named 'title', there are 'body'"):
+            documents_of(path, text_preset="title-text")
+
+
+def test_titles_that_are_no_text(tmp_path: Path) -> None:
     for row, message in (
         ({"title": "a", "text": 3}, r"line 1 \(byte 0\): field 'text' is a number, expected text"),
-        ({"title": "a"}, r"line 1 \(byte 0\): has no field 'text'"),
+        ({"text": ["a"]}, r"line 1 \(byte 0\): field 'text' is an array, expected text"),
+        ({"title": None, "text": True}, r"line 1 \(byte 0\): field 'text' is a truth value, exp"),
     ):
         (tmp_path / "y.jsonl").write_text(json.dumps(row))
         with pytest.raises(CorpusError, match=message):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from bpe.errors import TokenizerFileError
-from preprocess import build
+from preprocess import PipelineConfig, build
 from preprocess.check.inspect import decode_range, facts, format_lines, how_far
+from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.run.journal import Journal
 from preprocess.storage import LocalStorage
@@ -127,3 +132,62 @@ def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
         journal.append({"kind": "finishing"})
         assert how_far(tmp_path, "build")["stage"] == "finishing"
     assert facts(tmp_path)["unfinished"] == [how_far(tmp_path, "build")]
+
+
+def test_a_bad_file_does_not_hide_the_others(data: Path, tmp_path: Path, capsys: Any) -> None:
+    """Tokenizers, token files, rows and corpora; the exit code is that of an error."""
+    copy = tmp_path / "copy"
+    shutil.copytree(data, copy)
+    (copy / "val.bin").write_bytes(b"short")
+    (copy / "tokenizer.json").write_text("{")
+    assert run(["inspect", str(copy)]) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"copy/tokenizer\.json: BAD: ", said)
+    assert re.search(r"copy/val\.json: BAD: .*val\.bin", said)
+    assert "train.bin: 440 tokens (uint16), 30 documents" in said
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    np.savez(rows / "a.npz", input_ids=np.arange(6).reshape(2, 3))
+    (rows / "b.npz").write_bytes(b"damaged")
+    np.savez(rows / "c.npz", input_ids=np.arange(3).reshape(1, 3))
+    assert run(["inspect", str(rows)]) == 1
+    said = capsys.readouterr().out
+    assert "3 rows in 3 files, columns input_ids (int32)" in said
+    assert "padding unknown, no attention_mask" in said
+    assert "b.npz: BAD: is no NPZ file, or damaged" in said
+    assert run(["verify", str(rows)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("no attention_mask, so padding is not known") == 2
+    assert said.count("DAMAGED") == 1
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_directory_of_a_corpus(tmp_path: Path, capsys: Any, moved: bool) -> None:
+    (tmp_path / "text.txt").write_text(TEXT)
+    root = tmp_path / "corpus"
+    datasets = [{"name": x, "data_files": tmp_path / "text.txt", "val_fraction": 0} for x in "ab"]
+    build(PipelineConfig(
+        datasets=datasets,
+        tokenizer={"vocab_size": 280}, save={"format": "jsonl"}, output_path=root,
+    ))
+    if moved:
+        root = root.rename(tmp_path / "other")
+    assert run(["verify", str(root)]) == 0
+    said = capsys.readouterr().out
+    for name in "ab":
+        assert f"{root / name}" in said
+    assert said.count(" rows as written") == 2
+    assert run(["inspect", str(root)]) == 0
+    assert capsys.readouterr().out.count("30 documents") >= 2
+    (bin_file,) = (root / "a").rglob("train.bin")
+    bin_file.write_bytes(bin_file.read_bytes()[:-2])
+    assert run(["verify", str(root)]) == 1
+    assert f"{bin_file}: " in capsys.readouterr().out
+    assert run(["inspect", str(root)]) == 1
+    said = capsys.readouterr().out
+    assert "train.json: BAD: " in said
+    assert "30 documents" in said
+    shutil.rmtree(root / "b")
+    bin_file.unlink()
+    assert run(["verify", str(root)]) == 1
+    assert "is not here, so it is not checked, though config.json has it" in capsys.readouterr().out

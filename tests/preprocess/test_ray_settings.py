@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from preprocess import PipelineConfig, build
+from preprocess.pipeline import train
 from preprocess.report.progress import Progress
-from preprocess.run.ray import on_ray
-from preprocess.run.ray_cluster import RayError
+from preprocess.run import ray as run_ray
+from preprocess.run.ray import RayError, on_ray
 from preprocess.settings.cluster import resources_of
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings
+from preprocess.storage import OutputError, open_storage
 
 
 def test_without_ray_it_is_said_what_to_install(
@@ -56,6 +58,50 @@ def test_options_of_ray_need_ray() -> None:
             convert({"executor": "ray", "ray_resources": wrong}, BuildSettings)
     found = convert({"executor": "ray", "ray_resources": {"CPU": 2, "x": 0.5}}, BuildSettings)
     assert resources_of(found.ray_resources) == {"CPU": 2.0, "x": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"max_documents": 5}, "executor ray divides the text, and these need all of it: dedup"),
+        ({"shuffle_documents": 5}, "executor ray divides the text, and these need all of it"),
+        ({"train": "-"}, r"standard input \(-\) is not divided among tasks or workers of Ray"),
+        ({"task_index": 0, "task_count": 2}, "task_index is of one part, and on Ray all are made"),
+    ],
+)
+def test_what_cannot_be_divided(tmp_path: Path, more: dict[str, Any], message: str) -> None:
+    (tmp_path / "text").write_text("some text")
+    given = {"train": tmp_path / "text", "out": tmp_path / "out", "executor": "ray"}
+    with pytest.raises(SettingsError, match=message):
+        build(**given | more)
+    if "task_index" not in more:
+        paths = more.get("train", tmp_path / "text")
+        options = {"paths": paths, "out": tmp_path / "out.json", "executor": "ray"}
+        with pytest.raises(SettingsError, match=message):
+            train(**options | {x: y for x, y in more.items() if x != "train"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
+
+
+def test_a_lock_of_a_dead_worker_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the machine knows that it is dead."""
+    times = iter([0.0, 1.0, 61.0, 0.0, 1.0])
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: next(times), sleep=slept.append)
+    monkeypatch.setattr(run_ray, "time", clock)
+    with open_storage(tmp_path, "x") as first:
+
+        def write(given: Any, number: int, minutes: float | None) -> int:
+            with open_storage(tmp_path, "x"):
+                return number
+
+        failed = run_ray.call(write, None, 5, None)
+        assert slept == [run_ray._SECONDS_BETWEEN_LOOKS]
+        with pytest.raises(OutputError, match="is writing in this directory"):
+            raise failed.error
+        clock.sleep = lambda seconds: first.__exit__(None, None, None)
+        assert run_ray.call(write, None, 5, None) == 5
 
 
 def test_the_section_of_a_configuration() -> None:

@@ -31,7 +31,7 @@ from preprocess import (
     write_rows,
 )
 from preprocess.dataset import block_cache
-from preprocess.rows.access import BlockCache, open_rows, open_shards
+from preprocess.rows.access import BlockCache, open_rows
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.places import place_of
 from preprocess.settings.options import SettingsError
@@ -103,7 +103,7 @@ def test_rows_in_a_bucket_are_those_of_a_directory(
     write_rows(data, **options_of(format_name, f"{bucket}/rows", num_shards=1, overwrite=True))
     assert len([x for x, _ in open_objects(bucket).keys("rows/") if "0" in x]) == 1
     there, here = open_rows(place_of(f"{bucket}/of/bucket")), open_rows(tmp_path / "rows")
-    whole = open_shards(place_of(f"{bucket}/of/bucket"), BlockCache(1))
+    whole = open_rows(place_of(f"{bucket}/of/bucket"), BlockCache(1))
     assert len(there) == len(here) == local.manifest.rows
     for i in range(len(here)):
         for found_row in (there.row(i), whole.row(i)):

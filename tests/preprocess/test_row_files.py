@@ -70,9 +70,12 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
     path, ids = tmp_path / "x.npz", np.arange(6, dtype=np.int32).reshape(2, 3)
     np.savez_compressed(path, input_ids=ids)
     assert read(path) == [{"input_ids": [0, 1, 2]}, {"input_ids": [3, 4, 5]}]
-    wide = r"array 'input_ids' is int64\[2, 3\], expected int32\[rows, length\]; these are no"
+    for kind in (">i8", "<u2", "i1"):
+        np.savez(path, input_ids=ids.astype(kind), attention_mask=ids > 0)
+        assert read(path)[1] == {"input_ids": [3, 4, 5], "attention_mask": [1, 1, 1]}
     for arrays, message in [
-        ({"input_ids": ids.astype(np.int64)}, wide),
+        ({"input_ids": ids + np.int64(2**40)}, "column 'input_ids' has numbers that are no int32"),
+        ({"input_ids": ids * 0.5}, r"array 'input_ids' is float64\[2, 3\], expected int32\[rows"),
         ({"input_ids": ids, "labels": ids[:1]}, "the arrays differ in shape, expected one; make"),
         ({"input_ids": np.array([[1], {}], object)}, "is no NPZ file, or damaged|is object"),
     ]:
@@ -128,7 +131,13 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
     refused = r"which is in no pickle of lists of numbers; it is refused, for a pickle may run any"
     for data, message in [
         (pickle.dumps([Hostile()]), refused),
-        (pickle.dumps([np.arange(3)]), refused),
+        (pickle.dumps([np.arange(3), Hostile()]), "names _?io.open, which is in no pickle of rows"),
+        (pickle.dumps([np.arange(3), {}]), "has a list, expected a pickled list of lists of token"),
+        (pickle.dumps([np.ones(3)]), "has arrays of <f8, expected a pickled list of lists"),
+        (pickle.dumps([np.array([{}])]), r"has arrays of \|O8, expected a pickled list of lists"),
+        (pickle.dumps(np.arange(3)), "has a ndarray, expected a pickled list of lists of token"),
+        (pickle.dumps([np.eye(3, dtype=int)]), "has something else inside of rows, expected a pi"),
+        (pickle.dumps([np.arange(3)]).replace(b"K\x03\x85", b"K\x04\x85"), "is a damaged pickle"),
         (pickle.dumps({"a": 1}), refused),
         (pickle.dumps([[1], ["a"]]), refused),
         (pickle.dumps([[2**40]]), refused),
@@ -136,13 +145,18 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
         (pickle.dumps([row := [1], row]), refused),  # one list twice
         (b"\x80\x02]r\xff\xff\xff\x0f.", refused),  # a place in the memo that takes 4 GB
         (pickle.dumps([[1], [2]])[:-2], refused),
-        (pickle.dumps([[1], [2]]) + b".", refused),
+        (pickle.dumps([[1], [2]]) + b".", r"is a damaged pickle \("),
+        (pickle.dumps([[1], [2]]) + pickle.dumps([1]), "the list of padding is of other rows"),
+        (pickle.dumps([[1], [2]]) + pickle.dumps([1, -2]), "the list of padding is of other rows"),
+        (pickle.dumps([[1]]) + 2 * pickle.dumps([1]), "the list of padding is of other rows"),
+        (pickle.dumps([[1]]) + pickle.dumps([[1]]), "the list of padding is of other rows"),
+        (pickle.dumps([[1]]) + pickle.dumps(1), "the list of padding is of other rows"),
         (b"text", "byte 0 is b't', which is in no pickle"),
         (b"", refused),
         (pickle.dumps(7), "has a int, expected a pickled list of lists of token ids"),
         (pickle.dumps([1, 2]), "has a list, expected a pickled list of lists of token ids"),
-        (pickle.dumps([[[1]], [2, 3]]), "has lists inside of rows, expected a pickled list of li"),
-        (pickle.dumps([[[1], 2]]), "has lists inside of rows, expected a pickled list of lists"),
+        (pickle.dumps([[[1]], [2, 3]]), "has something else inside of rows, expected a pickled"),
+        (pickle.dumps([[[1], 2]]), "has something else inside of rows, expected a pickled list"),
         (b"\x80\x02e.", r"is a damaged pickle \("),
     ]:
         path.write_bytes(data)

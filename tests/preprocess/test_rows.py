@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pickle
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,16 +17,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_cases import dataset, documents_of, need, rows_in, rows_of
 
-from bpe import train_bpe
+from bpe import load_tokenizer, train_bpe
 from preprocess import build
+from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
+from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.rows import columns
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
-from preprocess.rows.layout import shard_bounds
+from preprocess.rows.layout import divided
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.rows.plan import DocumentRows, StreamRows
+from preprocess.rows.plan import DocumentRows
 from preprocess.rows.write import write_rows
 from preprocess.settings.options import SettingsError
 from preprocess.storage import OutputError
@@ -57,20 +62,25 @@ def test_rows_of_documents(data: st.DataObject) -> None:
     stride = None if length is None else data.draw(st.none() | st.integers(1, length))
     first_only = length is not None and stride is None and data.draw(st.booleans())
     n_before, n_after = data.draw(st.integers(0, 1)), data.draw(st.integers(0, 1))
+    drop_short = length is not None and data.draw(st.booleans())
+    chosen = range(*sorted(data.draw(st.tuples(*[st.integers(0, len(sizes))] * 2))))
     ends = np.cumsum(sizes).astype(np.uint64)
-    import preprocess.rows.plan as module
-
-    block, module._BLOCK = module._BLOCK, data.draw(st.sampled_from([1, 3, 4096]))
-    try:
-        plan = DocumentRows(ends, length, stride, first_only, n_before, n_after)
-        expected = []
-        for end, size in zip(ends.tolist(), sizes, strict=True):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DocumentRows, "BLOCK", data.draw(st.sampled_from([1, 3, 4096])))
+        plan = DocumentRows(
+            ends, length, stride, first_only=first_only, n_before=n_before, n_after=n_after,
+            drop_short=drop_short, documents=chosen,
+        )
+        expected, n_short = [], 0
+        for end, size in [*zip(ends.tolist(), sizes, strict=True)][chosen.start : chosen.stop]:
             tokens = [*range(end - size, end)][n_before : size - n_after]
             if not tokens:
                 continue
             whole = length or len(tokens)
             found = windows(tokens, whole, stride or whole)
-            expected += found[:1] if first_only else found
+            found = found[:1] if first_only else found
+            expected += [row for row in found if not drop_short or len(row) == length]
+            n_short += drop_short and sum(len(row) != length for row in found)
             if stride and length and not first_only:
                 # Every token is covered, and overlaps are as long as they should be.
                 assert {x for row in found for x in row} == {*tokens}
@@ -79,6 +89,7 @@ def test_rows_of_documents(data: st.DataObject) -> None:
         assert len(plan) == len(expected)
         assert plan.n_tokens == sum(map(len, expected))
         assert plan.longest == max(map(len, expected), default=0)
+        assert plan.n_short == n_short
         first = data.draw(st.integers(0, len(expected)))
         stop = data.draw(st.integers(first, len(expected)))
         pieces = plan.pieces(first, stop)
@@ -87,23 +98,31 @@ def test_rows_of_documents(data: st.DataObject) -> None:
             for start, n in zip(pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
         ]
         assert found == expected[first:stop]
-    finally:
-        module._BLOCK = block
+
+
+def stream_rows(tokens: range, length: int, **more: Any) -> DocumentRows:
+    ends = np.array([tokens.start, tokens.stop], np.uint64)
+    return DocumentRows(ends, length, None, documents=range(1, 2), **more)
 
 
 def test_cuts_of_the_stream() -> None:
-    plan = StreamRows(10, 4)
+    plan = stream_rows(range(10), 4)
     assert (len(plan), plan.n_tokens, plan.longest) == (3, 10, 4)
     pieces = plan.pieces(1, 3)
     assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([4, 8], [4, 2])
-    assert (len(StreamRows(8, 4)), StreamRows(3, 4).longest) == (2, 3)
+    assert (len(stream_rows(range(8), 4)), stream_rows(range(3), 4).longest) == (2, 3)
+    plan = stream_rows(range(7, 17), 4, drop_short=True)
+    assert (len(plan), plan.n_tokens, plan.longest, plan.n_short) == (2, 8, 4, 1)
+    assert plan.pieces(0, 2).starts.tolist() == [7, 11]
 
 
 def test_shards_differ_by_one_row() -> None:
     for n_rows in range(1, 30):
+        reader = RowReader(None, stream_rows(range(n_rows), 1), Shape(()))  # type: ignore[arg-type]
         for n_shards in range(1, n_rows + 1):
-            sizes = np.diff(shard_bounds(n_rows, n_shards))
-            assert sizes.sum() == n_rows
+            files = divided(reader, ["name"] * n_shards)
+            assert [x.first for x in files] + [n_rows] == [0] + [x.stop for x in files]
+            sizes = [each.stop - each.first for each in files]
             assert {*sizes} <= {n_rows // n_shards, n_rows // n_shards + 1}
 
 
@@ -192,6 +211,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "stream": {"seq_length": 8},
     "padded": {"max_length": 9, "padding": "max-length", "padding_side": "left"},
     "longest": {"max_length": 30, "padding": "longest"},
+    "whole windows": {"max_length": 9, "stride": 4, "drop_short": True},
+    "whole cuts": {"seq_length": 9, "drop_short": True},
 }
 
 
@@ -201,8 +222,6 @@ def test_what_is_written_is_read(tmp_path: Path, format_name: Any, kind: str) ->
     need(format_name)
     file = dataset(tmp_path / "data", [1, 20, 7, 30, 2, 2, 9, 1, 16])
     options = ROWS[kind] | {"format": format_name}
-    if format_name == "npz" and "padding" not in options:
-        options["padding"] = "longest"
     expected = None
     for n_shards in (1, 2, 3):
         for compression in FORMATS[format_name].compressions:
@@ -222,6 +241,8 @@ def test_what_is_written_is_read(tmp_path: Path, format_name: Any, kind: str) ->
                     for each in result.manifest.shards:
                         data = (out / each.name).read_bytes()
                         assert (one / each.name).read_bytes() == data
+    if "drop_short" in options:
+        assert {len(row["input_ids"]) for row in expected} == {9}
     texts = documents_of(file)
     if kind == "documents" and format_name != "npz":
         assert [row["input_ids"] for row in expected] == texts
@@ -241,13 +262,11 @@ def test_batches_take_the_place_of_each_other(
     """In memory: what is written is that of one batch, and the longest row is a batch alone."""
     need(format_name)
     dataset(tmp_path / "data", [1, 20, 7, 70, 2, 2, 9, 1, 16] * 5)
-    padding = "longest" if format_name == "npz" else "none"
     found = []
     for at_once in (columns._AT_ONCE, 30):
         monkeypatch.setattr(columns, "_AT_ONCE", at_once)
         (result,) = write_rows(
             tmp_path / "data", out=tmp_path / f"{at_once}", format=format_name, max_length=70,
-            padding=padding,
         )
         found.append((rows_in(result.path), [each.content for each in result.manifest.shards]))
     assert found[0] == found[1]
@@ -267,6 +286,11 @@ def test_settings_that_contradict() -> None:
         ({"max_length": 4, "stride": 2, "truncation": True}, "truncation leaves one row per docu"),
         ({"padding": "max-length"}, "padding max-length needs max_length or seq_length; give one"),
         ({"pad_token": "x"}, "pad_token and padding_side are for padding; say how"),
+        ({"drop_short": True}, "drop_short is for rows of max_length tokens, or for seq_length wi"),
+        ({"drop_short": True, "seq_length": 4, "strategy": "pool"}, "drop_short is for rows of"),
+        ({"per_file": True, "num_shards": 2}, "per_file makes one file of the rows of each input"),
+        ({"per_file": True, "strategy": "greedy", "seq_length": 4}, "per_file makes one file of"),
+        ({"max_minutes": 0}, "max_minutes: should be a number greater than 0; got 0"),
     ]:
         with pytest.raises(SettingsError, match=message):
             write_rows("data", **options)
@@ -275,7 +299,8 @@ def test_settings_that_contradict() -> None:
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     dataset(tmp_path / "data", [5, 6, 7])
     for options, kind, message in [
-        ({"format": "npz"}, RowsError, "npz holds rows of one length, and these differ; choose"),
+        ({"format": "npz", "max_length": 9, "drop_short": True}, RowsError,
+         "has no tokens for rows; choose a shorter max_length or seq_length, or leave out drop_s"),
         ({"format": "jsonl", "compression": "snappy"}, SettingsError,
          "compression 'snappy' is not for format 'jsonl', which has none, gzip, zstd"),
         ({"format": "pickle", "columns": "labels"}, SettingsError, "format pickle has ids alone"),
@@ -450,9 +475,122 @@ def test_padding_of_another_tokenizer_is_another_run(tmp_path: Path) -> None:
         (result,) = write_rows(tmp_path / "data", overwrite=True, **options)
         assert result.manifest.pad_id == tokenizer.special_tokens[token]
     path = result.path / result.manifest.shards[0].name
-    path.unlink()
-    with pytest.raises(OutputError, match="is missing; run tokenmill verify --repair"):
-        write_rows(tmp_path / "data", **options)
+    content = path.read_bytes()
+    for damaged, message in ((content[:-1], r"has \d+ bytes instead of the \d+ that were written"),
+                             (None, "is missing")):
+        path.unlink()
+        if damaged:
+            path.write_bytes(damaged)
+        with pytest.raises(OutputError, match=f"{message}; run tokenmill verify --repair"):
+            write_rows(tmp_path / "data", **options)
+    assert all(each.sound for each in verify(result.path, repair=True))
+    assert path.read_bytes() == content
+
+
+def test_padding_that_a_tokenizer_has(tmp_path: Path) -> None:
+    """Of those that are named so, the first; that of the configuration before them."""
+    (tmp_path / "text.txt").write_text("a<|endoftext|>bcd")
+    for number, (special, padding) in enumerate([
+        (["<pad>", "[PAD]", "<|pad|>"], "<|pad|>"), (["[PAD]", "<pad>"], "<pad>"),
+        (["[PAD]"], "[PAD]"), (["<padding>"], "<|endoftext|>"),
+    ]):
+        out = tmp_path / str(number)
+        build(train=tmp_path / "text.txt", val_fraction=0, vocab_size=262, out=out,
+              special_tokens=special)
+        (result,) = write_rows(out, out=out / "rows", format="jsonl", padding="longest")
+        special_tokens = load_tokenizer(out).special_tokens
+        assert result.manifest.pad_id == special_tokens[padding]
+        row = rows_in(result.path)[0]
+        pad_id = result.manifest.pad_id
+        assert row["input_ids"] == [97, special_tokens["<|endoftext|>"], pad_id, pad_id]
+        assert row["attention_mask"] == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_of_pickled_rows_is_known(tmp_path: Path, side: Any, capsys: Any) -> None:
+    """Whoever loads the pickle has a list of lists; its reader here has the mask as well."""
+    file = dataset(tmp_path / "data", [5, 1, 9, 3])
+    options: dict[str, Any] = {"padding": "longest", "padding_side": side}
+    (result,) = write_rows(tmp_path / "data", out=tmp_path / "a", format="pickle", **options)
+    (other,) = write_rows(tmp_path / "data", out=tmp_path / "b", format="jsonl", **options)
+    expected = rows_in(other.path)
+    with open(result.path / "dump-0.pkl", "rb") as opened:
+        assert pickle.load(opened) == [row["input_ids"] for row in expected]
+    masked = [{name: row[name] for name in ("input_ids", "attention_mask")} for row in expected]
+    assert rows_in(result.path) == masked
+    assert run(["inspect", str(result.path)]) == 0
+    assert f"{18 / 36:.1%} padding" in capsys.readouterr().out
+    assert file.n_tokens == 18
+    # Cuts of the stream are padded, too, so that every row has seq_length tokens.
+    (result,) = write_rows(tmp_path / "data", out=tmp_path / "c", format="pickle", seq_length=8)
+    rows = rows_in(result.path)
+    assert [len(row["input_ids"]) for row in rows] == [8, 8, 8]
+    assert [sum(row["attention_mask"]) for row in rows] == [8, 8, 2]
+
+
+def test_what_is_left_out_or_padded_is_reported(tmp_path: Path, capfd: Any) -> None:
+    dataset(tmp_path / "data", [5, 6, 7], mask=True)
+    command = ["rows", str(tmp_path / "data"), "--max-length", "4", "--format"]
+    for more, lines in [
+        (["npz"], ["npz has rows of one length, so they are padded to the longest; --drop-short"]),
+        (["npz", "--padding", "longest"], []),
+        (["jsonl", "--drop-short"], [": 3 rows of fewer than 4 tokens are left out (--drop-"]),
+        (["pickle"], ["pickle has ids alone, so which tokens are trained on is lost; choose"]),
+    ]:
+        out = tmp_path / "_".join(more)
+        assert run([*command, *more, "--out", str(out)]) == 0
+        said = capfd.readouterr().err.splitlines()
+        assert len(said) == len(lines)
+        assert all(line in each for line, each in zip(lines, said, strict=True))
+
+
+def test_the_time_limit_and_the_bar(tmp_path: Path, capfd: Any, monkeypatch: Any) -> None:
+    """Within a file, too; what is complete is kept, and the outputs are the same."""
+    monkeypatch.setattr(columns, "_AT_ONCE", 16)
+    dataset(tmp_path / "data", [16] * 64)
+    options: dict[str, Any] = {"format": "npz", "workers": 1, "num_shards": 2}
+    (peace,) = write_rows(tmp_path / "data", out=tmp_path / "peace", **options)
+
+    class Clock:
+        """A second passes between two looks."""
+
+        now = 0.0
+
+        def __call__(self) -> float:
+            self.now += 1
+            return self.now
+
+    shown = io.StringIO()
+    progress = Progress("bars", shown, Clock())
+    write_rows(tmp_path / "data", out=tmp_path / "bar", progress=progress, **options)
+    # Two columns of 64 rows: each row counts when half of the passes over it are over.
+    seen = [int(x) for x in re.findall(r"(\d+)\.?\d*/64\.0 ", shown.getvalue())]
+    assert len({*seen}) > 20
+    assert seen == sorted(seen)
+    runs, out = 0, tmp_path / "out"
+    while True:
+        try:
+            progress = Progress(clock=Clock())
+            (result,) = write_rows(
+                tmp_path / "data", out=out, max_minutes=5, progress=progress, **options
+            )
+            break
+        except OutOfTimeError as error:
+            runs += 1
+            assert "files that are complete are kept" in str(error)
+            assert re.search(r"writing rows of train \d+\.\d%, takes about ", str(error))
+            assert run(["inspect", str(out)]) == 0
+            assert "not finished: rows: 1 of 2 files are complete," in capfd.readouterr().out
+    assert runs
+    assert result.manifest == peace.manifest
+    with pytest.raises(OutOfTimeError, match="no file was complete, so the limit is too short for"):
+        write_rows(
+            tmp_path / "data", out=tmp_path / "short", max_minutes=0.1,
+            progress=Progress(clock=Clock()), **options,
+        )
+    command = ["rows", str(tmp_path / "data"), "--out", str(tmp_path / "command")]
+    assert run([*command, "--format", "jsonl", "--max-minutes", "1e-9"]) == 3
+    assert "time limit reached (writing rows of train " in capfd.readouterr().err
 
 
 def test_a_long_document_makes_no_small_batches(tmp_path: Path) -> None:
@@ -474,10 +612,27 @@ def test_descriptions(tmp_path: Path) -> None:
     assert found["metadata.json"]["num_examples"] == 3
     assert found["metadata.json"]["average_length"] == 6
     assert found["config.json"]["format"] == "pickle"
-    assert found["tokenization_stats.json"].keys() == {
-        "total_sequences", "total_tokens", "avg_sequence_length", "processing_time_seconds",
-        "sequences_per_second", "files_processed", "compression_ratio", "memory_usage_mb",
-    }
+
+
+def test_statistics_are_of_the_whole_run(tmp_path: Path) -> None:
+    """Reading and encoding included; every key is described."""
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"text of {name} " * 100)
+    sources = [tmp_path / "a.txt", tmp_path / "b.txt", tmp_path / "c.txt"]
+    tokenizer = train_bpe(["some text"], 262, special_tokens=["<|endoftext|>"])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    for more in ({}, {"shuffle_documents": 1}):
+        out = tmp_path / f"out{len(more)}"
+        built = build(train=sources, val_fraction=0, tokenizer=tmp_path, out=out, **more)  # type: ignore[arg-type]
+        (result,) = write_rows(out, out=out / "rows", format="jsonl", num_shards=2)
+        stats = json.loads((result.path / "tokenization_stats.json").read_text())
+        assert stats["files_processed"] == 3
+        seconds = built.stats["seconds"] + result.seconds
+        assert built.stats["seconds"] < stats["processing_time_seconds"] <= seconds
+        assert stats["sequences_per_second"] == 3 / stats["processing_time_seconds"]
+    page = (Path(__file__).parents[2] / "docs" / "rows.md").read_text("utf-8")
+    table = page.partition("| key of `tokenization_stats.json` |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*stats]
 
 
 def test_manifests_that_are_no_manifests(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_no_window_crosses_a_document(
 ) -> None:
     ends = np.cumsum(sizes).astype(np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("preprocess.sampling.windows._BLOCK", block)
+        patch.setattr("preprocess.sampling.windows.DocumentSpans.BLOCK", block)
         windows = DocumentWindows(ends, context_length, stride)
         spans = windows.pieces(np.arange(len(windows)))
         shuffled = np.random.default_rng(0).permutation(len(windows))

@@ -161,5 +161,29 @@ def test_numbers_of_numpy_are_integers(tmp_path: Path) -> None:
 
 
 def test_documents_without_a_target(tmp_path: Path) -> None:
-    with pytest.raises(SamplingError, match="has no document of at least 2 tokens, an input and"):
+    with pytest.raises(SamplingError, match="has no document of at least 2 tokens, inputs and"):
         sampler_of(dataset(tmp_path, [1, 1]), windows="documents")
+
+
+@given(SIZES, st.integers(1, 9), st.integers(1, 9))
+def test_windows_of_documents_that_are_not_short(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], length: int, stride: int
+) -> None:
+    file = dataset(tmp_path_factory.mktemp("data"), sizes)
+    options: dict[str, Any] = {"windows": "documents", "context_length": length, "stride": stride}
+    expected = [row for row in windows_of(file, **options) if -100 not in row]
+    if not expected:
+        with pytest.raises(SamplingError, match=f"no document of at least {length + 1} tok"):
+            sampler_of(file, drop_short=True, **options)
+        return
+    assert windows_of(file, drop_short=True, **options) == expected
+    sampler = sampler_of(file, drop_short=True, **options)
+    assert sampler.tokens_per_window == length
+    for windows in ("stride", "packed"):
+        with pytest.raises(SamplingError, match="drop_short is of windows='documents', not of '"):
+            sampler_of(file, windows=windows, drop_short=True)
+    earlier = {x: y for x, y in sampler.state_dict().items() if x != "drop_short"}
+    sampler.load_state_dict(sampler.state_dict())
+    with pytest.raises(SamplingError, match="its drop_short is None, and here it is True"):
+        sampler.load_state_dict(earlier)
+    sampler_of(file, **options).load_state_dict(earlier)

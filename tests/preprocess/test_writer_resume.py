@@ -13,7 +13,7 @@ from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, write
 from bpe.errors import TokenmillError
 from preprocess.dataset.columns import BLOCK_BYTES
 from preprocess.dataset.reader import open_tokens
-from preprocess.dataset.writer import TokenFileWriter, WriterState
+from preprocess.dataset.writer import TokenFileWriter
 from preprocess.storage import LocalStorage
 
 
@@ -81,35 +81,3 @@ def test_error_inside_the_with_block_leaves_nothing(tmp_path: Path) -> None:
     ):
         raise KeyboardInterrupt
     assert os.listdir(tmp_path) == []
-
-
-@pytest.mark.parametrize(("n_written", "skip", "first"), [(1, 8, 0), (3, 20, 0), (3, 10, 1)])
-def test_ids_that_are_written_already_are_skipped(
-    tmp_path: Path, n_written: int, skip: int, first: int
-) -> None:
-    """As after a run whose workers wrote the first shards, up to inside the next ids or to the end.
-
-    A worker writes of a shard what a writer without shards writes.
-    """
-    ids, ends = np.arange(20, dtype=np.uint16), np.array([3, 8, 12, 20])
-    pieces = [(ids[:10], ends[:2]), (ids[10:], ends[2:] - 10)]
-    files = []
-    for name in ("whole", "resumed"):
-        with LocalStorage(tmp_path / name, "run") as storage:
-            shards = []
-            for number, (start, stop) in enumerate([(0, 8), (8, 12), (12, 20)][:n_written]):
-                worker = TokenFileWriter(storage, f"x_{number:05d}", vocab_size=20)
-                worker.append(ids[start:stop], ends[(ends > start) & (ends <= stop)] - start)
-                shards.append(worker.finish_files())
-            state = WriterState({}, tuple(shards), 0, skip)
-            of_before = (state,) if name == "resumed" else ()
-            writer = TokenFileWriter(
-                storage, "x", vocab_size=20, shard_tokens=8, states=of_before
-            )  # fmt: skip
-            for piece in pieces[first if of_before else 0 :]:
-                writer.append(*piece)
-            assert writer.state().skip == 0
-            writer.finish(**FIELDS | {"end_of_text_id": 0})
-            files.append({path: storage.get(path) for path in storage.names()})
-    assert files[0] == files[1]
-    assert len(files[0]) == 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from xml.sax.saxutils import escape
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     objects: dict[str, tuple[bytes, int]]  # bucket/key -> (content, generation)
+    generations: Iterator[int]  # no number is used again
     lock: threading.Lock
 
     def log_message(self, *_: Any) -> None: ...
@@ -79,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
             _, generation = self.objects.get(name, (b"", 0))
             if wanted is not None and int(wanted) != generation:
                 return self.answer(412)
-            generation = sum(n for _, n in self.objects.values()) + generation + 1
+            generation = next(self.generations)
             self.objects[name] = body, generation
         return self.answer(200, **self.about(body, generation))
 
@@ -93,7 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
 def gcs() -> Iterator[tuple[str, dict[str, tuple[bytes, int]]]]:
     """Start a server, and yield its host and port, and the objects."""
     objects: dict[str, tuple[bytes, int]] = {}
-    handler = type("Handler", (_Handler,), {"objects": objects, "lock": threading.Lock()})
+    handler = type("Handler", (_Handler,), {
+        "objects": objects, "lock": threading.Lock(), "generations": itertools.count(2),
+    })
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:

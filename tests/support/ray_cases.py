@@ -1,49 +1,51 @@
-"""Work of tests that runs in the actors of Ray, which import this module."""
+"""Functions of tests that run in the workers of Ray, which import this module."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
 from pathlib import Path
 from typing import Any
 
+import faults
+
 from bpe.errors import CorpusError
+from preprocess.run.parts import DividedRun, count_part
+from preprocess.run.passes import make_part
 
 
-@dataclass(frozen=True)
-class Unit:
-    """A number instead of text."""
-
-    number: int
-    n_bytes: int = 1
-    n_held: int = 0
-
-    @property
-    def where(self) -> str:
-        return f"unit {self.number}"
+def _first_time(run: DividedRun, what: str) -> bool:
+    try:
+        Path(run.directory, f".{what}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
-@dataclass(frozen=True)
-class Squares:
-    """Squares the numbers; some of them fail, or end the process."""
-
-    fails: int = -1
-    ends: int = -1
-    once: str = ""  # a file that says that it has ended before
-    keeps: bool = False
-    raises: Any = None
-
-    def __call__(self) -> Callable[[Unit], int]:
-        if self.raises is not None:
-            raise self.raises
-        return Work(self)
+def dying_make(run: DividedRun, number: int, minutes: float | None) -> int:
+    """Kill the worker at some call that changes the disk, the first three times."""
+    at = 7 * number + 9
+    if number < 2 and any(_first_time(run, f"{number}-{i}") for i in range(3)):
+        faults.install(faults.System(at, faults.die))
+    return make_part(run, number, minutes)
 
 
-def pairs() -> Callable[[Unit], tuple[int, int]]:
-    """Make work that returns the number of a unit, twice."""
-    return lambda unit: (unit.number, unit.number)
+def dying_count(run: DividedRun, number: int, minutes: float | None) -> Any:
+    """Kill a worker inside of counting, once."""
+    if number == 1 and _first_time(run, "count"):
+        faults.install(faults.System(8, faults.die))
+    return count_part(run, number, minutes)
+
+
+def make_where_a_machine_dies(run: DividedRun, number: int, minutes: float | None) -> int:
+    """Tell the machine of a part, once, and wait for its end."""
+    import ray
+
+    if number == 2 and _first_time(run, "waits"):
+        node = ray.get_runtime_context().get_node_id()
+        Path(run.directory, ".machine").write_text(node)
+        threading.Event().wait(100)
+    return make_part(run, number, minutes)
 
 
 class Strange(Exception):  # noqa: N818
@@ -53,28 +55,12 @@ class Strange(Exception):  # noqa: N818
         super().__init__(f"strange {one} {two}")
 
 
-class Work:
-    """What `Squares` make; it keeps the sum."""
-
-    def __init__(self, of: Squares) -> None:
-        self.of, self.sum = of, 0
-
-    def __call__(self, unit: Unit) -> int:
-        if unit.number == self.of.fails:
-            if self.of.once == "strange":
-                raise Strange(1, 2)
-            raise CorpusError(f"{unit.where}: cannot be squared")
-        if unit.number == self.of.ends and not (self.of.once and Path(self.of.once).exists()):
-            if self.of.once:
-                Path(self.of.once).touch()
-            os._exit(1)
-        time.sleep(0)
-        self.sum += unit.number
-        return unit.number**2
-
-    def take(self) -> int:
-        taken, self.sum = self.sum, 0
-        return taken
-
-    def add(self, other: int) -> None:
-        self.sum += other
+def square(given: Any, number: int, minutes: float | None) -> int:
+    """Square the number; one of them fails as is given."""
+    if number == 3 and given == "ends":
+        os._exit(1)
+    if number == 3 and given == "fails":
+        raise CorpusError("part 3: cannot be squared")
+    if number == 3 and given == "strange":
+        raise Strange(1, 2)
+    return number**2
