@@ -1,4 +1,4 @@
-"""Describe files of rows: their arrays, lengths, padding and ids."""
+"""Describe files of rows: their arrays, lengths and padding."""
 
 from __future__ import annotations
 
@@ -28,9 +28,7 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
             files = [directory / each.name for each in manifest.shards]
             has_mask = manifest.length is None  # nothing is padded
     columns: tuple[str, ...] = ()
-    n_rows = n_places = n_tokens = n_empty = n_trained = longest = 0
-    shortest: int | None = None
-    seen = np.empty(0, np.int32)
+    n_rows = n_places = n_tokens = n_trained = longest = 0
     for path in files:
         with noted(bad, path):
             for batch in batches_of(path):
@@ -47,21 +45,14 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
                 before = np.append(0, np.cumsum(is_token))
                 sizes = np.diff(before[batch.offsets])
                 n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
-                n_tokens, n_empty = n_tokens + int(sizes.sum()), n_empty + int((sizes == 0).sum())
+                n_tokens += int(sizes.sum())
                 longest = max(longest, int(sizes.max(initial=0)))
-                if len(sizes):
-                    least = int(sizes.min())
-                    shortest = least if shortest is None else min(shortest, least)
                 if "labels" in batch.values:
                     n_trained += int((batch.values["labels"] != IGNORED).sum())
-                seen = np.union1d(seen, ids[is_token])
     return {
         "path": str(directory), "files": len(files), "columns": list(columns), "dtype": "int32",
         "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
-        "shortest": shortest or 0, "longest": longest, "empty_rows": n_empty,
-        "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
-        "unique_tokens": len(seen),
-        "greatest_id": int(seen[-1]) if len(seen) else None,
+        "longest": longest, "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
     }
 
@@ -74,10 +65,9 @@ def format_lines(found: dict[str, Any]) -> list[str]:
         f"{found['path']}: {found['rows']:,} rows in {found['files']:,}"
         f" file{'s' * (found['files'] != 1)}, columns"
         f" {', '.join(found['columns'])} ({found['dtype']})",
-        f"  {found['tokens']:,} tokens, {found['shortest']:,} to {found['longest']:,} per row,"
-        f" {found['average_length']:.1f} on average",
-        f"  {padding}, {found['empty_rows']:,} empty rows",
-        f"  {found['unique_tokens']:,} different ids, the greatest {found['greatest_id']}",
+        f"  {found['tokens']:,} tokens, {found['average_length']:.1f} per row on average,"
+        f" {found['longest']:,} at most",
+        f"  {padding}",
     ]
     if trained is not None:
         lines.append(f"  {trained:.1%} of the tokens have a label")

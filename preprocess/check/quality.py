@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.checked import read_bounds, read_ids
 from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import percent
 from preprocess.report.summary import listed
@@ -28,8 +28,6 @@ _TOKENS_AT_A_TIME = 1 << 20
 _SHARES = (0, 1, 10, 50, 90, 99, 100)
 _LISTED = 5
 _SAMPLE_TOKENS = 24
-# Replaces special tokens where text is searched; never occurs in UTF-8.
-_NO_TEXT = b"\xff"
 
 Facts = dict[str, Any]
 
@@ -41,7 +39,7 @@ def describe(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
         TokenFileError: The file is damaged.
     """
     manifest = file.manifest
-    counts, bounds = count_ids(file), _read_bounds(file)
+    counts, bounds = count_ids(file), read_bounds(file, 0, file.n_documents)
     found: Facts = {
         "path": str(file.path),
         "dtype": file.dtype.name,
@@ -61,7 +59,6 @@ def describe(file: TokenFile, tokenizer: AnyTokenizer | None) -> Facts:
         found["trained_share"] = _count_trained(file) / max(file.n_tokens, 1)
     if tokenizer is not None:
         found["vocabulary"] = describe_vocabulary(counts, tokenizer)
-        found |= _count_spelled(file, counts, tokenizer)
         found["samples"] = list(_decode_samples(file, bounds, tokenizer))
     return found
 
@@ -77,51 +74,13 @@ def count_ids(file: TokenFile) -> NDArray[np.int64]:
     """Count each id: int64[vocab_size]; raise TokenFileError for an unknown id."""
     counts = np.zeros(file.vocab_size, np.int64)
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
-        part = file.tokens[start : start + _TOKENS_AT_A_TIME]
-        if int(part.max()) >= file.vocab_size:
-            place = start + int((part >= file.vocab_size).argmax())
-            expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
-            raise _damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
-        found = np.bincount(part)
+        stop = min(start + _TOKENS_AT_A_TIME, len(file))
+        found = np.bincount(read_ids(file, start, stop))
         counts[: len(found)] += found
     return counts
 
 
-def _damaged(file: TokenFile, what: str) -> TokenFileError:
-    return TokenFileError(
-        f"{file.path}: {what}; the file is damaged: 'tokenmill verify {file.path}' reports where,"
-        " and with --repair rebuilds it from the sources"
-    )
-
-
 # --- documents ---
-
-
-def _read_bounds(file: TokenFile) -> NDArray[np.int64]:
-    """Read the start of each document and the end of the last: int64[n_documents + 1].
-
-    Raises:
-        TokenFileError: Document ends do not ascend, or the last is not the number of tokens.
-    """
-    bounds = np.zeros(file.n_documents + 1, np.int64)
-    number = start = 0
-    for ids, ends in file.shards:
-        here = bounds[number : number + len(ends) + 1]
-        # A value that overflows int64 becomes negative, so it is not above the previous end.
-        here[1:] = ends
-        here[1:] += start
-        bad = (here[1:] <= here[:-1]) | (here[1:] > start + len(ids))
-        if bad.any():
-            place = int(bad.argmax())
-            least, most, end = int(here[place]), start + len(ids), int(ends[place]) + start
-            expected = f"should end after {least:,} and at {most:,} at most"
-            raise _damaged(file, f"document {number + place:,} {expected}, and ends at {end:,}")
-        number += len(ends)
-        start += len(ids)
-    if bounds[-1] != file.n_tokens:
-        expected = f"should end at {file.n_tokens:,}, the number of tokens,"
-        raise _damaged(file, f"the last document {expected} and ends at {bounds[-1]:,}")
-    return bounds
 
 
 def _describe_lengths(lengths: NDArray[np.int64], around: int) -> Facts:
@@ -146,7 +105,7 @@ def document_hashes(file: TokenFile) -> NDArray[np.uint64]:
 
 
 def _hash_documents(file: TokenFile) -> Iterator[int]:
-    ends = _read_bounds(file)[1:]
+    ends = read_bounds(file, 0, file.n_documents)[1:]
     digest = xxhash.xxh3_64()
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         part = file.tokens[start : start + _TOKENS_AT_A_TIME]
@@ -188,15 +147,10 @@ def _decode_samples(
 
 
 def describe_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
-    """Describe frequent, rare and unused tokens; `counts` is the result of `count_ids`.
-
-    Special tokens are left out, except from the total of "single_bytes_share".
-    """
-    spelled = tokenizer.vocab
-    special = set(tokenizer.special_tokens.values())
+    """Describe frequent and unused tokens, without special ones; `counts` as of `count_ids`."""
+    spelled, special = tokenizer.vocab, set(tokenizer.special_tokens.values())
     ordinary = np.array(sorted(i for i in spelled if i not in special and i < len(counts)), int)
     used, unused = ordinary[counts[ordinary] > 0], ordinary[counts[ordinary] == 0]
-    n_single = sum(int(counts[i]) for i in used.tolist() if len(spelled[i]) == 1)
 
     def first(ids: NDArray[np.int64]) -> list[Facts]:
         return [
@@ -207,74 +161,10 @@ def describe_vocabulary(counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> F
     # Stable: ties are in ascending order of ids.
     return {
         "most_frequent": first(used[np.argsort(-counts[used], kind="stable")]),
-        "rarest": first(used[np.argsort(counts[used], kind="stable")]),
         "ordinary_tokens": len(ordinary),
         "unused": len(unused),
         "unused_first": first(unused),
-        "single_bytes": n_single,
-        "single_bytes_share": n_single / max(int(counts.sum()), 1),
     }
-
-
-# --- text ---
-
-
-def _count_spelled(file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer) -> Facts:
-    """Count U+FFFD, and special tokens spelled by ordinary text, in the text of documents."""
-    from bpe import Tokenizer
-
-    if not isinstance(tokenizer, Tokenizer):
-        return {"replacement_characters": None, "look_alikes": None}
-    special = tokenizer.special_tokens
-    needles = [text.encode() for text in ("\ufffd", *special)]
-    replacements, *found = count_texts(needles, file, counts, tokenizer)
-    look_alikes = {text: n for text, n in zip(special, found, strict=True) if n}
-    return {"replacement_characters": replacements, "look_alikes": look_alikes}
-
-
-def count_texts(
-    needles: list[bytes], file: TokenFile, counts: NDArray[np.int64], tokenizer: AnyTokenizer
-) -> list[int]:
-    """Count occurrences of `needles` (UTF-8, none empty) in documents; they may overlap.
-
-    Decoding a file takes a minute per ten gigabytes. Instead, needles inside one token are counted
-    by the occurrences of that token. All others begin in a token that ends with a prefix of the
-    needle and is followed by one that continues it; only there tokens are decoded.
-    """
-    special = dict.fromkeys(tokenizer.special_tokens.values(), _NO_TEXT)
-    vocab = tokenizer.vocab | special
-    tokens = [vocab.get(token_id, _NO_TEXT) for token_id in range(len(counts))]
-    # Maximum number of tokens between the first and the last token of a needle.
-    reach = max(map(len, needles)) - 1
-    prefixes = {needle[:n] for needle in needles for n in range(1, len(needle))}
-    suffixes = {needle[n:] for needle in needles for n in range(1, len(needle))}
-    middles = {suffix[:n] for suffix in suffixes for n in range(1, len(suffix) + 1)}
-    found = [0] * len(needles)
-    begins, continues = np.zeros((2, len(tokens)), bool)
-    for token_id in np.flatnonzero(counts).tolist():
-        token = tokens[token_id]
-        upto = range(1, min(len(token), reach) + 1)
-        begins[token_id] = any(token[-n:] in prefixes for n in upto)
-        continues[token_id] = token in middles or any(token[:n] in suffixes for n in upto)
-        for number, needle in enumerate(needles):
-            if needle in token:
-                inside = range(len(token) - len(needle) + 1)
-                found[number] += _count_beginnings(token, needle, inside) * int(counts[token_id])
-    for start in range(0, len(file), _TOKENS_AT_A_TIME):
-        part = file.tokens[start : start + _TOKENS_AT_A_TIME + reach]
-        here = begins[part[:-1]] & continues[part[1:]]
-        # Needles that begin after `_TOKENS_AT_A_TIME` tokens belong to the next part.
-        for place in np.flatnonzero(here[:_TOKENS_AT_A_TIME]).tolist():
-            first, *others = (tokens[i] for i in part[place : place + reach + 1].tolist())
-            text = b"".join([first, *others])
-            for number, needle in enumerate(needles):
-                across = range(max(len(first) - len(needle) + 1, 0), len(first))
-                found[number] += _count_beginnings(text, needle, across)
-    return found
-
-
-def _count_beginnings(text: bytes, needle: bytes, places: range) -> int:
-    return sum(text.startswith(needle, place) for place in places)
 
 
 # --- text for people ---
@@ -308,19 +198,9 @@ def format_lines(found: Facts) -> list[str]:
     unused = ", ".join(repr(each["token"]) for each in vocabulary["unused_first"])
     lines += [
         f"  most frequent: {_format_tokens(vocabulary['most_frequent'])}",
-        f"  rarest: {_format_tokens(vocabulary['rarest'])}",
         f"  {vocabulary['unused']:,} of {vocabulary['ordinary_tokens']:,} ordinary tokens do not"
         f" occur{', as ' * bool(unused)}{unused}",
-        f"  single bytes: {percent(vocabulary['single_bytes_share'], 2)} of all tokens",
     ]
-    if found["look_alikes"] is None:
-        lines.append(
-            "  replacement characters and text that spells special tokens: not counted, for its"
-            " tokenizer is not byte-level; stats.json has the counts from encoding"
-        )
-    else:
-        lines.append(f"  replacement characters U+FFFD: {found['replacement_characters']:,}")
-        lines.append(f"  text that spells special tokens: {_format_times(found['look_alikes'])}")
     samples = map("  document {document:,} begins: {begins!r}".format_map, found["samples"])
     return [*lines, *samples]
 
@@ -336,17 +216,14 @@ def format_shared(found: Facts) -> str:
 def format_run(stats: Facts) -> str:
     """Format the counts of dropped and replaced text in stats.json."""
     found = {token: n for token, n in stats["look_alikes"].items() if n}
+    spelled = ", ".join(f"{text!r} {n:,} times" for text, n in found.items()) or "none"
     text = (
         "dropped on encoding: {empty_documents:,} empty documents, {skipped_documents:,} that were"
         " not UTF-8; {replaced_sequences:,} sequences became U+FFFD; text that spelled special"
         " tokens: "
     )
-    return text.format_map(stats) + _format_times(found)
+    return text.format_map(stats) + spelled
 
 
 def _format_tokens(tokens: list[Facts]) -> str:
     return ", ".join(map("{token!r} {count:,}".format_map, tokens)) or "none"
-
-
-def _format_times(counts: dict[str, int]) -> str:
-    return ", ".join(f"{text!r} {n:,} times" for text, n in counts.items()) or "none"

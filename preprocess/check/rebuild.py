@@ -1,9 +1,9 @@
 """Rebuild token files from their sources, to compare or to repair them.
 
-Files are rebuilt by the functions of the build. Only proven content is written: a block must have
-the digest in the manifest, a manifest the digest in stats.json, a tokenizer the fingerprint in the
-manifest. Settings and paths are read from stats.json, the counts of each source from the manifest;
-only sources of damaged blocks are read.
+Files are rebuilt by the functions of the build. Only proven content gets a final name: blocks must
+have the digests in the manifest, a manifest the digest in stats.json, a tokenizer the fingerprint
+in the manifest. Settings and paths are read from stats.json, the counts of each source from the
+manifest; only sources of damaged shards are read.
 
 Functions raise `RebuildError` if the origin is unknown or the result not proven, another
 `TokenmillError` if a source cannot be read, and `OutputError` if a file cannot be written.
@@ -11,35 +11,50 @@ Functions raise `RebuildError` if the origin is unknown or the result not proven
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from itertools import accumulate
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import accumulate, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import xxhash
 
 from bpe.errors import TokenmillError
-from preprocess.dataset.columns import BLOCK_BYTES, MASK, manifest_name
+from preprocess.dataset.columns import (
+    DOCUMENT_ENDS,
+    IDS,
+    MASK,
+    Column,
+    Values,
+    manifest_name,
+)
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
+from preprocess.dataset.writer import ColumnFile
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run.encoding import Part, SpecialIds, reencode
-from preprocess.run.finished import Stats, read_stats
+from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import join_again
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
 from preprocess.run.plan import find_passes, reload_tokenizer, select_passes
 from preprocess.settings.options import SettingsError, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings
-from preprocess.sources import Source, digest_of
+from preprocess.sources import Source
+from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import REPAIR, Storage, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
+
+
+_UNITS = ("token", "document")
+_SETTINGS: dict[str, type[BuildSettings | EncodeSettings]] = {
+    "build": BuildSettings, "encode": EncodeSettings,
+}
 
 
 class RebuildError(TokenmillError):
@@ -49,13 +64,27 @@ class RebuildError(TokenmillError):
 class Origin(NamedTuple):
     """Origin of a token file: its manifest, and the sources listed there, in the same order.
 
-    `encode` encodes sources [start, stop) again, and yields the part of each unit.
+    `encode` encodes a source again, and yields the part of each unit.
     """
 
     manifest: Manifest
     sources: Sequence[Source]
-    encode: Callable[[range], Iterator[Part]]
+    encode: Callable[[Source], Iterator[Part]]
     selects: bool  # documents were selected
+
+    def encode_again(self, indices: range) -> Iterator[tuple[dict[str, int], dict[str, Values]]]:
+        """Encode sources again.
+
+        Yields:
+            For each unit ("token" and "document" -> number of those before it in the dataset, name
+            of a column -> values).
+        """
+        place = {per: find_starts(self.manifest, per)[indices.start] for per in _UNITS}
+        for number in indices:
+            for piece in self.encode(self.sources[number]):
+                yield place, piece.values()
+                place["token"] += len(piece.ids)
+                place["document"] += len(piece.document_ends)
 
 
 def find_starts(manifest: Manifest, per: str) -> list[int]:
@@ -67,9 +96,10 @@ def find_starts(manifest: Manifest, per: str) -> list[int]:
     return [0, *accumulate(known)]
 
 
-def find_sources_of(manifest: Manifest, file: DataFile, number: int) -> range:
-    """Return the indices of the sources of a block of a data file."""
-    starts, values = find_starts(manifest, file.column.per), file.block(number)
+def find_sources_of(manifest: Manifest, file: DataFile, number: int | None = None) -> range:
+    """Return the indices of the sources of a data file, or of one block of it."""
+    starts = find_starts(manifest, file.column.per)
+    values = range(file.count) if number is None else file.block(number)
     n_before = file.before.count(file.column)
     first = int(np.searchsorted(starts, n_before + values.start, "right")) - 1
     return range(max(first, 0), int(np.searchsorted(starts, n_before + values.stop, "left")))
@@ -116,12 +146,9 @@ def find_origin(
     part = names.index(bin_path.stem)
     has_mask = MASK in manifest.columns
 
-    def encode(indices: range) -> Iterator[Part]:
-        for source in sources[indices.start : indices.stop]:
-            for parts in reencode(
-                source, tokenizer, ids, settings.workers, len(names), has_mask
-            ):
-                yield parts[part]
+    def encode(source: Source) -> Iterator[Part]:
+        units = reencode(source, tokenizer, ids, settings.workers, len(names), has_mask)
+        return (parts[part] for parts in units)
 
     return Origin(manifest, sources, encode, settings.selects)
 
@@ -134,34 +161,28 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
     """
     found: dict[str, tuple[BuildSettings | EncodeSettings, Stats]] = {}
     unread = []
-    files = open_storage(bin_path.parent).final
+    files, name = open_storage(bin_path.parent).final, manifest_name(bin_path.stem)
     for file_name in files.names():
         if not file_name.endswith("stats.json"):
             continue
         stats = read_stats(files, file_name)
         if stats is None or stats.made_from is None or stats.settings is None:
             unread.append(file_name)
-            continue
-        try:
-            if stats.made_from.command == "encode":
-                encoded = convert(stats.settings, EncodeSettings)
-                if bin_path.stem in encoded.stems.values():
-                    found[file_name] = encoded, stats
-            elif stats.made_from.command == "build":
-                built = convert(stats.settings, BuildSettings)
-                # A run without validation does not replace the val.bin of another run.
-                if bin_path.stem in built.stems.values():
-                    found[file_name] = built, stats
-        except SettingsError:
-            unread.append(file_name)
+        elif kind := _SETTINGS.get(stats.made_from.command):
+            try:
+                settings: BuildSettings | EncodeSettings = convert(stats.settings, kind)
+            except SettingsError:
+                unread.append(file_name)
+                continue
+            if name in stats.manifests:
+                found[file_name] = settings, stats
     if not found:
         more = f" ({', '.join(unread)}: cannot be read, or is not ours)" if unread else ""
         raise RebuildError(f"no stats.json in its directory describes it{more}")
     runs = list(found.values())
     if len(runs) > 1:
-        name = manifest_name(bin_path.stem)
-        digest = xxhash.xxh3_128_hexdigest(files.get(name) or b"")
-        runs = [run for run in runs if run[1].manifests.get(name) == digest]
+        digest = digest_of(files.get(name))
+        runs = [run for run in runs if run[1].manifests[name] == digest]
     if not runs:
         both = " and ".join(found)
         raise RebuildError(f"{both} both describe it, and neither has its manifest's digest")
@@ -191,8 +212,7 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
                 read, passes = find_passes(settings, tokenizer, bin_path.stem)
                 select_passes(passes, settings, settings, journal, progress)
                 read.fill(settings, tokenizer, Report(), progress, journal)
-        digest = xxhash.xxh3_128_hexdigest(storage.get(name) or b"")
-        if digest != stats.manifests.get(name):
+        if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
             )
@@ -250,72 +270,71 @@ def find_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
     Returns:
         (name of a source, description), or None if there is no difference.
     """
-    done, name = {"token": 0, "document": 0}, ""
-    columns = [(column, file.column(column.name)) for column in origin.manifest.columns]
-    for index, source in enumerate(origin.sources):
+    manifest = origin.manifest
+    for number, source in enumerate(origin.sources):
         name = source.name
-        if digest_of(source).hexdigest() != origin.manifest.sources[index].get("digest"):
+        if digest_of_source(source).hexdigest() != manifest.sources[number].get("digest"):
             return name, "its text has changed since the file was built"
-        for piece in origin.encode(range(index, index + 1)):
-            values_of = piece.values()
-            for column, stored in columns:
-                if column.name not in values_of:
-                    return name, f"it has no values of the column {column.name}, which the file has"
-                values, start = values_of[column.name], done[column.per]
-                wanted = column.to_stored(values, origin.manifest.vocab_size, done["token"])
-                found = stored[start : start + len(wanted)]
+        counts = {"token": 0, "document": 0}
+        for place, values_of in origin.encode_again(range(number, number + 1)):
+            for column in manifest.columns:
+                values, start = _values(values_of, column), place[column.per]
+                wanted = column.to_stored(values, manifest.vocab_size, place["token"])
+                found = file.column(column.name)[start : start + len(wanted)]
                 if not np.array_equal(found, wanted):
                     n = min(len(found), len(wanted))
                     differs = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
                     return name, f"{column.noun} of {column.per} {start + differs[0]:,} differs"
-            done["token"] += len(piece.ids)
-            done["document"] += len(piece.document_ends)
-    if tuple(done.values()) != (len(file), file.n_documents):
-        return name, f"it has {done['token']:,} tokens and {done['document']:,} documents"
+            counts["token"] += len(values_of[IDS.name])
+            counts["document"] += len(values_of[DOCUMENT_ENDS.name])
+        if any(n != manifest.sources[number][f"{per}s"] for per, n in counts.items()):
+            return name, f"it has {counts['token']:,} tokens and {counts['document']:,} documents"
     return None
 
 
-def repair_blocks(
-    origin: Origin, name: str, storage: Storage, damaged: Mapping[str, Sequence[int]]
-) -> int:
-    """Rebuild damaged blocks of a token file, write the proven ones, and return their number.
+def _values(values_of: Mapping[str, Values], column: Column) -> Values:
+    if (found := values_of.get(column.name)) is None:
+        raise RebuildError(f"the column {column.name} is not computed any more")
+    return found
 
-    `damaged` maps the name of a file to the numbers of its damaged blocks, ascending.
+
+def rebuild_files(
+    origin: Origin, name: str, storage: Storage, damaged: Collection[str]
+) -> list[str]:
+    """Rebuild damaged files of a token file; return the names of those that have their digests.
+
+    Files take their final names once those of their shard are complete; others are left as they
+    are. The sources of a shard are encoded once for all of its files.
     """
-    n_mended = 0
-    for file in origin.manifest.files(name):
-        size = storage.final.size(file.name) or 0
-        blocks = damaged.get(file.name, ())
-        n_before = n_mended
-        # A file grows only by proven blocks: readers check sizes, and would accept a file padded
-        # with zeros as complete.
-        for number in blocks:
-            start, block = number * BLOCK_BYTES, _rebuild_block(origin, file, number)
-            if start <= size and xxhash.xxh3_128_hexdigest(block) == file.digests[number]:
-                storage.mend(file.name, start, block)
-                size = max(size, start + len(block))
-                n_mended += 1
-        if size > file.n_bytes and n_mended - n_before == len(blocks):
-            storage.mend(file.name, file.n_bytes, b"", cut=True)
-    return n_mended
+    proven: list[str] = []
+    files = [file for file in origin.manifest.files(name) if file.name in damaged]
+    for _, shard in groupby(files, attrgetter("before")):
+        with ExitStack() as stack:
+            made = [
+                (file, ColumnFile(storage, file.name, file.column, origin.manifest.vocab_size))
+                for file in shard
+            ]
+            for _, written in made:
+                stack.callback(written.stream.close)
+            _fill(origin, made)
+            complete = [
+                file.name for file, written in made
+                if written.finish(written.count) == file.digests
+            ]
+        storage.publish(complete)
+        proven += complete
+    return proven
 
 
-def _rebuild_block(origin: Origin, file: DataFile, number: int) -> bytes:
-    """Return the bytes of a block of a file, encoded again from its sources."""
-    column, before, manifest = file.column, file.before, origin.manifest
-    block, n_before = file.block(number), before.count(column)
-    start, stop = n_before + block.start, n_before + block.stop
-    indices = find_sources_of(manifest, file, number)
-    place = find_starts(manifest, column.per)[indices.start]
-    token = find_starts(manifest, "token")[indices.start]
-    content = bytearray()
-    for piece in origin.encode(indices):
-        if (found := piece.values().get(column.name)) is None:
-            raise RebuildError(f"the column {column.name} is not computed any more")
-        wanted = found[max(start - place, 0) : max(stop - place, 0)]
-        content += column.to_stored(wanted, manifest.vocab_size, token - before.n_tokens).tobytes()
-        token += len(piece.ids)
-        place += len(found)
-        if place >= stop:
-            break
-    return bytes(content)
+def _fill(origin: Origin, made: Sequence[tuple[DataFile, ColumnFile]]) -> None:
+    """Encode the sources of a shard again, and append the values of its columns to its files."""
+    before, manifest = made[0][0].before, origin.manifest
+    for place, values_of in origin.encode_again(find_sources_of(manifest, made[0][0])):
+        for file, written in made:
+            column = file.column
+            start = before.count(column) - place[column.per]
+            values = _values(values_of, column)[max(start, 0) : max(start + file.count, 0)]
+            n_before = place["token"] - before.n_tokens
+            written.append(column.to_stored(values, manifest.vocab_size, n_before))
+        if all(written.count == file.count for file, written in made):
+            return

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checks_names
 from bpe.errors import EncodingError, TokenmillError, spelled
-from bpe.files.temporary import temporary_directory
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
 from preprocess.check.inspect import load_tokenizer_of
@@ -88,12 +87,6 @@ def _verify_place(place: Path, settings: VerifySettings, progress: Progress) -> 
     """Check a token file, or all token files or rows in a directory."""
     deep, repair = settings.deep, settings.repair
     paths = _find_token_files(place) if place.is_dir() else [place]
-    if not paths and place.is_dir():
-        found = verify_rows.verify(place, settings.tokenizer, progress, deep, repair)
-        if found:
-            return [each._replace(text=spelled(each.text)) for each in found]
-    if not paths:
-        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     if not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     if repair:
@@ -107,7 +100,12 @@ def _verify_place(place: Path, settings: VerifySettings, progress: Progress) -> 
             text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             findings.append(Finding(Path(error.filename or each), False, text))
     if place.is_dir():
-        findings += verify_rows.verify_inside(place, progress, deep, repair)
+        # JSON or Parquet beside a dataset may be text.
+        rows = verify_rows.find_rows(place)
+        directories = [each for each in rows if each != place or not paths]
+        findings += verify_rows.verify(directories, settings.tokenizer, progress, deep, repair)
+    if not findings:
+        raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     return [each._replace(text=spelled(each.text)) for each in findings]
 
 
@@ -181,7 +179,7 @@ def _check_token_file(
         return [*findings, _check_sample(file, tokenizer), checked]
     if not repair:
         return findings
-    done = _repair_blocks(bin_path, manifest, tokenizer, findings, progress)
+    done = _repair_files(bin_path, manifest, tokenizer, findings, progress)
     findings = _check_token_file(path, tokenizer_path, progress, deep, repair=False)
     return [*rebuilt, *findings, done]
 
@@ -211,11 +209,7 @@ def _check_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Finding:
         path = path / TOKENIZER_FILE
     if not path.exists():
         return Finding(path, True, "the tokenizer has the fingerprint in the manifest")
-    with temporary_directory() as directory:
-        saved = directory / TOKENIZER_FILE
-        tokenizer.save(saved)
-        ours = saved.read_bytes()
-    content = path.read_bytes()
+    content, ours = path.read_bytes(), tokenizer.to_json().encode()
     if content == ours:
         return Finding(path, True, "its bytes have the fingerprint in the manifest")
     if len(content) != len(ours) and not (content.startswith(ours) or ours.startswith(content)):
@@ -499,24 +493,27 @@ def _read_unchanged(path: Path) -> Manifest | None:
     return None
 
 
-def _repair_blocks(
+def _repair_files(
     bin_path: Path, manifest: Manifest, tokenizer: AnyTokenizer, findings: Sequence[Finding],
     progress: Progress,
 ) -> Finding:
-    """Repair the damaged blocks in findings, and report their number."""
+    """Rebuild the files with damaged blocks or wrong sizes, and report their number."""
     manifest_path = bin_path.with_suffix(".json")
     if _read_unchanged(manifest_path) is None:
         text = f"not repaired, for {manifest_path.name}, which has the digests, is damaged"
         return Finding(bin_path, False, text)
-    damaged = {finding.path.name: finding.blocks for finding in findings if finding.blocks}
+    damaged = {finding.path.name for finding in findings if finding.blocks}
     try:
         with rebuild.open_repair(bin_path) as storage:
+            sizes = storage.final.sizes()
+            files = manifest.files(bin_path.stem)
+            damaged |= {file.name for file in files if sizes.get(file.name) != file.n_bytes}
             origin = rebuild.find_origin(manifest, bin_path, tokenizer, storage, progress)
-            n_mended = rebuild.repair_blocks(origin, bin_path.stem, storage, damaged)
+            rebuilt = rebuild.rebuild_files(origin, bin_path.stem, storage, damaged)
     except rebuild.RebuildError as error:
         return Finding(bin_path, False, f"cannot be repaired: {error}")
-    n = sum(map(len, damaged.values()))
-    text = f"{n_mended:,} of {n:,} damaged blocks were rebuilt from the sources"
-    if n_mended < n:
-        text += "; the others encode to other bytes now: their text has changed"
-    return Finding(bin_path, n_mended == n, text)
+    text = f"{len(rebuilt):,} of {len(damaged):,} damaged files were rebuilt from the sources"
+    if lost := damaged.difference(rebuilt):
+        names = listed(sorted(lost), _SHOWN)
+        text += f"; {names}: the sources encode to other bytes now, their text has changed"
+    return Finding(bin_path, not lost, text)

@@ -8,7 +8,7 @@ ids are checked.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -85,14 +85,6 @@ def find_unfinished(directory: Path) -> list[tuple[Path, str]]:
     return [(each, run) for each in (directory, *inside) for run in open_storage(each).runs()]
 
 
-def verify_inside(
-    directory: Path, progress: Progress, deep: bool, repair: bool
-) -> list[Finding]:
-    """Check the rows in the directories of a directory that has a dataset as well."""
-    inside = [each for each in find_rows(directory) if each != directory]
-    return [x for each in inside for x in _check(each, progress, deep, repair)]
-
-
 def row_files(directory: Path) -> list[Path]:
     """List the files of rows in a directory that has no manifest, by their names."""
     files = (each for each in directory.iterdir() if each.is_file())
@@ -100,11 +92,11 @@ def row_files(directory: Path) -> list[Path]:
 
 
 def verify(
-    directory: Path, tokenizer: str | None, progress: Progress, deep: bool, repair: bool
+    directories: Sequence[Path], tokenizer: str | None, progress: Progress, deep: bool, repair: bool
 ) -> list[Finding]:
-    """Check all rows in a directory; [] if there are none."""
+    """Check all rows in directories, as of `find_rows`."""
     findings: list[Finding] = []
-    for place in find_rows(directory):
+    for place in directories:
         if _is_ours(place):
             findings += _check(place, progress, deep, repair)
         else:

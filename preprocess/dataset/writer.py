@@ -38,12 +38,12 @@ class WriterState(Struct, frozen=True, forbid_unknown_fields=True):
     last_end: int = 0  # end of the last document, relative to the open shard
 
 
-class _ColumnFile:
+class ColumnFile:
     """The open file of a column, with a digest of each block."""
 
     def __init__(
         self, storage: Storage, name: str, column: table.Column, vocab_size: int,
-        states: Sequence[StreamState],
+        states: Sequence[StreamState] = (),
     ) -> None:
         self.name, self.column, self.dtype = name, column, column.dtype_for(vocab_size)
         self._storage = storage
@@ -155,7 +155,7 @@ class TokenFileWriter:
         self._n_reported = len(self._shards)
         # As in `WriterState`.
         self._last_end = states[-1].last_end if states else 0
-        self._files: list[_ColumnFile] = []
+        self._files: list[ColumnFile] = []
         self._open(states)
 
     def _open(self, states: Sequence[WriterState] = ()) -> None:
@@ -167,7 +167,7 @@ class TokenFileWriter:
             for column in self._columns:
                 name = f"{stem}{column.suffix}"
                 of_file = [state.streams[name] for state in states if name in state.streams]
-                file = _ColumnFile(self._storage, name, column, self.vocab_size, of_file)
+                file = ColumnFile(self._storage, name, column, self.vocab_size, of_file)
                 self._files.append(file)
         except BaseException:
             self.close()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenmillError
+from preprocess.dataset.checked import read_bounds, read_ids
 from preprocess.dataset.columns import DOCUMENT_ENDS, Values
 from preprocess.dataset.reader import TokenFile
 
@@ -94,20 +95,8 @@ class Source:
         self._before = np.cumsum([0, *(part.n_documents for part in parts)], dtype=np.int64)
 
     def ids(self, start: int, stop: int, dtype: np.dtype[Any] | None = None) -> Values:
-        """Return token ids [start, stop): dtype[n]; None: the dtype of the dataset.
-
-        Raises:
-            ExportError: One is outside of the vocabulary.
-        """
-        file = self.file
-        file.count_reads(1, stop - start)
-        found = file.tokens[start:stop]
-        if len(found) and int(found.max()) >= file.vocab_size:
-            place = start + int(np.flatnonzero(found >= file.vocab_size)[0])
-            raise ExportError(
-                f"{file.path}: token {place:,} has an id outside of the vocabulary of"
-                f" {file.vocab_size:,}, so the dataset is damaged; run tokenmill verify on it"
-            )
+        """Return token ids [start, stop) as of `read_ids`: dtype[n]; None: the dataset's dtype."""
+        found = read_ids(self.file, start, stop)
         return found if dtype is None else found.astype(dtype, copy=False)
 
     def ids_segment(self, start: int, stop: int, dtype: np.dtype[Any] | None = None) -> Segment:
@@ -124,29 +113,8 @@ class Source:
         return Segment(self.n_tokens, self.n_tokens, self.mask)
 
     def bounds(self, first: int, stop: int) -> NDArray[np.int64]:
-        """Return the start of document `first`, then the ends of [first, stop): int64[n + 1].
-
-        Raises:
-            ExportError: They do not ascend, or the last is not the number of tokens.
-        """
-        from_document = max(first - 1, 0)
-        found: list[NDArray[np.int64]] = [] if first else [np.zeros(1, np.int64)]
-        number = int(np.searchsorted(self._before, from_document, "right")) - 1
-        while from_document < stop:
-            before = int(self._before[number])
-            ends = self.file.parts[number][DOCUMENT_ENDS.name]
-            ends = ends[from_document - before : stop - before]
-            found.append(ends.astype(np.int64) + self._starts[number])
-            from_document += len(ends)
-            number += 1
-        bounds = np.concatenate(found)
-        is_last = stop == self.n_documents
-        if (np.diff(bounds) <= 0).any() or (is_last and int(bounds[-1]) != self.n_tokens):
-            raise ExportError(
-                f"{self.file.path}: the ends of documents {first:,} to {stop:,} do not ascend to"
-                f" {self.n_tokens:,} tokens, so the dataset is damaged; run tokenmill verify on it"
-            )
-        return bounds
+        """Return the start of document `first`, then the ends of [first, stop): int64[n + 1]."""
+        return read_bounds(self.file, first, stop)
 
     def documents_until(self, position: int) -> int:
         """Return the number of documents that end at a position or before it."""

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from bpe.arguments import checks_names
 from bpe.parallel import run_ahead
+from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
 from preprocess.export.manifest import FORMAT, ExportManifest, FileFacts, read_manifest
@@ -138,7 +139,8 @@ class _Run:
                         is_new = False
                     else:
                         self._make(journal, begun, progress)
-            except (SettingsError, ExportError):  # the same command would fail again
+            except (SettingsError, ExportError, TokenFileError):
+                # The same command would fail again.
                 self._storage.clear()
                 raise
         manifest = read_manifest(self._storage.final, self._manifest_file)

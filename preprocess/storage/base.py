@@ -17,7 +17,6 @@ LARGEST_OBJECT = 5 * 10**9  # bytes that a bucket takes in one request, of all s
 # What a failed write leaves, for messages.
 WORK_KEPT = "nothing was put under a final name, and progress so far is saved"
 PUBLISHED_KEPT = "files with final names are complete, and all others are kept"
-MENDED_KEPT = "blocks rebuilt so far are kept"
 OUTPUTS_KEPT = "outputs are not affected"
 
 
@@ -140,12 +139,6 @@ class Storage(Files, Protocol):
         """Remove files under their final names, in this order: manifests first.
 
         Whoever locks the location next completes a removal that was interrupted.
-        """
-
-    def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
-        """Overwrite bytes of a finished file durably, from `start` on, at most its size.
-
-        The file is created if it does not exist. With `cut` it is truncated after `data`.
         """
 
     def clear(self) -> None:

@@ -25,7 +25,6 @@ from bpe.files.user_cache import warn_once
 from bpe.parallel import Lock
 from preprocess.storage.base import (
     JOURNAL_FILE,
-    MENDED_KEPT,
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
     WORK_KEPT,
@@ -290,19 +289,6 @@ class LocalStorage(LocalFiles):
                                 f" in {self.directory}; start over (--overwrite)"
                             ) from None
                 sync_directory(self._location)
-
-    def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
-        path = self._location / name
-        with writing(path, MENDED_KEPT):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                os.lseek(descriptor, start, os.SEEK_SET)
-                write_all(descriptor, memoryview(data))
-                if cut:
-                    os.ftruncate(descriptor, start + len(data))
-                sync(descriptor)
-            finally:
-                os.close(descriptor)
 
     def clear(self) -> None:
         if not self.directory.is_dir():

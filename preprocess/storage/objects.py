@@ -27,13 +27,11 @@ from typing import Self
 
 from msgspec import Struct
 
-from bpe.files.atomic_write import write_all
 from bpe.files.locations import join_location
 from bpe.parallel import Lock, Task, Threads, for_each, run_in_order
 from preprocess.storage.base import (
     JOURNAL_FILE,
     LARGEST_OBJECT,
-    MENDED_KEPT,
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
     WORK_KEPT,
@@ -425,22 +423,6 @@ class ObjectStorage(ObjectFiles):
         if (listed := self._final.get(REMOVAL_FILE)) is not None:
             names = names_to_remove(listed, self._final.where(REMOVAL_FILE))
             self._remove_keys(map(self._final.key, (*names, REMOVAL_FILE)))
-
-    def mend(self, name: str, start: int, data: bytes, *, cut: bool = False) -> None:
-        with self._requests(MENDED_KEPT):
-            path = self._final.path(name)
-            with writing(path, MENDED_KEPT):
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-                try:
-                    os.lseek(descriptor, start, os.SEEK_SET)
-                    write_all(descriptor, memoryview(data))
-                    if cut:
-                        os.ftruncate(descriptor, start + len(data))
-                    size = os.fstat(descriptor).st_size
-                finally:
-                    os.close(descriptor)
-            self._lock.check()
-            self.objects.put(self._final.key(name), map_bytes(path, 0, size))
 
     def clear(self) -> None:
         self._end_uploads()

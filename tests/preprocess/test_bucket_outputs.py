@@ -134,19 +134,6 @@ def test_only_the_first_entry_makes_a_journal(bucket: Bucket) -> None:
     assert open_storage("s3://b/data").runs() == ["build"]
 
 
-def test_a_finished_file_is_mended(bucket: Bucket) -> None:
-    bucket.change("data/x", b"0123456789")
-    with ObjectStorage("s3://b/data", ".repair") as storage:
-        storage.mend("x", 4, b"--")
-        assert bucket.contents("data/x") == {"": b"0123--6789"}
-        storage.mend("x", 2, b"++", cut=True)
-        storage.mend("y", 0, b"new")
-        assert storage.final.sizes() == {".tokenmill.lock": storage.final.size(".tokenmill.lock"),
-                                         "x": 4, "y": 3}
-        assert storage.final.read("x", 1, 100) == b"1++"
-        assert storage.final.read("none", 0, 100) == b""
-
-
 def test_an_object_has_a_largest_size(
     bucket: Bucket, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

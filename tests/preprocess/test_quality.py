@@ -26,7 +26,6 @@ from preprocess.dataset.reader import TokenFile
 END = "<|endoftext|>"
 TRAIN = ["low low lower", "low low lower", "a \ufffd", "it spells <|pad|>", "", "x" * 200]
 VAL = ["low low lower", "only here", "a \ufffd"]
-IDS_OF_BYTES = {bytes([i]): i for i in range(256)}
 A_FEW_AT_A_TIME = (1, 2, 7, 1 << 20)
 
 
@@ -61,9 +60,8 @@ def test_a_directory_is_judged(data: Path) -> None:
     text = "\n".join(format_lines(facts(data)))
     assert "val in train: 2 of 3 validation documents are in train, too" in text
     assert "empty documents: 0; copies of other documents: 1 (20.0 %)" in text
-    assert "text that spells special tokens: '<|pad|>' 1 times" in text
-    assert text.count("replacement characters U+FFFD: 1") == 2
     assert "dropped on encoding: 1 empty documents, 0 that were not UTF-8; 0 sequences" in text
+    assert "text that spelled special tokens: '<|pad|>' 1 times" in text
     assert "document 0 begins: 'low low lower<|endoftext|>'" in text
     assert "document 4 begins: 'xxx" in text
     assert "tokens per document, by share of documents: 0 % " in text
@@ -75,8 +73,6 @@ def test_json_says_the_same(data: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["tokenizer"]["vocab_size"] == 265
     train, val = found["token_files"]
     assert (train["documents"], train["copies"], val["documents"], val["copies"]) == (5, 1, 3, 0)
-    assert train["look_alikes"] == {"<|pad|>": 1}
-    assert (train["replacement_characters"], val["replacement_characters"]) == (1, 1)
     assert train["bytes"] == sum(len(text.encode()) for text in TRAIN)
     assert train["bytes_per_token"] == train["bytes"] / train["tokens"]
     assert [sample["document"] for sample in train["samples"]] == [0, 2, 4]
@@ -152,56 +148,6 @@ def test_no_documents(tmp_path: Path) -> None:
     ]
 
 
-# Tokens that hold, begin, continue and end what is looked for, and a special token between.
-LOOKED_FOR = ["<|pad|>", "<<", "|", "<|end|>"]
-PIECES = ["<", "|", "|>", "<|", "pad", "p", "ad", "d|>", "a<|pad|>b", "x<|p", "ad|> ", "<<", ">x"]
-PIECES += ["end", "\ufffd", "x\ufffdy"]
-
-
-@given(
-    pieces=st.lists(st.one_of(st.sampled_from(PIECES), st.sampled_from(["a", "\ufffd", "é"]))),
-    between=st.lists(st.integers(0, 40)),
-    as_bytes=st.booleans(),
-    at_a_time=st.sampled_from(A_FEW_AT_A_TIME),
-)
-def test_what_text_spells_is_found_wherever_it_stands(
-    pieces: list[str],
-    between: list[int],
-    as_bytes: bool,
-    at_a_time: int,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    """Beside the plainest way: decode document after document and look at every place."""
-    special = {text: 300 + i for i, text in enumerate([*LOOKED_FOR, END])}
-    ids_of = {**{text.encode(): 256 + i for i, text in enumerate(PIECES)}, **IDS_OF_BYTES}
-    tokenizer = _Spelling({i: token for token, i in ids_of.items()}, special)
-    ids: list[int] = []
-    for place, piece in enumerate(pieces):
-        token = piece.encode()
-        ids += token if as_bytes or token not in ids_of else [ids_of[token]]
-        ids += [304] * between.count(place)
-    file = written(tmp_path_factory.mktemp("found"), [[*ids, 304]], 305)
-    texts = bytes("", "ascii").join(
-        tokenizer.vocab[i] if i < 300 else b"\xff" for i in file.tokens.tolist()
-    )
-    expected = [
-        sum(texts[place:].startswith(needle) for place in range(len(texts)))
-        for needle in ("\ufffd".encode(), *(text.encode() for text in LOOKED_FOR))
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
-        needles = ["\ufffd".encode(), *(text.encode() for text in LOOKED_FOR)]
-        counts = np.bincount(file.tokens, minlength=305)
-        assert quality.count_texts(needles, file, counts, tokenizer) == expected  # type: ignore[arg-type]  # all that it needs
-
-
-class _Spelling:
-    """What the search needs of a tokenizer."""
-
-    def __init__(self, vocab: dict[int, bytes], special_tokens: dict[str, int]) -> None:
-        self.vocab, self.special_tokens = vocab, special_tokens
-
-
 def test_the_vocabulary_is_judged(data: Path) -> None:
     tokenizer = Tokenizer.from_file(data / "tokenizer.json")
     counts = np.zeros(265, np.int64)
@@ -210,10 +156,8 @@ def test_the_vocabulary_is_judged(data: Path) -> None:
     spelled = tokenizer.vocab[256].decode()
     most = [(each["token"], each["count"]) for each in found["most_frequent"]]
     assert most == [(spelled, 6), ("b", 3), ("c", 3), ("a", 1)]
-    assert [each["token"] for each in found["rarest"]] == ["a", "b", "c", spelled]
     assert (found["ordinary_tokens"], found["unused"]) == (263, 259)
     assert [each["id"] for each in found["unused_first"]] == [0, 1, 2, 3, 4]
-    assert (found["single_bytes"], found["single_bytes_share"]) == (7, 7 / 113)
 
 
 def test_counts_of_frequent_tokens_are_right(data: Path) -> None:
@@ -221,7 +165,6 @@ def test_counts_of_frequent_tokens_are_right(data: Path) -> None:
     found = facts(data / "train.bin")["vocabulary"]
     ordinary = {i: n for i, n in counts.items() if i < 263}
     assert [each["count"] for each in found["most_frequent"]] == sorted(ordinary.values())[::-1][:5]
-    assert all(counts[each["id"]] == each["count"] for each in found["rarest"])
 
 
 def test_a_tokenizer_that_does_not_join_bytes(tmp_path: Path) -> None:
@@ -234,9 +177,7 @@ def test_a_tokenizer_that_does_not_join_bytes(tmp_path: Path) -> None:
         tokenizer=tmp_path / "words.json",
     )
     found = facts(tmp_path / "data" / "train.bin")
-    assert found["look_alikes"] is found["replacement_characters"] is None
     assert found["vocabulary"]["most_frequent"][0]["count"] == 2
-    assert any("not counted" in line for line in quality.format_lines(found))
 
 
 def test_files_of_different_tokenizers_are_not_compared(data: Path, tmp_path: Path) -> None:
@@ -288,30 +229,6 @@ def test_documents_that_end_too_early(data: Path, tmp_path: Path) -> None:
     message = f"the last document should end at {len(file)}, the number of tokens, and ends at"
     with pytest.raises(TokenFileError, match=message):
         quality.document_hashes(file)
-
-
-@pytest.mark.parametrize(
-    ("needle", "tokens", "expected"),
-    [
-        # One byte to the token, so that it is as far from its first to its last as it can be.
-        ("<|pad|>", list("z<|pad|>z<|pad|>"), 2),
-        # What lies between two places that are decoded is not passed over as if it were not there.
-        ("ab", ["ab", "a", "z", "bxab"], 2),
-        ("aa", ["aaa", "a"], 3),
-    ],
-)
-def test_places_far_and_near(needle: str, tokens: list[str], expected: int, tmp_path: Path) -> None:
-    vocab = {i: token.encode() for i, token in enumerate(dict.fromkeys(tokens))}
-    ids = [list(vocab.values()).index(token.encode()) for token in tokens]
-    end = len(vocab)
-    file = written(tmp_path, [[*ids, end]], end + 1)
-    found = quality.count_texts(
-        [needle.encode()],
-        file,
-        np.bincount(file.tokens, minlength=end + 1),
-        _Spelling(vocab, {END: end}),  # type: ignore[arg-type]  # all that it needs
-    )
-    assert found == [expected]
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -292,7 +292,7 @@ def test_json_and_exit_codes(data: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert damaged["blocks"] == [0]
     assert damaged["sources"] == ["text"]
     assert run(["verify", str(data), "--repair"]) == 0
-    assert "1 of 1 damaged blocks were rebuilt from the sources" in capsys.readouterr().out
+    assert "1 of 1 damaged files were rebuilt from the sources" in capsys.readouterr().out
     assert run(["verify", str(data)]) == 0
 
 
