@@ -80,21 +80,25 @@ def _checked(function: Checked, with_types: bool) -> Checked:
 
 
 def _checking(function: Checked, with_types: bool) -> Checked:
+    inner: Any = function
+    while hasattr(inner, "__wrapped__"):  # the one that has the parameters
+        inner = inner.__wrapped__
+
     @wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
-        least, plain = _plain_types(function)
+        least, plain = _plain_types(inner)
         if not given and least <= len(arguments) <= len(plain):
             for value, kinds in zip(arguments, plain, strict=False):
                 if kinds and type(value) not in kinds:
                     break
             else:
                 return function(*arguments)
-        check(function, arguments, given, with_types)
+        check(inner, arguments, given, with_types)
         try:
             return function(*arguments, **given)
         except (AttributeError, TypeError, ValueError) as error:
             if not with_types and not isinstance(error, TokenmillError):
-                check(function, arguments, given)
+                check(inner, arguments, given)
             raise
 
     return call  # type: ignore[return-value]
