@@ -65,7 +65,7 @@ def _power_of_two_above(n: int) -> int:
 
 def group_scratch() -> group.Scratch:
     """Return scratch arrays for one group of pre-tokens."""
-    # GROUP positions, up to 64 of the last word of the bit set, and vectors of eight are read.
+    # GROUP positions, and up to 64 of the last word of the bit set, written eight at a time.
     n = group.GROUP + 80
     tail = np.empty(group.TAIL, np.uint8)
     return group.Scratch(

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine import add, always_inline, popcount, trailing_zeros
-from bpe.kernels.runtime.vectors import has_eight, store_positions
 
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
@@ -119,9 +118,6 @@ def take_positions(starts, cursor, positions):
         word = starts[k]
         base = np.int64(k) << 6
         following = n + popcount(word)
-        if has_eight():
-            store_positions(word, base, positions, n)
-            word = np.uint64(0)
         # Eight at a time, even if there are fewer: the end of a loop over single bits would be
         # mispredicted, because their number differs from word to word.
         while word:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numba
 
-from bpe.kernels.runtime import intrinsics, vector_intrinsics  # noqa: F401  (registers them)
+from bpe.kernels.runtime import intrinsics  # noqa: F401  (registers them)
 from bpe.kernels.runtime.machine_code import kept_code
 
 
