@@ -74,20 +74,14 @@ def group_scratch() -> group.Scratch:
         unseen=np.empty(group.KEYS, np.uint32),
         new_ids=np.empty(group.LONGEST_CACHED + 1, np.uint32),
         tail=tail, tail_text=read_only(tail), symbols=np.empty(MAX_SHORT, np.uint32),
-        packed=np.empty(merging.BLOCKED, np.uint32),
-        least=np.empty(merging.BLOCKED // 16, np.uint32),
-        begins=np.empty(merging.OVERLAP + 1, np.uint32), **_rows(merging.SCRATCH_BYTES),
+        packed=np.empty(MAX_SHORT, np.uint32), **_rows(merging.SCRATCH_BYTES),
     )
 
 
-def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
+def _rows(longest: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of `Scratch` that grow with the longest pre-token."""
-    is_bucketed = longest >= merging.MIN_BUCKETED
     return {
-        "rows": np.empty(4 * longest, np.uint32),
-        "heap": np.empty(2 * longest + 3, np.uint64),
-        "buckets": np.empty(2 * n_ranks if is_bucketed else 0, np.uint32),
-        "entries": np.empty(6 * longest if is_bucketed else 0, np.uint32),
+        "rows": np.empty(4 * longest, np.uint32), "heap": np.empty(2 * longest + 3, np.uint64)
     }
 
 
@@ -370,8 +364,7 @@ class Encoder:
             longest = int(cursor[3])
             if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
                 # Large scratch is for one long pre-token, and not kept.
-                larger = _rows(longest, len(self._tables.tables.merged))
-                scratch = pack(self._scratch._replace(**larger))
+                scratch = pack(self._scratch._replace(**_rows(longest)))
                 is_contended = False
             else:
                 needs_room = cursor[0] < len(starts) and bool(is_full(cache).any())

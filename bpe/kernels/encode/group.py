@@ -62,15 +62,10 @@ class Scratch(NamedTuple):
     tail: NDArray[np.uint8]
     tail_text: NDArray[np.uint8]  # the same, read-only as text is
     symbols: NDArray[np.uint32]  # uint32[MAX_SHORT]
-    packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
-    least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
-    begins: NDArray[np.uint32]  # uint32[OVERLAP + 1], for `merge_windows`
+    packed: NDArray[np.uint32]  # uint32[MAX_SHORT], see `pack`
     # For those of more than MAX_SHORT bytes; n is the number of bytes of the longest.
     rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
     heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
-    # For `merge_bucketed`; empty if n is below MIN_BUCKETED.
-    buckets: NDArray[np.uint32]  # uint32[2 * n_ranks]: first and last entry of each rank
-    entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
 
 
 @kernel
