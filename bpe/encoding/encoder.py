@@ -285,8 +285,7 @@ class Encoder:
         """
         self._check_fits(max(prefix_id, suffix_id))
         check_documents(buffer, offsets, gaps)
-        if gaps and (self._normalizer is not None or self._pretokenizer.pattern not in PATTERNS):
-            # Gaps must not meet a normalizer, nor a regex that may refuse them.
+        if gaps and self._normalizer is not None:
             buffer, offsets = close_gaps(buffer, offsets)
             gaps = False
         around: dict[str, Any] = {
@@ -318,12 +317,14 @@ class Encoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Encode as `encode`, without normalizer or checks; `gaps` needs a pattern with a scanner.
+        """Encode as `encode`, without normalizer or checks.
 
         Without `memory`, the ids are a view that is valid until the next call.
         """
-        if gaps and not len(offsets):
-            offsets, gaps = np.zeros(1, np.int64), False
+        if gaps and (not len(offsets) or self._pretokenizer.pattern not in PATTERNS):
+            # A regex may refuse what is in gaps.
+            buffer, offsets = close_gaps(buffer, offsets)
+            gaps = False
         self._n_bytes += len(buffer)
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
