@@ -67,11 +67,6 @@ def test_machine_words_equal_their_plain_twins() -> None:
                 assert compiled.tolist() == plain.tolist()
     words = random_source.integers(0, 2**64, 40, np.uint64)
     for i in range(0, 37, 3):
-        at = np.uint64(i)
-        key, plain_key = words[:9].copy(), words[:9].copy()
-        _take_key(data, 3 * i, words, at, key, np.uint64(5))
-        machine.take_key(data, 3 * i, words, at, plain_key, np.uint64(5))
-        assert key.tolist() == plain_key.tolist()
         for dtype in (np.uint32, np.uint16):
             ids, plain_ids = np.zeros(60, dtype), np.zeros(60, dtype)
             _store_halves_of_two(words[i], words[i + 1], ids, i)
@@ -201,11 +196,6 @@ def _popcount(word):
 @kernel
 def _rotate(word, bits):
     return machine.rotate(word, bits)
-
-
-@kernel
-def _take_key(source, i, parts, j, target, k):
-    machine.take_key(source, i, parts, j, target, k)
 
 
 @kernel
