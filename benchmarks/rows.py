@@ -154,7 +154,7 @@ def rows_tokenmill(job: Job, clock: Clock) -> Result:
             drop_end_of_text=True, columns=("input_ids", "attention_mask"), workers=job.threads,
         ),
     )
-    return Result(_size_of(job.corpus), _digest_of_rows(sorted(directory.glob("train/*.parquet"))))
+    return Result(_size_of(job.corpus), _digest_of_rows(sorted(directory.glob("*.parquet"))))
 
 
 @side("jsonl-to-rows", "datasets", package="datasets", at_most=_AT_MOST)

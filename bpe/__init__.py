@@ -13,7 +13,11 @@ processes belong to `preprocess`, on which this package does not depend.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":
+    raise ImportError("tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL")
 
 from bpe.errors import (
     EncodingError,

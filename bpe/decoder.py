@@ -36,7 +36,7 @@ def _decode_array(vocabulary: Vocabulary, ids: NDArray[Any]) -> bytes:
         part = ids[first : first + _DECODE_IDS]
         inside = (part >= 0) & (part < len(lengths))
         taken = np.where(inside, part, 0).astype(np.int64)
-        unknown = ~inside | (lengths[taken] == 0)
+        unknown = ~inside | (lengths[taken] < 0)
         if unknown.any():
             token_id = int(part[unknown.argmax()])
             raise EncodingError(unknown_id_message(token_id, vocabulary.size))

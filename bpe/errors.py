@@ -1,7 +1,8 @@
 """Exceptions of both packages.
 
 The message of a `TokenmillError` names the file or argument, the expected and the found value, and
-a remedy. Errors about values are also `ValueError`s.
+a remedy. It is written with options as in a command, and shows arguments in Python. Errors about
+values are also `ValueError`s.
 
     TokenmillError
     +-- TokenizerFileError
@@ -18,11 +19,16 @@ Modules of `preprocess` define more.
 """
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class TokenmillError(Exception):
     """Base class of the exceptions of tokenmill."""
+
+    def __str__(self) -> str:
+        return spelled(super().__str__())
 
 
 class TokenizerFileError(TokenmillError, ValueError):
@@ -59,6 +65,48 @@ class UnavailableError(CorpusError):
 
 class ChangedError(UnavailableError):
     """A source has changed since it was found."""
+
+
+# An option, perhaps with a value before a bracket or comma; or a command line, which stays.
+_OPTION = re.compile(
+    r"(?:^|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?--([a-z][a-z0-9-]*[a-z0-9])(?![\w.:/])"
+    r"(?: ([^\s(),;]+)(?=[),;]))?"
+)
+_SWITCHES = frozenset({"append-end-of-text", "deduplicate", "overwrite", "split-documents"})
+_PLURAL = {"column": "columns", "ray-resource": "ray_resources", "special-token": "special_tokens"}
+_in_command = False
+
+
+def spelled(text: str) -> str:
+    """Return a message with options as arguments of Python, unless the command shows it.
+
+    >>> spelled("exists; replace it (--overwrite), or choose a format (--format jsonl)")
+    "exists; replace it (overwrite=True), or choose a format (format='jsonl')"
+    >>> spelled("run tokenmill verify --repair data")
+    'run tokenmill verify --repair data'
+    """
+    return text if _in_command else _OPTION.sub(_as_argument, text)
+
+
+def _as_argument(match: re.Match[str]) -> str:
+    command, option, value = match.groups()
+    name = _PLURAL.get(option, option.replace("-", "_"))
+    if option in _SWITCHES:
+        name += "=True"
+    elif value:
+        name += f"={value if value.isdecimal() else repr(value)}"
+    return match[0] if command else name
+
+
+@contextmanager
+def options_as_in_command() -> Iterator[None]:
+    """Let messages name options as the command has them, inside the `with`."""
+    global _in_command
+    before, _in_command = _in_command, True
+    try:
+        yield
+    finally:
+        _in_command = before
 
 
 def shown(value: object) -> str:

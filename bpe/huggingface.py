@@ -1,6 +1,7 @@
-"""Load a tokenizer of any kind; other models than byte-level BPE are run by Hugging Face's library.
+"""Load a tokenizer of any kind; what our own cannot run exactly, Hugging Face's library runs.
 
-The `tokenizers` library is slower, which is reported once per tokenizer. It runs no code of a
+No file that the `tokenizers` library can read is refused, unless its ids depend on chance. The
+library is slower, which is reported once per tokenizer, with the reason. It runs no code of a
 repository.
 
 `encode` gives the ids of the library's `encode(text, add_special_tokens=False)`, `encode_ordinary`
@@ -14,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,12 +28,17 @@ from bpe.errors import (
     PatternError,
     TokenizerFileError,
     TokenmillError,
-    UnsupportedTokenizerError,
     VocabularyError,
 )
-from bpe.files.json_file import config_path, parse_json, read_text
+from bpe.files.json_file import config_path, dumps, parse_json
 from bpe.files.locations import local_path
-from bpe.formats.hf_read import parse_tokenizer_json, special_token, token_text
+from bpe.formats.convert import files_of
+from bpe.formats.hf_read import (
+    TokenizerFiles,
+    check_normalized,
+    special_token,
+    with_named_tokens,
+)
 from bpe.formats.hub import huggingface_hub_file
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
@@ -43,25 +50,29 @@ _FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
 
 
 def load_tokenizer(
-    name: str | os.PathLike[str], *, pattern: str | None = None, special_tokens: Iterable[str] = ()
+    name: str | os.PathLike[str] | Any, *, pattern: str | None = None,
+    special_tokens: Iterable[str] = (),
 ) -> AnyTokenizer:
     """Read a tokenizer of any kind.
 
     Args:
         name: Path of a tokenizer.json, of its directory, or of a .tiktoken file; or the name of an
-            encoding of tiktoken; or a name on Hugging Face's hub.
+            encoding of tiktoken; or a name on Hugging Face's hub; or a tokenizer: of this package,
+            a `tokenizers.Tokenizer`, a fast tokenizer of transformers, a `tiktoken.Encoding`.
         pattern: Split pattern of a .tiktoken file, which does not contain it.
         special_tokens: Special tokens of a .tiktoken file; their ids follow its largest id.
 
     Returns:
-        A `Tokenizer` for a byte-level BPE, a `WordLevelTokenizer` for one of ours, else a
-        `HuggingFaceTokenizer`.
+        A `Tokenizer` for a byte-level BPE that it runs exactly, a `WordLevelTokenizer` for one of
+        ours, else a `HuggingFaceTokenizer`.
 
     Raises:
         TokenizerFileError: The file is missing, unreadable or damaged.
         LocationError: The name is a URL.
         PatternError: No pattern for a .tiktoken file, or a pattern for another file.
     """
+    if not isinstance(name, str | os.PathLike):
+        return _convert(name)
     path = Path(local_path(name))
     if path.suffix == ".tiktoken" and path.exists():
         return Tokenizer.from_tiktoken(path, pattern=pattern, special_tokens=special_tokens)
@@ -92,20 +103,30 @@ def load_tokenizer(
     return _load_file(path)
 
 
+def _convert(tokenizer: Any) -> AnyTokenizer:
+    """Return a tokenizer of another library as one of ours."""
+    if isinstance(tokenizer, Tokenizer | TextTokenizer):
+        return tokenizer
+    if type(tokenizer).__module__.partition(".")[0] == "tiktoken":
+        return Tokenizer.from_tiktoken(tokenizer)
+    files = files_of(tokenizer)
+    try:
+        return Tokenizer.from_files(files)
+    except TokenizerFileError as error:
+        return HuggingFaceTokenizer(files, reason=str(error))
+
+
 def _load_file(path: Path) -> AnyTokenizer:
     try:
         return Tokenizer.from_file(path)
-    except UnsupportedTokenizerError as error:
-        try:
-            parse_tokenizer_json(read_text(path), path)
-        except UnsupportedTokenizerError:
-            from bpe.word_level import WordLevelTokenizer
+    except TokenizerFileError as error:
+        reason = str(error)
+    from bpe.word_level import WordLevelTokenizer
 
-            try:
-                return WordLevelTokenizer.from_file(path)
-            except UnsupportedTokenizerError:
-                return HuggingFaceTokenizer(path, reason=str(error))
-        raise  # the file is supported, but tokenizer_config.json contradicts it
+    try:
+        return WordLevelTokenizer.from_file(path)
+    except TokenizerFileError:
+        return HuggingFaceTokenizer(path, reason)
 
 
 _reported_slower: set[str] = set()  # fingerprints
@@ -126,7 +147,8 @@ class HuggingFaceTokenizer(TextTokenizer):
     """Any tokenizer.json, run by Hugging Face's `tokenizers`.
 
     Args:
-        path: A tokenizer.json; tokenizer_config.json in its directory names special tokens.
+        path: A tokenizer.json; tokenizer_config.json in its directory names special tokens. Or
+            the text of both.
         reason: Reason in the warning, why the library runs it.
 
     Attributes:
@@ -134,23 +156,27 @@ class HuggingFaceTokenizer(TextTokenizer):
         unicode_version: "", as the library does not report it.
 
     Raises:
-        TokenizerFileError: The library is not installed, or cannot read the file.
+        TokenizerFileError: The library is not installed, cannot read the file, or gives ids by
+            chance.
     """
 
     unicode_version = ""
 
-    def __init__(self, path: str | os.PathLike[str], reason: str = "") -> None:
-        path = Path(path)
-        self._text = read_text(path)
-        top = parse_json(self._text, path)
+    def __init__(
+        self, path: str | os.PathLike[str] | TokenizerFiles, reason: str = ""
+    ) -> None:
+        files = path if isinstance(path, TokenizerFiles) else TokenizerFiles.read(path)
+        path, self._text = files.path, files.text
+        beside = config_path(path)
+        self.config_json = files.config or '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
+        settings = parse_json(self.config_json, beside)
+        written = parse_json(self._text, path)
+        top = with_named_tokens(written, settings, beside)
+        if top is not written:
+            self._text = dumps(top)
         model = top.get("model")
         if not isinstance(model, dict):
             raise TokenizerFileError(f"{path}: it has no 'model': expected a tokenizer.json")
-        if model.get("dropout"):
-            raise UnsupportedTokenizerError(
-                f"{path}: model.dropout is {model['dropout']}, with which the same text has other"
-                " ids each time: set it to null"
-            )
         try:
             import tokenizers
         except ImportError as error:
@@ -158,42 +184,43 @@ class HuggingFaceTokenizer(TextTokenizer):
                 f"{reason or path}; Hugging Face's library could run it, but is not installed:"
                 " pip install 'tokenmill[hf]'"
             ) from error
+        dropout = model.get("dropout")
+        top["model"] = model | ({"dropout": None} if dropout else {})
         cannot = f"{reason or path}; Hugging Face's library cannot read it either"
         with _errors_as(TokenizerFileError, cannot):
-            self._engine = tokenizers.Tokenizer.from_str(self._text)
+            self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
             ordinary = _without_special_entries(top)
             self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
         self._ordinary.encode_special_tokens = True
         for engine in (self._engine, self._ordinary):
             engine.no_truncation()
             engine.no_padding()
+        added = dict(sorted(self._engine.get_added_tokens_decoder().items()))
+        normalizer = self._engine.normalizer
+        change = str if normalizer is None else normalizer.normalize_str
+        late = [token.content for token in added.values() if token.normalized]
+        check_normalized(path, {text: change(text) for text in late})
         self.pattern = f"huggingface:{model.get('type') or type(self._engine.model).__name__}"
+        vocab = self._engine.get_vocab(with_added_tokens=True)
         if self.fingerprint not in _reported_slower:
             _reported_slower.add(self.fingerprint)
             _logger.warning(
                 "%s; so Hugging Face's library runs this tokenizer: the same ids, but slower",
                 reason or f"{path} is named for it",
             )
-            for name in ("truncation", "padding"):
-                if top.get(name) is not None:
-                    _logger.warning("its %s is switched off, for it would change documents", name)
-        vocab = self._engine.get_vocab(with_added_tokens=True)
+            off = {"truncation": top.get("truncation"), "padding": top.get("padding")}
+            for name in (name for name, value in (off | {"dropout": dropout}).items() if value):
+                _logger.warning("its %s is switched off, for it would change documents", name)
+            for entry in top.get("added_tokens") or []:
+                text = entry["content"]
+                if text and vocab[text] != entry["id"]:
+                    message = "its added token %r has the id %d, not %d as in the file"
+                    _logger.warning(message, text, vocab[text], entry["id"])
+                    break
         self._text_of_id = dict(sorted((number, text) for text, number in vocab.items()))
         self._known_ids = self._text_of_id
-        added = sorted(self._engine.get_added_tokens_decoder().items())
-        self._special_ids = {t.content: token_id for token_id, t in added if t.special}
-        _check_added_ids(path, top, vocab)
-        beside = config_path(path)
-        config = read_text(beside) if beside.exists() else ""
-        self._config = config or '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
-        settings = parse_json(self._config, beside)
-        text = token_text(settings, "eos_token")
-        self.eos_token = text if isinstance(text, str) else None
-        if self.eos_token is not None and self.eos_token not in self._special_ids:
-            raise TokenizerFileError(
-                f"{beside}: eos_token is {self.eos_token!r}, which is no special token of {path}:"
-                f" expected one of {', '.join(map(repr, self._special_ids)) or '(none)'}"
-            )
+        self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
+        self.eos_token = special_token(settings, "eos_token", self._special_ids)
         self.bos_token = special_token(settings, "bos_token", self._special_ids)
 
     def _encode_texts(
@@ -209,7 +236,8 @@ class HuggingFaceTokenizer(TextTokenizer):
             batch = engine.encode_batch_fast(texts, add_special_tokens=False)
             return [encoding.ids for encoding in batch]
 
-    def _json(self) -> str:
+    def to_json(self) -> str:
+        """Return the text of tokenizer.json."""
         return self._text
 
     def _decode(self, ids: list[int]) -> str:
@@ -220,31 +248,23 @@ class HuggingFaceTokenizer(TextTokenizer):
         return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
 
 
-def _check_added_ids(path: Path, top: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
-    """Raise an error if the library has renumbered the added tokens of a file."""
-    for added in top.get("added_tokens") or []:
-        found = vocab.get(added["content"])
-        if found != added["id"]:
-            raise TokenizerFileError(
-                f"{path}: the added token {added['content']!r} has the id {added['id']}, and"
-                f" Hugging Face's library gives it {found}: expected an id that both agree on"
-            )
-
-
 def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of the file with special tokens in the model renamed.
 
-    Each has a random name, which no text contains, and its id. The unknown token, which the model
-    looks up by name, and results of merges, which are ordinary tokens, too, keep their names.
+    Each has a random name, which no text contains, and its id. The unknown token and the tokens of
+    bytes, which the model looks up by name, and characters and results of merges, which are
+    ordinary tokens, too, keep their names.
     """
     model = dict(top["model"])
     vocab, merges = model.get("vocab"), model.get("merges") or []
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     ordinary = {*chain.from_iterable(pairs), *map("".join, pairs), model.get("unk_token")}
+    if model.get("byte_fallback"):
+        ordinary.update(f"<0x{byte:02X}>" for byte in range(256))
     special = {
         added["content"]
         for added in top.get("added_tokens") or []
-        if added.get("special") and added["content"] not in ordinary
+        if added.get("special") and len(added["content"]) > 1 and added["content"] not in ordinary
     }
     names = {text: f"{os.urandom(16).hex()} {index}" for index, text in enumerate(special)}
     if isinstance(vocab, dict):
@@ -258,3 +278,60 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
     # The library renumbers added tokens that are missing from the model.
     added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
     return {**top, "added_tokens": added_tokens, "model": model}
+
+
+class SpecialTextEncoder:
+    """Encodes text in which only given places are special tokens, by Hugging Face's `tokenizers`.
+
+    The ids are those of the library for the whole text: tokens at other places that spell special
+    ones are ordinary text.
+
+    Args:
+        tokenizer: Any tokenizer.
+
+    Raises:
+        VocabularyError: The library cannot have the ranks of the tokenizer.
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        if isinstance(tokenizer, Tokenizer):
+            text = tokenizer.to_huggingface().to_str()
+        else:
+            text = tokenizer.to_json()
+        from tokenizers import AddedToken
+        from tokenizers import Tokenizer as Engine
+
+        top = json.loads(text)
+        top["model"].pop("dropout", None)
+        self._engine = Engine.from_str(json.dumps(_without_special_entries(top)))
+        self._engine.encode_special_tokens = True
+        self._engine.no_truncation()
+        self._engine.no_padding()
+        # At their places, special tokens have names of their lengths that no text contains.
+        private, known = random.SystemRandom(), tokenizer.special_tokens
+        self._names, self._special_ids = dict[int, str](), dict[int | None, int]()
+        for each in top.get("added_tokens") or []:
+            if each["content"] in known:
+                name = "".join(chr(private.randrange(0x100000, 0x10FFFE)) for _ in each["content"])
+                flags = {x: each[x] for x in ("single_word", "lstrip", "rstrip", "normalized")}
+                self._engine.add_tokens([AddedToken(name, special=False, **flags)])
+                self._names[known[each["content"]]] = name
+                self._special_ids[self._engine.token_to_id(name)] = known[each["content"]]
+
+    def encode(
+        self, text: str, special: Iterable[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        """Return (id, start, stop) of each token, places in characters.
+
+        Args:
+            text: A text.
+            special: (start, stop, id) of its special tokens, ascending.
+        """
+        parts, at = list[str](), 0
+        for start, stop, token_id in special:
+            parts += [text[at:start], self._names[token_id]]
+            at = stop
+        with _errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
+            found = self._engine.encode("".join([*parts, text[at:]]), add_special_tokens=False)
+        ids = (self._special_ids.get(token_id, token_id) for token_id in found.ids)
+        return [(token_id, *place) for token_id, place in zip(ids, found.offsets, strict=True)]

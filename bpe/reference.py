@@ -126,7 +126,7 @@ def train_from_counts(
         special_tokens: Only their number is used.
         tie_break: One of `TIE_BREAKS`.
         min_frequency: Minimum count of a merged pair, at least 1.
-        max_token_length: Maximum length of a token in bytes.
+        max_token_length: Maximum length of a token in bytes, see `longest_token`.
 
     Returns:
         The merges in order; fewer than `vocab_size` needs if training stopped early.
@@ -147,12 +147,13 @@ def train_from_counts(
     by_character = sorted(range(256), key=BYTE_LEVEL_ALPHABET.__getitem__)
     numbers = {bytes([byte]): number for number, byte in enumerate(by_character)}
     words = {pretoken: [bytes([byte]) for byte in pretoken] for pretoken in counts}
+    longest = longest_token(max_token_length, tie_break)
     merges: list[Pair] = []
     while len(merges) < vocab_size - 256 - len(special_tokens):
         pair_counts: Counter[Pair] = Counter()
         for pretoken, word in words.items():
             for left, right in pairwise(word):
-                if max_token_length is None or len(left + right) <= max_token_length:
+                if longest is None or len(left + right) <= longest:
                     pair_counts[left, right] += counts[pretoken]
         highest = max(pair_counts.values(), default=0)
         if highest < max(min_frequency, 1):
@@ -166,6 +167,20 @@ def train_from_counts(
         numbers[best[0] + best[1]] = len(numbers)
         words = {pretoken: merge(word, best) for pretoken, word in words.items()}
     return merges
+
+
+def longest_token(max_token_length: int | None, tie_break: str) -> int | None:
+    """Return the length in bytes of the longest token that training makes, None for no limit.
+
+    `max_token_length`, but Hugging Face's BpeTrainer takes it for the first length that is too
+    long, and merges every pair of bytes.
+
+    >>> longest_token(3, "greatest-bytes"), longest_token(3, "huggingface")
+    (3, 2)
+    """
+    if max_token_length is None or tie_break != "huggingface":
+        return max_token_length
+    return max(2, max_token_length - 1)
 
 
 def merge(word: Sequence[bytes], pair: Pair) -> list[bytes]:

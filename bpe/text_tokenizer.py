@@ -45,7 +45,7 @@ class TextTokenizer(ABC):
     _text_of_id: Mapping[int, str]
     _known_ids: Collection[int]
     _special_ids: Mapping[str, int]
-    _config: str  # text of tokenizer_config.json
+    config_json: str  # text of tokenizer_config.json
 
     @abstractmethod
     def _encode_texts(
@@ -58,7 +58,7 @@ class TextTokenizer(ABC):
         """Return the text of ids that are all in the vocabulary."""
 
     @abstractmethod
-    def _json(self) -> str:
+    def to_json(self) -> str:
         """Return the text of tokenizer.json."""
 
     @property
@@ -79,7 +79,7 @@ class TextTokenizer(ABC):
     @functools.cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
-        return hashlib.sha256(self._json().encode()).hexdigest()
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     @property
     def atomic_texts(self) -> tuple[str, ...]:
@@ -150,8 +150,8 @@ class TextTokenizer(ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json."""
         path = Path(path)
-        write_atomically(config_path(path), self._config.encode())
-        write_atomically(path, self._json().encode())
+        write_atomically(config_path(path), self.config_json.encode())
+        write_atomically(path, self.to_json().encode())
 
 
 class TextEncoder:

@@ -112,9 +112,13 @@ class Tokenizer:
             UnsupportedTokenizerError: It is no byte-level BPE, or has a setting not implemented.
             TokenizerFileError: A file is unreadable or damaged.
         """
+        return cls.from_files(hf_read.TokenizerFiles.read(path))
+
+    @classmethod
+    def from_files(cls, files: hf_read.TokenizerFiles) -> Tokenizer:
+        """Read a byte-level BPE from the text of its files; raises as `from_file`."""
         from bpe.formats import tokenizer_cache
 
-        files = hf_read.TokenizerFiles.read(path)
         kept = tokenizer_cache.find(files)
         if kept is not None:
             tokenizer = cls._of(kept[0])
@@ -192,7 +196,7 @@ class Tokenizer:
         """
         if isinstance(source, str | os.PathLike):
             return cls.from_file(huggingface_hub_file(source))
-        return cls._of(convert.from_huggingface(source))
+        return cls.from_files(convert.files_of(source))
 
     def save_tiktoken(self, path: str | os.PathLike[str]) -> None:
         """Write a .tiktoken file of ranks, which has neither special tokens nor the split pattern.
@@ -228,16 +232,17 @@ class Tokenizer:
         """Return a `tiktoken.Encoding` with the same ids.
 
         Raises:
-            VocabularyError: No ranks give the same ids.
+            VocabularyError: No ranks give the same ids, or special tokens begin alike.
             PatternError: No equivalent regex for tiktoken is known.
         """
         import tiktoken
 
         self._check_no_normalizer("tiktoken")
-        return tiktoken.Encoding(
+        encoding = tiktoken.Encoding(
             name, pat_str=to_tiktoken(self.pattern), mergeable_ranks=self.vocabulary.ranks(),
             special_tokens=self.special_tokens,
         )
+        return convert.check_longest_special(encoding)
 
     def to_huggingface(self) -> tokenizers.Tokenizer:
         """Return a `tokenizers.Tokenizer` with the same ids.
@@ -248,6 +253,15 @@ class Tokenizer:
         import tokenizers
 
         return tokenizers.Tokenizer.from_str(hf_write.tokenizer_json(self._parts))
+
+    def to_json(self) -> str:
+        """Return the text of tokenizer.json; raise VocabularyError if it cannot be written."""
+        return hf_write.tokenizer_json(self._parts)
+
+    @property
+    def config_json(self) -> str:
+        """The text of a tokenizer_config.json that was read; "" if there was none."""
+        return self._parts.config
 
     def _check_no_normalizer(self, kind: str) -> None:
         if self._encoder.normalizer is not None:
@@ -306,7 +320,7 @@ class Tokenizer:
     @property
     def normal_forms(self) -> tuple[str, ...]:
         """Unicode normal forms applied to text before it is split."""
-        return self._parts.normal_forms
+        return self.vocabulary.normal_forms
 
     @property
     def tie_break(self) -> str | None:
@@ -325,7 +339,7 @@ class Tokenizer:
         If that cannot be written, of the ranks, special tokens, pattern and eos_token.
         """
         try:
-            text = hf_write.tokenizer_json(self._parts)
+            text = self.to_json()
         except (VocabularyError, PatternError):
             ranks = rank_files.tiktoken_ranks(self.vocabulary.ranks())
             text = json.dumps([ranks, self.vocabulary.special_tokens, self.pattern, self.eos_token])

@@ -1,8 +1,8 @@
 """Vocabularies: tokens and their ids, merges or ranks, special tokens.
 
-A `Vocabulary` is consistent and immutable: every byte has an id, every merge joins two tokens into
-a token, ids and texts are unique. The rank of a pair is its position in the list of merges or, with
-tiktoken's ranks, the rank of the joined bytes. `pair_table` covers both.
+A `Vocabulary` is consistent and immutable: every byte of UTF-8 has an id, every merge joins two
+tokens into a token, ids and texts are unique. The rank of a pair is its position in the list of
+merges or, with tiktoken's ranks, the rank of the joined bytes. `pair_table` covers both.
 
     >>> vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|endoftext|>"])
     >>> vocabulary.size, vocabulary.token_bytes(257), vocabulary.special_tokens
@@ -25,9 +25,12 @@ from numpy.typing import NDArray
 
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
+from bpe.normalize import normalized
 from bpe.reference import Pair
 
 _LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
+# Bytes that no UTF-8 has, so that a vocabulary may lack them, as GPT-NeoX's does.
+_NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,14 @@ class Vocabulary:
     """Consistent tokens, merges and special tokens.
 
     Args:
-        tokens: Id -> bytes of every ordinary token, including the 256 bytes.
-        merges: Pairs of tokens in the order of their ranks; each makes a token of `tokens`.
+        tokens: Id -> bytes of every ordinary token, including all bytes that UTF-8 has. One may be
+            empty, which text never gives.
+        merges: Pairs of tokens in the order of their ranks; each makes a token of `tokens`. Of
+            equal pairs the last counts, as in Hugging Face.
         special_tokens: Text -> id, or all added tokens, special or not.
         ignore_merges: A pre-token that is a token is not merged, as in Hugging Face.
+        normal_forms: Unicode normal forms of text, in order: added tokens with `normalized` decode
+            to normalized text.
 
     Attributes:
         pairs: `pair_table()` of a list of merges; None for tiktoken's ranks.
@@ -87,12 +94,13 @@ class Vocabulary:
     def __init__(
         self, tokens: Mapping[int, bytes], merges: Iterable[Pair],
         special_tokens: Mapping[str, int] | Iterable[AddedToken], *, ignore_merges: bool = False,
+        normal_forms: tuple[str, ...] = (),
     ) -> None:
         if isinstance(special_tokens, Mapping):
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
         added = list(special_tokens)
         self.tokens = dict(tokens)
-        self.ignore_merges = ignore_merges
+        self.ignore_merges, self.normal_forms = ignore_merges, normal_forms
         self._ids = _check_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
@@ -102,12 +110,12 @@ class Vocabulary:
     @classmethod
     def restore(
         cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
-        ignore_merges: bool,
+        ignore_merges: bool, normal_forms: tuple[str, ...],
     ) -> Vocabulary:
         """Make a vocabulary from valid attributes; `tokens` is built at its first use."""
         vocabulary = cls.__new__(cls)
         vocabulary.flat = tokens
-        vocabulary.ignore_merges = ignore_merges
+        vocabulary.ignore_merges, vocabulary.normal_forms = ignore_merges, normal_forms
         vocabulary.added_tokens = tuple(added_tokens)
         vocabulary._merges, vocabulary.pairs = None, pairs
         return vocabulary
@@ -153,7 +161,8 @@ class Vocabulary:
 
     @classmethod
     def from_ranks(
-        cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int] | Iterable[AddedToken]
+        cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int] | Iterable[AddedToken],
+        normal_forms: tuple[str, ...] = (),
     ) -> Vocabulary:
         """Make a vocabulary from tiktoken's ranks, which are the ids.
 
@@ -168,7 +177,9 @@ class Vocabulary:
                     "expected one token for each rank"
                 )
             tokens[rank] = token
-        vocabulary = cls(tokens, (), special_tokens, ignore_merges=True)
+        vocabulary = cls(
+            tokens, (), special_tokens, ignore_merges=True, normal_forms=normal_forms
+        )
         vocabulary._merges = vocabulary.pairs = None
         return vocabulary
 
@@ -218,21 +229,29 @@ class Vocabulary:
         """The largest id plus one."""
         return max(int(self.flat.ids.max()), *(token.id for token in self.added_tokens), 0) + 1
 
+    @property
+    def n_joined(self) -> int:
+        """Number of ordinary tokens of two bytes or more."""
+        return int((np.diff(self.flat.offsets) > 1).sum())
+
     @functools.cached_property
     def bytes_of_id(self) -> dict[int, bytes]:
         """Id -> bytes of every token in the order of ids, special tokens included."""
-        added = {token.id: token.text.encode() for token in self.added_tokens}
+        added = {
+            token.id: normalized(token.text.encode(), self.normal_forms * token.normalized)
+            for token in self.added_tokens
+        }
         # An added token that is an ordinary token, too, has its bytes.
         return dict(sorted({**added, **self.tokens}.items()))
 
     @functools.cached_property
     def flat_by_id(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
-        """Concatenated bytes; offset and length of each id, length 0 for an id without a token."""
+        """Concatenated bytes; offset and length of each id, length -1 for an id without a token."""
         tokens = self.bytes_of_id
-        lengths = np.zeros(self.size, np.int64)
+        lengths = np.full(self.size, -1)
         lengths[list(tokens)] = [len(token) for token in tokens.values()]
-        data = np.frombuffer(b"".join(tokens.values()), np.uint8)
-        return data, np.cumsum(lengths) - lengths, lengths
+        data, sizes = np.frombuffer(b"".join(tokens.values()), np.uint8), np.maximum(lengths, 0)
+        return data, np.cumsum(sizes) - sizes, lengths
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of a token, special or not; raise EncodingError for an unknown id."""
@@ -247,10 +266,10 @@ class Vocabulary:
 
     @functools.cached_property
     def byte_ids(self) -> NDArray[np.int32]:
-        """`int32[256]`: the id of each byte."""
+        """`int32[256]`: the id of each byte, -1 for one that no UTF-8 has and that has no token."""
         ids, offsets, data = self.flat
         of_one_byte = np.flatnonzero(np.diff(offsets) == 1)
-        byte_ids = np.empty(256, np.int32)
+        byte_ids = np.full(256, -1, np.int32)
         byte_ids[data[offsets[of_one_byte]]] = ids[of_one_byte]
         return byte_ids
 
@@ -268,16 +287,17 @@ class Vocabulary:
         return PairTable(lefts, rights, ranks, ranks)
 
     def ranks(self) -> dict[bytes, int]:
-        """Return token -> rank (its id), with which tiktoken gives the same ids.
+        """Return token -> rank (its id), with which tiktoken gives the same ids; no empty token.
 
         Raises:
             VocabularyError: Ids are not in the order of the merges, or merges do not make a token
                 from its bytes.
         """
         ranks = dict(sorted(self._ids.items(), key=lambda item: item[1]))
+        ranks.pop(b"", None)
         if not self.has_tiktoken_ranks:
             derived = merges_of_ranks(ranks)
-            unmade = len(self.tokens) - 256 - len(derived)
+            unmade = self.n_joined - len(derived)
             if derived != self.merges or (unmade and not self.ignore_merges):
                 raise VocabularyError(
                     "this vocabulary cannot be written as tiktoken ranks: expected every token to"
@@ -309,7 +329,7 @@ class Vocabulary:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
             return NotImplemented
-        names = ["tokens", "added_tokens", "ignore_merges", "has_tiktoken_ranks"]
+        names = ["tokens", "added_tokens", "ignore_merges", "normal_forms", "has_tiktoken_ranks"]
         names += [] if self.has_tiktoken_ranks else ["merges"]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -342,21 +362,19 @@ def number_tokens(
 def _check_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
     ids: dict[bytes, int] = {}
     for token_id, token in tokens.items():
-        if not isinstance(token, bytes) or not token:
-            raise VocabularyError(
-                f"token {token_id!r} is {token!r}: expected one byte or more, as bytes"
-            )
+        if not isinstance(token, bytes):
+            raise VocabularyError(f"token {token_id!r} is {token!r}: expected bytes")
         _check_id(token_id, f"token {token!r}")
         if token in ids:
             raise VocabularyError(
                 f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
             )
         ids[token] = token_id
-    missing = [byte for byte in range(256) if bytes([byte]) not in ids]
+    missing = [x for x in range(256) if bytes([x]) not in ids and x not in _NOT_IN_UTF8]
     if missing:
         raise VocabularyError(
-            f"{len(missing)} of the 256 bytes have no token, the first is {bytes(missing[:1])!r}: "
-            "expected a byte-level vocabulary, which can spell any text"
+            f"{len(missing)} of the bytes in UTF-8 have no token, the first is "
+            f"{bytes(missing[:1])!r}: expected a byte-level vocabulary, which can spell any text"
         )
     return ids
 
@@ -368,8 +386,11 @@ def _check_id(token_id: object, name: str) -> None:
         )
 
 
-def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTable:
-    """Return the ids of merges; raise a `VocabularyError` if one is inconsistent."""
+def _pairs_of_merges(merges: list[Pair], ids: Mapping[bytes, int]) -> PairTable:
+    """Return the ids of merges; raise a `VocabularyError` if one is inconsistent.
+
+    Of equal merges the last is kept, in `merges`, too, as in Hugging Face's engine.
+    """
     # Comprehensions without a condition, for speed: there are 32,000 merges or more.
     try:
         lefts = np.array([ids[left] for left, _ in merges], np.int32)
@@ -379,23 +400,19 @@ def _pairs_of_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> PairTa
         _raise_for_merges(merges, ids)
     pairs = np.sort(lefts.astype(np.int64) << 32 | rights)
     if (pairs[1:] == pairs[:-1]).any():
-        _raise_for_merges(merges, ids)
+        merges[:] = [*dict.fromkeys(reversed(merges))][::-1]
+        return _pairs_of_merges(merges, ids)
     return PairTable(lefts, rights, np.arange(len(merges), dtype=np.int32), made)
 
 
 def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
     """Raise an error that names the first inconsistent merge."""
-    seen: set[Pair] = set()
-    for rank, pair in enumerate(merges):
-        left, right = pair
+    for rank, (left, right) in enumerate(merges):
         for token in (left, right, left + right):
             if token not in ids:
                 raise VocabularyError(
                     f"merge {rank} of {left!r} and {right!r}: {token!r} is not in the vocabulary"
                 )
-        if pair in seen:
-            raise VocabularyError(f"merge {rank} of {left!r} and {right!r} appears twice")
-        seen.add(pair)
     raise AssertionError("all merges fit")
 
 
@@ -478,7 +495,7 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
 def _iterate_splits(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:
     """Yield (token, left id, right id) for every split of a token into two tokens."""
     # Only at lengths of tokens, which are few for a long token of a hostile file.
-    lengths = sorted(set(map(len, ids)))
+    lengths = sorted({*map(len, ids)} - {0})
     for token in ids:
         for cut in lengths[: bisect_left(lengths, len(token))]:
             left = ids.get(token[:cut])

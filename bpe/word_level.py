@@ -130,7 +130,7 @@ class WordLevelTokenizer(TextTokenizer):
     unicode_version = UNICODE_VERSION
     split = staticmethod(split)
     create_vocabulary = staticmethod(create_vocabulary)
-    _config = json_file.layout(_CONFIG) + "\n"
+    config_json = json_file.layout(_CONFIG) + "\n"
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> WordLevelTokenizer:
@@ -204,7 +204,8 @@ class WordLevelTokenizer(TextTokenizer):
             "vocab": self._ids | {UNKNOWN: self._special_ids[UNKNOWN]},
         }
 
-    def _json(self) -> str:
+    def to_json(self) -> str:
+        """Return the text of tokenizer.json."""
         top, model = self._top_level(), self._model()
         top["added_tokens"] = json_file.Lines(top["added_tokens"])
         model["vocab"] = json_file.Lines(model["vocab"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ INTRODUCTION = """# Options
 The command and the functions have the same options: `--vocab-size 8000` is `vocab_size=8000`.
 
 - `StrPath` is `str | os.PathLike[str]`.
+- `TokenizerSource` is what `bpe.load_tokenizer` takes: a path, a name, or a tokenizer of this
+  package, `tokenizers`, transformers or tiktoken.
 - A size is a number of bytes or text such as `"64KiB"` or `"500MB"`.
 - A default that is given in words is None or empty in Python.
 
@@ -73,9 +76,18 @@ def usage(option: Option) -> str:
     return f"`{value.strip() if option.positional else option.names[0] + value}{several}`"
 
 
+def keywords(function: Callable[..., Any]) -> dict[str, str]:
+    """Name -> annotation of all arguments, also of those in a TypedDict."""
+    found = {**function.__annotations__}
+    for name in re.findall(r"Unpack\[(\w+)\]", found.pop("options", "")):
+        inside = getattr(sys.modules[function.__module__], name).__annotations__
+        found |= {x: each.__forward_arg__ for x, each in inside.items()}
+    return found
+
+
 def python(option: Option, function: Callable[..., Any]) -> str:
     """How an option is given in Python; "" for one of the command line alone."""
-    annotation = function.__annotations__.get(option.name)
+    annotation = keywords(function).get(option.name)
     return f"`{option.name}: {annotation}`" if annotation else ""
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+import bpe as bpe  # says where it cannot run
+
 if TYPE_CHECKING:
     from bpe.errors import CorpusError
     from preprocess.check.verify import verify
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from preprocess.export.write import ExportResult, export_tokens
     from preprocess.imports.write import ImportResult, import_tokens
     from preprocess.pipeline import BuildResult, build
+    from preprocess.report.progress import Progress
     from preprocess.rows.formats import RowsError
     from preprocess.rows.loaders import (
         ArrowShardedSource,
@@ -64,60 +67,46 @@ __all__ = [
     "ArrowShardedSource", "AsyncDataLoader", "BuildResult", "ChatTemplateError",
     "ChatTemplateTransform", "CorpusError", "DatasetConfig", "ExportError", "ExportResult",
     "ImportResult", "JsonShardedSource", "Mixture", "OutputError", "PackStageConfig",
-    "ParquetShardedSource", "Pipeline", "PipelineConfig", "RayConfig", "RowsError", "RowsResult",
-    "Sampler", "SamplingError", "SaveStageConfig", "SettingsError", "TokenFile", "TokenFileError",
-    "TokenizeStageConfig", "TokenizerConfig", "TransformedShardedSource", "build", "export_tokens",
-    "get_batch", "import_tokens", "merge_parts", "open_tokens", "tokenize_and_save", "verify",
-    "write_rows",
+    "ParquetShardedSource", "Pipeline", "PipelineConfig", "Progress", "RayConfig", "RowsError",
+    "RowsResult", "Sampler", "SamplingError", "SaveStageConfig", "SettingsError", "TokenFile",
+    "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "TransformedShardedSource", "build",
+    "export_tokens", "get_batch", "import_tokens", "merge_parts", "open_tokens",
+    "tokenize_and_save", "verify", "write_rows",
 ]
 
 # No module may have a public name, for importing it would replace the name by the module.
-_MODULE_OF = {
-    "ArrowShardedSource": "preprocess.rows.loaders",
-    "AsyncDataLoader": "preprocess.sampling.prefetch",
-    "BatchDataset": "preprocess.sampling.pytorch",
-    "BuildResult": "preprocess.pipeline",
-    "ChatTemplateError": "preprocess.documents.template_sandbox",
-    "ChatTemplateTransform": "preprocess.run.chat_transform",
-    "CorpusError": "bpe.errors",
-    "DatasetConfig": "preprocess.settings.corpus",
-    "ExportError": "preprocess.export.source",
-    "ExportResult": "preprocess.export.write",
-    "ImportResult": "preprocess.imports.write",
-    "JsonShardedSource": "preprocess.rows.loaders",
-    "Mixture": "preprocess.sampling.mixture",
-    "OutputError": "preprocess.storage.base",
-    "PackStageConfig": "preprocess.settings.corpus",
-    "ParquetShardedSource": "preprocess.rows.loaders",
-    "PickledTrainerDataset": "preprocess.rows.pytorch",
-    "Pipeline": "preprocess.stages",
-    "PipelineConfig": "preprocess.settings.corpus",
-    "RayConfig": "preprocess.settings.corpus",
-    "RowsError": "preprocess.rows.formats",
-    "RowsResult": "preprocess.rows.write",
-    "Sampler": "preprocess.sampling.sampler",
-    "SamplingError": "preprocess.sampling.data",
-    "SaveStageConfig": "preprocess.settings.corpus",
-    "SettingsError": "preprocess.settings.options",
-    "StreamingTokenizedDataset": "preprocess.rows.pytorch",
-    "TokenFile": "preprocess.dataset.reader",
-    "TokenFileError": "preprocess.dataset.columns",
-    "TokenizeStageConfig": "preprocess.settings.corpus",
-    "TokenizedDataset": "preprocess.rows.pytorch",
-    "TokenizerConfig": "preprocess.settings.corpus",
-    "TransformedShardedSource": "preprocess.rows.loaders",
-    "WindowDataset": "preprocess.sampling.pytorch",
-    "build": "preprocess.pipeline",
-    "export_tokens": "preprocess.export.write",
-    "get_batch": "preprocess.sampling.get_batch",
-    "import_tokens": "preprocess.imports.write",
-    "merge_parts": "preprocess.run.merge",
-    "open_tokens": "preprocess.dataset.reader",
-    "tokenize_and_save": "preprocess.stages",
-    "verify": "preprocess.check.verify",
-    "window_loader": "preprocess.sampling.pytorch",
-    "write_rows": "preprocess.rows.write",
+_NAMES_OF = {
+    "bpe.errors": "CorpusError",
+    "preprocess.check.verify": "verify",
+    "preprocess.dataset.columns": "TokenFileError",
+    "preprocess.dataset.reader": "TokenFile open_tokens",
+    "preprocess.documents.template_sandbox": "ChatTemplateError",
+    "preprocess.export.source": "ExportError",
+    "preprocess.export.write": "ExportResult export_tokens",
+    "preprocess.imports.write": "ImportResult import_tokens",
+    "preprocess.pipeline": "BuildResult build",
+    "preprocess.report.progress": "Progress",
+    "preprocess.rows.formats": "RowsError",
+    "preprocess.rows.loaders":
+        "ArrowShardedSource JsonShardedSource ParquetShardedSource TransformedShardedSource",
+    "preprocess.rows.pytorch": "PickledTrainerDataset StreamingTokenizedDataset TokenizedDataset",
+    "preprocess.rows.write": "RowsResult write_rows",
+    "preprocess.run.chat_transform": "ChatTemplateTransform",
+    "preprocess.run.merge": "merge_parts",
+    "preprocess.sampling.data": "SamplingError",
+    "preprocess.sampling.get_batch": "get_batch",
+    "preprocess.sampling.mixture": "Mixture",
+    "preprocess.sampling.prefetch": "AsyncDataLoader",
+    "preprocess.sampling.pytorch": "BatchDataset WindowDataset window_loader",
+    "preprocess.sampling.sampler": "Sampler",
+    "preprocess.settings.corpus":
+        "DatasetConfig PackStageConfig PipelineConfig RayConfig SaveStageConfig TokenizeStageConfig"
+        " TokenizerConfig",
+    "preprocess.settings.options": "SettingsError",
+    "preprocess.stages": "Pipeline tokenize_and_save",
+    "preprocess.storage.base": "OutputError",
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from bpe.errors import TokenmillError
+from bpe.errors import TokenmillError, options_as_in_command
 from preprocess.run.signals import Stopped, stopping
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run the command with the arguments after `tokenmill`, and return its exit code."""
-    with stopping():
+    with stopping(), options_as_in_command():
         try:
             return _parse_and_run(arguments)
         except _UsageError as error:

@@ -12,16 +12,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from msgspec import structs
 
-from bpe.errors import TokenmillError
+from bpe.errors import TokenmillError, spelled
 from bpe.files.locations import split_location
+from preprocess.dataset.columns import MASK
 from preprocess.dataset.manifest import Manifest
 from preprocess.report import summary
-from preprocess.report.progress import Progress, logger
+from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
@@ -37,7 +39,16 @@ from preprocess.run.plan import (
     make_read_options,
     read_options,
 )
-from preprocess.settings.options import SettingsError, StrPath, convert, options_of
+from preprocess.settings.keywords import EncodeKeywords, TextKeywords, TrainKeywords
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    checks_names,
+    convert,
+    is_ranks_file,
+    options_of,
+)
 from preprocess.settings.schema import (
     END_OF_TEXT,
     BuildSettings,
@@ -47,7 +58,7 @@ from preprocess.settings.schema import (
     TrainFileSettings,
     VocabularySettings,
 )
-from preprocess.sources import check_fields_are_used, find_sources
+from preprocess.sources import check_fields_are_used, find_sources, looks_into
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
 from preprocess.storage import Files, OutputError, open_storage, writing
 
@@ -85,12 +96,17 @@ class BuildResult:
     datasets: Mapping[str, BuildResult] = field(default_factory=dict)
     rows: Mapping[str, list[RowsResult]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{x}: {y.n_tokens:,} tokens" for x, y in self.manifests.items())
+        return f"BuildResult({str(self.directory)!r}, {counts})"
 
+
+@checks_names
 def build(
     config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
     val: StrPath | Iterable[StrPath] = (),
     val_fraction: float | None = None, out: StrPath = "data", name: str = "",
-    tokenizer: StrPath | None = None,
+    tokenizer: TokenizerSource | None = None,
     vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
     tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
     min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
@@ -101,6 +117,8 @@ def build(
     chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
     chat_template: str | None = None,
     train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
+    chat_date: str | None = None,
+    chat_template_kwargs: str | Mapping[str, Any] | None = None,
     on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
     on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
     unit_size: int | str | None = None, workers: int | None = None,
@@ -113,11 +131,11 @@ def build(
     executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
     ray_resources: Iterable[str] = (),
     task_index: int | None = None, task_count: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
-    Options: docs/options.md or `tokenmill build --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill build --help`; `progress=False` shows none.
 
     Raises:
         SettingsError: An option has a value that cannot work.
@@ -156,14 +174,17 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     The same call resumes: datasets that are finished are up to date.
     """
     from bpe.files.atomic_write import write_atomically
+    from preprocess.rows.manifest import MANIFEST_FILE
     from preprocess.rows.write import write_all
     from preprocess.settings.yaml_file import read_corpus
 
     config = read_corpus(options)
-    progress: Progress = options["progress"] or Progress()
+    progress = progress_of(options["progress"])
     progress.begin(config.max_minutes)
     place = open_storage(config.output_path).final
     _check_corpus(config, place)  # before hours of work
+    for note in config.notes:
+        logger.warning("%s", note)
     tokenizer, results = None, dict[str, BuildResult]()
     rows: dict[str, list[RowsResult]] = {}
     if config.training is not None:
@@ -173,19 +194,25 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         logger.info("%s", lines[0])
     for number, (name, settings) in enumerate(config.builds.items(), start=1):
         logger.info("dataset %s, %d of %d", name, number, len(config.builds))
+        settings = _with_special_ids(config, name, settings, tokenizer)
         if settings.tokenizer is None:
             settings = replace(settings, tokenizer=str(config.tokenizer_file))
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
         if name in config.rows:
-            rows[name] = write_all(config.rows[name], progress.part())
+            has_mask = any(MASK in each.columns for each in results[name].manifests.values())
+            columns = config.columns_of_rows(name, has_mask)
+            of_rows = replace(config.rows[name], columns=columns)
+            rows[name] = write_all(of_rows, progress.part())
     path = Path(config.output_path, _CONFIG_FILE)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
-        write_atomically(path, content.encode())
+    if config.uses_output_path and not path.with_name(MANIFEST_FILE).exists():  # of rows alone
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
+            write_atomically(path, content.encode())
+    used = config.output_path if config.uses_output_path else config.builds[name].out
     return BuildResult(
-        Path(config.output_path), tokenizer or results[name].tokenizer,
+        Path(used), tokenizer or results[name].tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
         {x: each.stats for x, each in results.items()},
         [f"{x}: {line}" for x, each in results.items()
@@ -195,10 +222,19 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
 
 def _check_corpus(config: PipelineConfig, place: Files) -> None:
     """Raise TokenmillError if text is missing, or config.json in `place` is of another program."""
+    from preprocess.rows.manifest import MANIFEST_FILE
     from preprocess.settings.corpus import CORPUS_FORMAT
 
+    outputs = [*(x.out for x in config.builds.values()), *(x.out for x in config.rows.values())]
+    outputs += [config.output_path] * config.uses_output_path
     for name, each in config.builds.items():
         try:
+            for path, out in product((*each.train, *each.val), outputs):
+                if looks_into(path, out):
+                    raise SettingsError(
+                        f"outputs would be in {out}, where {path} is looked for, and be text of the"
+                        " next run; choose another directory (save_path or output_path)"
+                    )
             given = None if each.tokenizer is None else load_tokenizer_of_build(each)
             reading = structs.replace(read_options(each, None, ()), chat=each.chat)
             if given is not None:
@@ -210,19 +246,50 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
                     " than once; save it to a file"
                 )
             if given is not None:
-                SpecialIds.of(given, each)
+                SpecialIds.of(given, _with_special_ids(config, name, each, given))
         except TokenmillError as error:
             raise type(error)(f"{config.places[name]}{error}") from error
     if config.rows:
         from preprocess.rows.layout import check_rows
 
         check_rows(config.rows, config.places)
-    has_file = place.size(_CONFIG_FILE) is not None
+    has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
     if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
         raise OutputError(
             f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenmill, so it is left"
             " alone; move it away or choose another output_path"
         )
+
+
+def _with_special_ids(
+    config: PipelineConfig, name: str, settings: BuildSettings, trained: AnyTokenizer | None
+) -> BuildSettings:
+    """Return the settings of a dataset with the special tokens that its packed rows should have.
+
+    Raises:
+        SettingsError: An id is no id, or no special token, of the tokenizer.
+    """
+    end_id, as_tokenizer = config.special.get(name, (None, False))
+    if end_id is None and not as_tokenizer:
+        return settings
+    from bpe.formats.post_processor import read_special_ids
+
+    tokenizer = trained if settings.tokenizer is None else load_tokenizer_of_build(settings)
+    if tokenizer is None:  # not trained yet
+        return settings
+    texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
+    before, after = read_special_ids(tokenizer) if as_tokenizer else ((), ())
+    found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
+    for option, ids in found.items():
+        if len(ids) > 1 or not texts.keys() >= {*ids}:
+            raise SettingsError(
+                f"{name}: {option} of packed rows would be {ids}, expected the id of one special"
+                f" token ({texts}); choose another eos_token_id, or leave out add_special_tokens"
+            )
+        if ids and getattr(settings, option) is None:
+            changed: dict[str, Any] = {option: texts[ids[0]]}
+            settings = replace(settings, **changed)
+    return settings
 
 
 def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
@@ -264,13 +331,14 @@ def _run_plan(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     if binary_files:
         lines.append(summary.format_skipped(binary_files))
     lines += report.lines(progress, stats)
-    return BuildResult(plan.place, tokenizer, manifests, stats, lines)
+    return BuildResult(plan.place, tokenizer, manifests, stats, [*map(spelled, lines)])
 
 
 def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings, Progress]:
     """Return (settings, progress) from the arguments of a command, and start its clock."""
     options = {**arguments}
-    progress = options.pop("progress") or Progress()
+    options |= options.pop("options", {})
+    progress = progress_of(options.pop("progress"))
     settings = fit_to_memory(apply_profile(convert(options, kind), options))
     progress.begin(getattr(settings, "max_minutes", None))
     return settings, progress
@@ -284,7 +352,7 @@ def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyT
         for each in options_of(VocabularySettings).values()
         if options.get(each.name) is not None and getattr(settings, each.name) != each.default
     }
-    used = {"pattern", "special_tokens"} if settings.tokenizer.endswith(".tiktoken") else set()
+    used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
     pattern = settings.pattern if "pattern" in given & used else None
     tokenizer = load_given_tokenizer(settings, pattern)
     if unused := sorted(given - used):
@@ -317,31 +385,11 @@ def _read_finished(finished: Files, plan: Plan, what: str) -> BuildResult:
 
 def train(
     *, paths: StrPath | Iterable[StrPath], out: StrPath = "tokenizer.json",
-    vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
-    tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
-    min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
-    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
-    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
-    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
-    max_length_chars: int | None = None,
-    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
-    chat_template: str | None = None,
-    train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
-    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str | None = None, workers: int | None = None,
-    deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
-    max_documents: int | None = None, cut_documents: bool = False,
-    shuffle_documents: int | None = None,
-    max_minutes: float | None = None, memory_limit: int | str | None = None,
-    profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
-    executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
-    ray_resources: Iterable[str] = (),
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None, **options: Unpack[TrainKeywords],
 ) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
-    Options: docs/options.md or `tokenmill train --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill train --help`; `progress=False` shows none.
 
     Returns:
         (tokenizer, closing lines for people).
@@ -378,35 +426,17 @@ def _train_file(
         outputs.add_stats(stats_file, made | stats)
         outputs.commit()
     lines = [f"{where}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
-    return tokenizer, [*lines, summary.format_times(progress, stats["seconds"])]
+    return tokenizer, [*map(spelled, lines), summary.format_times(progress, stats["seconds"])]
 
 
 def encode(
-    *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
-    out: StrPath = "train.bin", end_of_text: str | None = None, begin_of_text: str | None = None,
-    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
-    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
-    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
-    max_length_chars: int | None = None,
-    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
-    chat_template: str | None = None,
-    train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
-    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str | None = None, workers: int | None = None,
-    shard_tokens: int | None = None, split_documents: bool = False,
-    deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
-    max_documents: int | None = None, cut_documents: bool = False,
-    shuffle_documents: int | None = None,
-    max_minutes: float | None = None, memory_limit: int | str | None = None,
-    profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
-    executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
-    ray_resources: Iterable[str] = (),
-    progress: Progress | None = None,
+    *, paths: StrPath | Iterable[StrPath], tokenizer: TokenizerSource, pattern: str | None = None,
+    out: StrPath = "train.bin", progress: Progress | bool | None = None,
+    **options: Unpack[EncodeKeywords],
 ) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
-    Options: docs/options.md or `tokenmill encode --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill encode --help`; `progress=False` shows none.
 
     Raises:
         TokenmillError: As `build`.
@@ -421,19 +451,13 @@ def encode(
 
 
 def count(
-    *, paths: StrPath | Iterable[StrPath], tokenizer: StrPath, pattern: str | None = None,
-    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
-    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
-    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
-    max_length_chars: int | None = None,
-    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str | None = None, workers: int | None = None,
-    progress: Progress | None = None,
+    *, paths: StrPath | Iterable[StrPath], tokenizer: TokenizerSource, pattern: str | None = None,
+    workers: int | None = None, progress: Progress | bool | None = None,
+    **options: Unpack[TextKeywords],
 ) -> summary.Report:
     """Count documents and tokens of text files without writing anything.
 
-    Options: docs/options.md or `tokenmill count --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill count --help`; `progress=False` shows none.
 
     Returns:
         A report whose `sources` has an entry for each file. Special ids are not counted.

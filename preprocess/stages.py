@@ -2,134 +2,92 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, Unpack
 
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
 from preprocess.run.finished import find_manifests
-from preprocess.settings.corpus import PipelineConfig
-from preprocess.settings.options import SettingsError, StrPath
+from preprocess.settings.corpus import (
+    DatasetConfig,
+    PipelineConfig,
+    SaveStageConfig,
+    TokenizerConfig,
+)
+from preprocess.settings.keywords import TextToRows
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    checks_names,
+    options_of,
+)
 
 _TOKENS = "tokens"  # directory of the dataset
 
 
+@checks_names
 def tokenize_and_save(
-    *, data_files: StrPath | Iterable[StrPath], tokenizer: StrPath | Mapping[str, Any],
-    output_path: StrPath,
+    *, data_files: StrPath | Iterable[StrPath],
+    tokenizer: TokenizerConfig | Mapping[str, Any] | TokenizerSource, output_path: StrPath,
     output_format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    val_files: StrPath | Iterable[StrPath] = (), val_fraction: float = 0.0,
-    content_field: str | Iterable[str] = (), max_length: int | None = None,
-    stride: int | None = None, truncation: bool = False, add_special_tokens: bool = False,
-    drop_end_of_text: bool = False,
-    padding: Literal["none", "longest", "max-length"] = "none",
-    padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
-    columns: str | Iterable[str] = (),
-    compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
-    num_shards: int | None = None, max_shard_size: int | str = 500 << 20,
-    workers: int | None = None, overwrite: bool = False, keep_tokens: bool = True,
-    progress: Progress | None = None,
+    max_length: int | None = None, keep_tokens: bool = True,
+    progress: Progress | bool | None = None, **options: Unpack[TextToRows],
 ) -> BuildResult:
     """Encode text, and write rows of its tokens.
 
         tokenize_and_save(data_files="data/*.jsonl", tokenizer="tokenizer.json",
                           output_path="out", max_length=2048)
 
-    The dataset is in OUTPUT_PATH/tokens, the rows are in OUTPUT_PATH/train (and val). The same call
-    resumes an interrupted one. Other options: `build` with a `PipelineConfig`.
+    The rows are in OUTPUT_PATH, with val_files or val_fraction in its `train` and `val`; the
+    dataset is in OUTPUT_PATH/tokens. The same call resumes an interrupted one.
 
     Args:
         data_files: As train of `build`.
-        tokenizer: A tokenizer.json, its directory, or a name; or the options of `TokenizerConfig`,
-            with which one is trained.
+        tokenizer: As `bpe.load_tokenizer` takes it; or a `TokenizerConfig`, or its options, by
+            which one may be trained.
         output_path: Directory of the outputs.
         output_format: Format of the rows.
-        val_files: As val of `build`.
-        val_fraction: As of `build`; 0: no validation rows.
-        content_field: As of `build`.
         max_length: As of `write_rows`.
-        stride: As of `write_rows`.
-        truncation: As of `write_rows`.
-        add_special_tokens: As of `write_rows`.
-        drop_end_of_text: As of `write_rows`.
-        padding: As of `write_rows`.
-        padding_side: As of `write_rows`.
-        pad_token: As of `write_rows`.
-        columns: As of `write_rows`.
-        compression: As of `write_rows`.
-        num_shards: As of `write_rows`.
-        max_shard_size: As of `write_rows`.
-        workers: Threads; None: one per available processor.
-        overwrite: True to replace outputs that exist.
-        keep_tokens: False to remove the dataset when the rows are written. They cannot be cut again
-            or repaired then, and the same call builds it again.
-        progress: Reports progress; None reports nothing.
+        keep_tokens: False to remove the dataset, but for its tokenizer, when the rows are written.
+            They cannot be cut again or repaired then, and the same call builds it again.
+        progress: As of `build`.
+        options: As of `build`, `write_rows` and, val_files, of `DatasetConfig`.
 
     Raises:
         TokenmillError: As `build` and `write_rows`.
     """
-    place = Path(output_path)
-    windows = {
-        "max_length": max_length, "stride": stride, "truncation": truncation,
-        "add_special_tokens": add_special_tokens, "drop_end_of_text": drop_end_of_text,
-        "padding": padding, "padding_side": padding_side, "pad_token": pad_token,
+    of_files, of_dataset = options_of(SaveStageConfig), options_of(DatasetConfig)
+    save: dict[str, Any] = {"format": output_format}
+    dataset: dict[str, Any] = {
+        "name": _TOKENS, "data_files": data_files, "save_path": output_path,
     }
-    dataset = {
-        "name": _TOKENS, "data_files": data_files, "val_files": val_files,
-        "content_field": content_field, "val_fraction": None if val_files else val_fraction,
-    }
-    config = PipelineConfig(
-        datasets=[dataset], output_path=place,
-        tokenizer=_given_tokenizer(tokenizer),
-        tokenize=windows | {"workers": workers, "overwrite": overwrite},
-        save={
-            "format": output_format, "columns": columns, "compression": compression,
-            "num_shards": num_shards, "max_shard_size": max_shard_size, "output_dir": place,
-        },
-    )
-    result = build(config, progress=progress)
+    stage: dict[str, Any] = {}
+    for name, value in {"max_length": max_length, **options}.items():
+        part = dataset if name in of_dataset else save if name in of_files else stage
+        part[name] = value
+    values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
+    result = build(PipelineConfig.from_mapping(values, lambda path: ""), progress=progress)
     if not keep_tokens:
-        given = None if isinstance(tokenizer, Mapping) else Path(tokenizer)
-        _remove_dataset(place / _TOKENS, result.datasets[_TOKENS].manifests, given)
+        _remove_dataset(Path(output_path, _TOKENS), result.datasets[_TOKENS].manifests)
     return result
 
 
-def _remove_dataset(
-    directory: Path, manifests: Mapping[str, Manifest], tokenizer: Path | None
-) -> None:
-    """Remove the files of a dataset, and the directory if it has no others.
-
-    The tokenizer stays if it is the one that was given, or if another dataset needs it.
-    """
+def _remove_dataset(directory: Path, manifests: Mapping[str, Manifest]) -> None:
+    """Remove the files of a dataset but the tokenizer; manifests first, for builds trust them."""
     for name, manifest in manifests.items():
+        (directory / f"{name}.json").unlink(missing_ok=True)
         for file in manifest.files(name):
             (directory / file.name).unlink(missing_ok=True)
         for plan in directory.iterdir():
             if re.fullmatch(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan", plan.name):
                 plan.unlink()
-        (directory / f"{name}.json").unlink(missing_ok=True)
-    inside = {directory.resolve(), directory.resolve() / "tokenizer.json"}
-    if not find_manifests(directory) and not (tokenizer and tokenizer.resolve() in inside):
-        for name in ("stats.json", "tokenizer.json", "tokenizer_config.json"):
-            (directory / name).unlink(missing_ok=True)
-    if not any(directory.iterdir()):
-        directory.rmdir()
-
-
-def _given_tokenizer(tokenizer: StrPath | Mapping[str, Any]) -> str | Mapping[str, Any]:
-    if isinstance(tokenizer, Mapping):
-        return tokenizer
-    if not isinstance(tokenizer, str | os.PathLike):
-        raise SettingsError(
-            "tokenizer should be a path, a name, or options to train one; save an object first:"
-            " save_pretrained(DIR)"
-        )
-    return os.fspath(tokenizer)
+    if not find_manifests(directory):
+        (directory / "stats.json").unlink(missing_ok=True)
 
 
 class Pipeline:
@@ -165,7 +123,10 @@ class Pipeline:
         """Write rows."""
         return self._with("save", "save")
 
-    def build(self, progress: Progress | None = None) -> BuildResult:
+    def __repr__(self) -> str:
+        return f"Pipeline({', '.join(self._stages)})"
+
+    def build(self, progress: Progress | bool | None = None) -> BuildResult:
         """Run the enabled stages; raise SettingsError if one before them is missing."""
         needed = {"source": (), "tokenize": ("source",), "save": ("tokenize",), "pack": ("save",)}
         for stage in ("tokenize", *self._stages):
@@ -177,7 +138,9 @@ class Pipeline:
         return build(self._config.with_stages(self._stages), progress=progress)
 
     def _with(self, stage: str, *fields: str) -> Self:
-        if not self._config.sections & {*fields}:
+        if not self._config.sections & {*fields} and not (
+            stage == "tokenize" and any(each.tokenizer for each in self._config.builds.values())
+        ):
             raise SettingsError(
                 f"{stage}() has no configuration; set {' or '.join(fields)} of PipelineConfig"
             )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bpe.errors import CorpusError, options_as_in_command, spelled
+
 ROOT = Path(__file__).parent.parent
 # Functions that raise, or return, an error with the message that they are given.
 REFUSING = {"refuse", "unsupported"}
@@ -60,6 +62,23 @@ def expected() -> str:
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         ]
     return re.sub(r"\\(.)", r"\1", "\n".join(texts))
+
+
+def test_messages_name_arguments_in_python() -> None:
+    """And options in the command; a command line stays as it is."""
+    found = [part for parts in messages().values() for part in parts if "--" in part]
+    assert len(found) > 60
+    for part in found:
+        command = re.search("tokenmill \\w+ --|verify --|ray start --", part)
+        assert "--" not in spelled(part) or command
+        with options_as_in_command():
+            assert spelled(part) == part
+    for text, expected in [
+        ("give it (--special-token), (--unit-size 5)", "give it (special_tokens), (unit_size=5)"),
+        ("--out: exists; data--x/--y.txt, ./--out", "--out: exists; data--x/--y.txt, ./--out"),
+        ("--chat sharegpt, or another", "chat='sharegpt', or another"),
+    ]:
+        assert str(CorpusError(text)) == expected
 
 
 def test_every_message_is_expected_by_a_test(expected: str) -> None:

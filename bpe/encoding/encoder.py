@@ -142,7 +142,8 @@ class EncoderTables:
         )
         token_bytes = read_only(token_bytes)
         first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
-        first_bytes[token_ids] = token_bytes[token_offsets[:-1]]
+        # An empty token may be the last, or the first.
+        first_bytes[token_ids] = token_bytes.take(token_offsets[:-1], mode="clip")
         last_bytes[token_ids] = token_bytes[token_offsets[1:] - 1]
         lowest = np.empty(merge_tables.KINDS * vocabulary.size, np.uint32)
         merge_tables.fill_pairs(

@@ -73,12 +73,12 @@ class ParallelEncoder:
         self._vocabulary, self._pattern = parts.vocabulary, parts.pattern
         self.normalizer: Normalizer | None = None
         # Special tokens without settings need no normalizer: a matcher finds them.
-        added = parts.vocabulary.added_tokens
+        added, forms = parts.vocabulary.added_tokens, parts.vocabulary.normal_forms
         settings = {replace(token, text="", id=0) for token in added}
         plain = AddedToken("", 0)
         only_special = settings in (set(), {plain}, {replace(plain, normalized=True)})
-        if parts.normal_forms or parts.add_prefix_space or not only_special:
-            self.normalizer = Normalizer(added, parts.normal_forms, parts.add_prefix_space)
+        if forms or parts.add_prefix_space or not only_special:
+            self.normalizer = Normalizer(added, forms, parts.add_prefix_space)
         self._lock = Lock()
         self._tables: EncoderTables | None = None
         # Not bound to threads: the cache of an encoder outlives the thread that filled it.

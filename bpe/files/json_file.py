@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -29,6 +30,11 @@ def read_text(path: Path) -> str:
         refuse(path, f"cannot be read: {error.strerror or error}", "expected a tokenizer file")
     if not data.strip():
         refuse(path, "it is empty", "expected a tokenizer file; was writing it interrupted?")
+    if data.startswith(b"version https://git-lfs.github.com/"):
+        refuse(path, "it is a Git LFS pointer", "get the file that it stands for: git lfs pull")
+    if re.match(rb"\n.\n.", data, re.DOTALL) and b"\0" in data:
+        found = "it is a model of SentencePiece"
+        refuse(path, found, "expected a tokenizer.json, as save_pretrained of transformers writes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -59,6 +65,9 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
         ):
             found = f"the file ends in the middle, after {len(text)} characters"
             refuse(path, found, "it is truncated; copy or train it again")
+        if re.match(r"[A-Za-z0-9+/]+=* [0-9]+\n", text):
+            found = "it has tiktoken's ranks, as tokenizer.model of Llama 3"
+            refuse(path, found, "copy it to NAME.tiktoken, and give the split pattern (llama3)")
         found = f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
         refuse(path, found, "expected a tokenizer file of Hugging Face's format")
     except ValueError as error:  # a number of thousands of digits

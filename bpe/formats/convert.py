@@ -15,7 +15,7 @@ from bpe.errors import (
     VocabularyError,
     listed,
 )
-from bpe.files.json_file import config_path, read_json
+from bpe.files.json_file import config_path, parse_json, read_json, read_text
 from bpe.files.temporary import temporary_directory
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
@@ -96,6 +96,7 @@ def from_tiktoken(
             )
     else:
         # The README of tiktoken uses these attributes to extend an encoding.
+        check_longest_special(source)
         ranks = source._mergeable_ranks
         pattern = TIKTOKEN + source._pat_str if pattern is None else pattern
         special_tokens = source._special_tokens if special_tokens is None else special_tokens
@@ -109,9 +110,28 @@ def from_tiktoken(
     return check_parts(vocabulary, pattern, None, eos_token)
 
 
-def from_huggingface(source: Any) -> TokenizerParts:
-    """Convert a tokenizer of `tokenizers` or `transformers`, see `Tokenizer.from_huggingface`."""
-    name = Path(type(source).__name__)
+def check_longest_special(encoding: tiktoken.Encoding) -> tiktoken.Encoding:
+    """Return an encoding; raise VocabularyError if it takes a special token for a shorter one.
+
+    Of special tokens that begin alike, tiktoken takes the first in the order of a hash table.
+    """
+    for text, token_id in encoding._special_tokens.items():
+        if (found := encoding.encode(text, allowed_special="all")) != [token_id]:
+            raise VocabularyError(
+                f"the special token {text!r} has the id {token_id}, and tiktoken gives {found} for"
+                " it, as it finds one that it begins with: expected special tokens of which none"
+                " begins with another; use it through tokenizer.json instead"
+            )
+    return encoding
+
+
+def files_of(source: Any) -> hf_read.TokenizerFiles:
+    """Return the files of a tokenizer of `tokenizers` or `transformers`.
+
+    Without truncation and padding, which calls of the tokenizer set, and which change documents;
+    with the chat template in the configuration.
+    """
+    name, config = Path(type(source).__name__), None
     if hasattr(source, "save_pretrained"):
         # Saved, as its backend lacks some special tokens and the chat template.
         with temporary_directory() as directory:
@@ -122,19 +142,24 @@ def from_huggingface(source: Any) -> TokenizerParts:
                     f"{name}: expected a fast tokenizer of transformers, found one that saves"
                     " no tokenizer.json; load it with use_fast=True"
                 )
-            document, config = read_json(path), read_json(config_path(path))
-        # Set by the last call of the tokenizer, not settings.
+            text, config = read_text(path), read_json(config_path(path))
+        if template := getattr(source, "chat_template", None):
+            if isinstance(template, dict):
+                template = [{"name": x, "template": y} for x, y in template.items()]
+            config["chat_template"] = template
+    else:
+        try:
+            text = source.to_str(pretty=True)  # as `save` writes it
+        except AttributeError:
+            raise TokenizerFileError(
+                f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
+                " directory or a name on the hub"
+            ) from None
+    document = parse_json(text, name)
+    if document.get("padding") or document.get("truncation"):
         document |= {"padding": None, "truncation": None}
-        parts = hf_read.parse_tokenizer_json(json.dumps(document), name)
-        return hf_read.with_config(parts, config, name, name)
-    try:
-        text = source.to_str()
-    except AttributeError:
-        raise TokenizerFileError(
-            f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
-            " directory or a name on the hub"
-        ) from None
-    return hf_read.parse_tokenizer_json(text, name)
+        text = json.dumps(document, ensure_ascii=False, indent=2)
+    return hf_read.TokenizerFiles(name, text, None if config is None else json.dumps(config))
 
 
 def _special_ids(

@@ -1,12 +1,13 @@
 """Read tokenizer.json and tokenizer_config.json, the files of Hugging Face's tokenizers.
 
-No setting is ignored: a file is refused unless ids are exactly those of Hugging Face's engine.
+No setting is ignored: a file is refused unless ids are exactly those of Hugging Face's engine, by
+which `bpe.load_tokenizer` then has the file run.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -20,6 +21,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
     listed,
+    shown,
 )
 from bpe.files.json_file import (
     canonical,
@@ -41,13 +43,15 @@ from bpe.reference import TIE_BREAKS, Pair
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
 from bpe.vocabulary import AddedToken, Vocabulary
 
+# Entries of tokenizer_config.json that name special tokens, in the order of transformers.
+_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _TOP_LEVEL_KEYS = ("version", "truncation", "padding", "added_tokens", *STEPS, "model")
 
-# Settings of `model` -> implemented values, the default first. As every byte has a token, unk_token
-# and fuse_unk have no effect.
+# Settings of `model` -> implemented values, the default first. As every byte of text has a token,
+# unk_token, fuse_unk and byte_fallback have no effect.
 _ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
     "dropout": (None, 0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
-    "byte_fallback": (False,), "ignore_merges": (False, True),
+    "byte_fallback": (False, True), "ignore_merges": (False, True),
     "unicode_version": (None, UNICODE_VERSION), "tie_break": (None, *TIE_BREAKS),
     "ranked_by": (None, "merges", "bytes"),
 }
@@ -72,53 +76,92 @@ class TokenizerFiles:
         """Parse the files.
 
         Raises:
-            TokenizerFileError: A file is damaged, is not of a byte-level BPE, has a setting that is
-                not implemented, or contradicts the other file.
+            TokenizerFileError: A file is damaged, is not of a byte-level BPE, or has a setting that
+                is not implemented.
         """
-        parts = parse_tokenizer_json(self.text, self.path)
-        if self.config is None:
-            return parts
         beside = config_path(self.path)
-        return with_config(parts, parse_json(self.config, beside), self.path, beside)
+        config = None if self.config is None else parse_json(self.config, beside)
+        return parse_tokenizer(parse_json(self.text, self.path), config, self.path, beside)
 
 
-def with_config(
-    parts: TokenizerParts, config: dict[str, Any], path: Path, beside: Path
+def parse_tokenizer(
+    top: dict[str, Any], config: dict[str, Any] | None, path: Path, beside: Path
 ) -> TokenizerParts:
-    """Add the content of a tokenizer_config.json (`beside`) to that of a tokenizer.json (`path`).
+    """Convert the content of a tokenizer.json (`path`) and of its configuration (`beside`), if any.
 
     Raises:
-        TokenizerFileError: The files contradict one another.
+        TokenizerFileError: As `TokenizerFiles.parts`.
     """
-    eos_token = token_text(config, "eos_token")
-    if eos_token is not None and not isinstance(eos_token, str):
-        refuse(beside, f"eos_token is {dumps(config['eos_token'])}", "expected text or null")
-    if eos_token is not None and eos_token not in parts.vocabulary.special_tokens:
-        raise TokenizerFileError(
-            f"{beside}: eos_token is {eos_token!r}, which {path} lacks: "
-            f"expected one of its special tokens {listed(parts.vocabulary.special_tokens)}; "
-            "correct eos_token, or remove this file if it belongs to another tokenizer"
-        )
-    # transformers changes the tokenizer by these settings.
-    expect(beside, "add_prefix_space", config.get("add_prefix_space"), None, parts.add_prefix_space)
-    added = {str(token.id): token for token in parts.vocabulary.added_tokens}
-    decoder = config.get("added_tokens_decoder") or {}
-    if not isinstance(decoder, dict):
-        refuse(beside, "added_tokens_decoder is no object", "expected an object")
-    for number, said in decoder.items():
-        token = added.get(number)
-        expected = None if token is None else hf_write.added_token_json(token)
-        if expected is None or not isinstance(said, dict) or any(
-            said.get(name, False) != expected[name] for name in ("content", *FLAGS)
-        ):
-            raise UnsupportedTokenizerError(
-                f"{beside}: added_tokens_decoder has {dumps(said)} for the id {number}, and {path}"
-                f" has {dumps(expected) if expected else 'no added token'}: expected the"
-                " same in both; save the tokenizer again with transformers, or remove the entry"
-            )
-    parts = replace(parts, eos_token=eos_token)
+    if config is None:
+        return parse_tokenizer_json(top, path)
+    parts = parse_tokenizer_json(with_named_tokens(top, config, beside), path)
+    # Some classes of transformers change the tokenizer by this setting, others do not.
+    if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
+        own = f"{path} has {dumps(parts.add_prefix_space)}"
+        unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
+    parts = replace(parts, eos_token=token_text(config, "eos_token") or None)
     kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
     return replace(parts, config=kept)
+
+
+def with_named_tokens(
+    top: dict[str, Any], config: Mapping[str, Any], beside: Path
+) -> dict[str, Any]:
+    """Return the content of a tokenizer.json, with the added tokens that its configuration names.
+
+    As in transformers: the settings in `added_tokens_decoder` count, tokens with a role, such as
+    `eos_token`, are special, and new tokens have the ids after the last.
+
+    Raises:
+        TokenizerFileError: The configuration (`beside`) has something else for a token.
+    """
+    given, ids = top.get("added_tokens") or [], _ids_of_model(top.get("model"))
+    if not isinstance(given, list) or not all(map(_is_token, given)):
+        return top  # refused when it is parsed
+    entries = {entry["content"]: entry for entry in given}
+    decoder = config.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict) or not all(map(_is_token, decoder.values())):
+        found = f"added_tokens_decoder is {shown(decoder)}"
+        refuse(beside, found, "expected an object of objects with 'content'")
+    in_order = (decoder[number] for number in sorted(decoder, key=lambda x: (len(x), x)))
+    named = {token["content"]: _flags_of(token) for token in in_order}
+    extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    extra = list(extra.values()) if isinstance(extra, dict) else extra
+    extra = extra if isinstance(extra, list) else [extra] * bool(extra)
+    roles = [(role, config.get(role)) for role in _ROLES]
+    for role, token in [*roles, *(("extra_special_tokens", token) for token in extra)]:
+        text = token.get("content") if isinstance(token, dict) else token
+        if text is not None and not isinstance(text, str):
+            refuse(beside, f"{role} is {dumps(token)}", "expected text or null")
+        if text:
+            said = named.get(text) or entries.get(text) or token
+            named[text] = _flags_of(said) | {"special": True}
+    tokens = [entry | named.get(entry["content"], {}) for entry in given]
+    next_id = max([len(ids), *(entry.get("id", 0) + 1 for entry in tokens)])
+    for text in named:
+        if text and text not in entries:
+            number = ids.get(text, next_id)
+            next_id = max(next_id, number + 1)
+            tokens.append({"id": number, "content": text, **named[text]})
+    return top if tokens == given else {**top, "added_tokens": tokens}
+
+
+def _is_token(entry: Any) -> bool:
+    """Return True if an entry of `added_tokens` or `added_tokens_decoder` can be one."""
+    is_named = isinstance(entry, dict) and isinstance(entry.get("content"), str)
+    return is_named and type(entry.get("id", 0)) is int
+
+
+def _flags_of(token: Any) -> dict[str, Any]:
+    return {flag: token.get(flag, False) if isinstance(token, dict) else False for flag in FLAGS}
+
+
+def _ids_of_model(model: Any) -> dict[str, int]:
+    """Return text -> id of the vocabulary of any model, without what is invalid."""
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocab, list):  # of Unigram: texts with scores
+        vocab = {str(x[0]): i for i, x in enumerate(vocab) if isinstance(x, list) and x}
+    return {text: x for text, x in vocab.items() if type(x) is int} if type(vocab) is dict else {}
 
 
 def token_text(config: Mapping[str, Any], role: str) -> Any:
@@ -148,20 +191,18 @@ def _named_pattern(path: Path, named: Any, pattern: str) -> str:
     return str(named)
 
 
-def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerParts:
-    """Parse a tokenizer.json as `TokenizerFiles.parts`; `path` is its name in errors."""
-    path = Path(path)
-    top = parse_json(text, path)
+def parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
+    """Convert the content of a tokenizer.json; `path` is its name in errors."""
     if "model" not in top:
         refuse(path, f"it has no 'model' (its keys are {listed(top)})", "expected a tokenizer.json")
     model = object_at(path, top, "model")
-    kind = model.get("type", "BPE")
+    kind = model.get("type", "BPE" if "merges" in model else None)
     if kind != "BPE" or "merges" not in model:
         unsupported(path, f"model.type is {kind!r}", "expected 'BPE' with 'vocab' and 'merges'")
     for key in top:
         if key not in _TOP_LEVEL_KEYS:
             refuse(path, f"it has the unknown key {key!r}", f"expected {listed(_TOP_LEVEL_KEYS)}")
-    expect(path, "version", top.get("version"), "1.0")
+    expect(path, "version", top.get("version", "1.0"), "1.0")
     for setting in ("truncation", "padding"):
         expect(path, setting, top.get(setting), None)
     _steps(path, "post_processor", top.get("post_processor"))
@@ -181,7 +222,8 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
     pattern = _named_pattern(path, model.get("pattern"), pattern)
     ids = ids_of_vocab(path, object_at(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
-    _check_normalized(path, added_tokens, normal_forms)
+    late = [token.text for token in added_tokens if token.normalized]
+    check_normalized(path, {x: normalized(x.encode(), normal_forms).decode() for x in late})
     byte_level = all_from_byte_level(ids)
     merges = _merges(path, model["merges"], byte_level)
     # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
@@ -199,15 +241,17 @@ def parse_tokenizer_json(text: str, path: str | os.PathLike[str]) -> TokenizerPa
             byte_level.pop(text, None)
     tokens = tokens_by_id(path, ids, byte_level, "model.vocab")
     try:
-        vocabulary = Vocabulary(tokens, merges, added_tokens, ignore_merges=ignore_merges)
         if ranked_by == "bytes":
             ranks = {token: token_id for token_id, token in tokens.items()}
-            vocabulary = Vocabulary.from_ranks(ranks, added_tokens)
+            vocabulary = Vocabulary.from_ranks(ranks, added_tokens, normal_forms)
+        else:
+            vocabulary = Vocabulary(
+                tokens, merges, added_tokens, ignore_merges=ignore_merges, normal_forms=normal_forms
+            )
     except VocabularyError as error:
         raise TokenizerFileError(f"{path}: {error}") from error
     parts = TokenizerParts(
-        vocabulary, pattern, options["tie_break"],
-        normal_forms=normal_forms, add_prefix_space=add_prefix_space,
+        vocabulary, pattern, options["tie_break"], add_prefix_space=add_prefix_space,
         outside=frozenset(spelled.keys() - ids.keys()),
     )
     settings = {name: top.get(name) for name in STEPS}
@@ -276,18 +320,20 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
         if not isinstance(added, dict) or not isinstance(added.get("content"), str):
             refuse(path, f"{name} is {dumps(added)}", "expected an object with 'id' and 'content'")
         text = added["content"]
+        if not text:
+            continue  # as in Hugging Face's engine
         flags = {
             flag: expect(path, f"{name}.{flag} (of {text!r})", added.get(flag, False), False, True)
             for flag in FLAGS
         }
+        if text in added_tokens:
+            refuse(path, f"{name} {text!r} appears twice", "expected each token once")
         # Hugging Face assigns ids to tokens that are not in the model, from its size on.
         expected_id = ids.get(text, next_id)
         if added.get("id") != expected_id or isinstance(added["id"], bool):
             found = f"{name} {text!r} has the id {added.get('id')!r}"
             refuse(path, found, f"expected {expected_id}, as Hugging Face would number it")
         next_id += text not in ids
-        if text in added_tokens:
-            refuse(path, f"{name} {text!r} appears twice", "expected each token once")
         added_tokens[text] = AddedToken(text, expected_id, **flags)
     for late in (False, True):
         alike = [token for token in added_tokens.values() if token.normalized == late]
@@ -305,13 +351,11 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
     return list(added_tokens.values())
 
 
-def _check_normalized(
-    path: Path, added_tokens: Iterable[AddedToken], normal_forms: tuple[str, ...]
-) -> None:
-    seen: dict[bytes, str] = {}
-    for text in (token.text for token in added_tokens if token.normalized):
-        other = seen.setdefault(normalized(text.encode(), normal_forms), text)
-        if other != text:
+def check_normalized(path: Path, texts: Mapping[str, str]) -> None:
+    """Raise TokenizerFileError if two added tokens are one text; `texts` are text -> normalized."""
+    seen: dict[str, str] = {}
+    for text, changed in texts.items():
+        if (other := seen.setdefault(changed, text)) != text:
             refuse(
                 path,
                 f"the added tokens {other!a} and {text!a} are one text when they are normalized",

@@ -40,7 +40,6 @@ class TokenizerParts:
         pattern: Split pattern.
         tie_break: Ties in training, None if not known.
         eos_token: Special token that ends a document, None if not known.
-        normal_forms: Unicode normal forms applied to text, in order.
         add_prefix_space: Whether a space is put in front of text that begins with none.
         outside: Added tokens that are not in `model.vocab`.
         settings: Other settings of a tokenizer.json that was read, as JSON; "" for the default.
@@ -51,7 +50,6 @@ class TokenizerParts:
     pattern: str
     tie_break: str | None = None
     eos_token: str | None = None
-    normal_forms: tuple[str, ...] = ()
     add_prefix_space: bool = False
     outside: frozenset[str] = frozenset()
     settings: str = ""
@@ -149,8 +147,9 @@ def default_settings(parts: TokenizerParts) -> dict[str, Any]:
         "type": "ByteLevel", "add_prefix_space": parts.add_prefix_space, "trim_offsets": False,
         "use_regex": steps is None,
     }
+    forms = [{"type": form} for form in parts.vocabulary.normal_forms]
     return {
-        "normalizer": _sequence("normalizer", [{"type": form} for form in parts.normal_forms]),
+        "normalizer": _sequence("normalizer", forms),
         "pre_tokenizer": _sequence("pre_tokenizer", [*(steps or ()), byte_level]),
         "post_processor": None,
         "decoder": {**byte_level, "add_prefix_space": False, "use_regex": True},

@@ -44,8 +44,9 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
         path /= "tokenizer.json"
         if not path.exists():
             raise TokenizerFileError(
-                f"{path.parent}: there is no tokenizer.json in this directory: expected one; a"
-                " vocab.json and a merges.txt are read by Tokenizer.from_gpt2_files"
+                f"{path.parent}: there is no tokenizer.json in this directory: expected one, which"
+                " save_pretrained of transformers writes; a vocab.json and a merges.txt are read by"
+                " Tokenizer.from_gpt2_files"
             )
     if path.exists():
         return path

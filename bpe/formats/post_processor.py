@@ -10,16 +10,20 @@ from bpe.files.json_file import parse_json, read_text, refuse
 Ids = tuple[int, ...]
 
 
-def read_special_ids(path: Path) -> tuple[Ids, Ids]:
+def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a text, as `add_special_tokens=True` of transformers.
 
     Args:
-        path: A tokenizer.json.
+        tokenizer: A tokenizer.json, or a loaded tokenizer.
 
     Raises:
         TokenizerFileError: The file cannot be read, or its post-processor is of another kind.
     """
-    top = parse_json(read_text(path), path)
+    if isinstance(tokenizer, Path):
+        path, text = tokenizer, read_text(tokenizer)
+    else:
+        path, text = Path("tokenizer.json"), tokenizer.to_json()
+    top = parse_json(text, path)
     try:
         return _around(path, top.get("post_processor"))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:

@@ -85,7 +85,7 @@ def tiktoken_ranks(ranks: Mapping[bytes, int]) -> str:
 def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
     """Return vocab.json and merges.txt; raise VocabularyError if they cannot represent it."""
     vocabulary.check_expressible_as_merges()
-    if vocabulary.ignore_merges and len(vocabulary.merges) + 256 < len(vocabulary.tokens):
+    if vocabulary.ignore_merges and len(vocabulary.merges) < vocabulary.n_joined:
         raise VocabularyError(
             "vocab.json and merges.txt cannot represent ignore_merges, and some tokens are made by"
             " no merge; use tokenizer.json"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _AT_LEAST = 1 << 16  # characters; shorter files are parsed as fast as an entry is read
 _KEPT = 16  # entries
-_PLAIN = {x.name for x in fields(TokenizerParts)} - {"vocabulary", "normal_forms", "outside"}
+_PLAIN = {x.name for x in fields(TokenizerParts)} - {"vocabulary", "outside"}
 
 
 @functools.cache
@@ -76,10 +76,11 @@ def find(files: TokenizerFiles) -> tuple[TokenizerParts, str] | None:
         FlatTokens(ids, offsets, next_array(int(offsets[-1]), np.uint8)),
         PairTable(*columns) if head["merges"] else None,
         [AddedToken(**token) for token in head["added"]], ignore_merges=head["ignore_merges"],
+        normal_forms=tuple(head["normal_forms"]),
     )
     parts = TokenizerParts(
-        vocabulary=vocabulary, normal_forms=tuple(head["normal_forms"]),
-        outside=frozenset(head["outside"]), **{name: head[name] for name in _PLAIN},
+        vocabulary=vocabulary, outside=frozenset(head["outside"]),
+        **{name: head[name] for name in _PLAIN},
     )
     return parts, head["fingerprint"]
 
@@ -90,7 +91,7 @@ def keep(files: TokenizerFiles, parts: TokenizerParts, fingerprint: str) -> None
     tokens, pairs = vocabulary.flat, vocabulary.pairs
     head = {
         **{name: getattr(parts, name) for name in _PLAIN},
-        "normal_forms": parts.normal_forms,
+        "normal_forms": vocabulary.normal_forms,
         "outside": sorted(parts.outside),
         "added": [asdict(token) for token in vocabulary.added_tokens],
         "ignore_merges": vocabulary.ignore_merges,

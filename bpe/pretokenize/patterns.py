@@ -174,7 +174,16 @@ def _canonical(step: Step) -> Step:
 
     if isinstance(step, Split):
         name = _HUGGINGFACE_SPELLINGS.get(step.pattern.get("Regex", ""))
-        if name is not None and step == _isolated_split(_HUGGINGFACE[name]):
+        isolated = Split(step.pattern, "Isolated")
+        if step.behavior == "Removed":
+            # Where matches are all of the text, nothing else is there to be removed.
+            if not step.invert or not (name or isolated.splitter().covers_all):
+                raise PatternError(
+                    f"the split pattern {shown(step.pattern)} with the behavior Removed can drop"
+                    " text: expected 'invert' and a pattern that matches all text, or Isolated"
+                )
+            step = isolated
+        if name is not None and step == isolated:
             return name
         step.splitter()
     return step

@@ -34,6 +34,8 @@ class Node:
     size: int = 1  # characters of the regex with its repetitions expanded
     can_be_empty: bool = True  # can match the empty string
     is_assertion: bool = False  # an anchor or a lookaround
+    is_optional: bool = False  # can match the empty string in any text, after backtracking, too
+    covers: frozenset[int] = frozenset()  # sets: before each of their characters is a match
     begins: frozenset[int] = frozenset()  # numbers of the sets of the first character
     ends: frozenset[int] = frozenset()  # and of the last
 
@@ -42,10 +44,12 @@ def _concatenate(parts: list[Node]) -> Node:
     if len(parts) == 1:
         return parts[0]
     lengths = [part.length for part in parts if part.length is not None]
+    needed = [part for part in parts if not part.is_optional]
     return Node(
         "".join(part.written for part in parts),
         sum(lengths) if len(lengths) == len(parts) else None,
         sum(part.size for part in parts), all(part.can_be_empty for part in parts),
+        is_optional=not needed, covers=needed[0].covers if len(needed) == 1 else frozenset(),
         begins=frozenset().union(*(part.begins for part in _edge(parts))),
         ends=frozenset().union(*(part.ends for part in _edge(parts[::-1]))),
     )
@@ -65,6 +69,8 @@ def _alternate(options: list[Node]) -> Node:
         "|".join(option.written for option in options),
         lengths.pop() if len(lengths) == 1 else None,
         sum(option.size for option in options), any(option.can_be_empty for option in options),
+        is_optional=any(option.is_optional for option in options),
+        covers=frozenset().union(*(option.covers for option in options)),
         begins=frozenset().union(*(option.begins for option in options)),
         ends=frozenset().union(*(option.ends for option in options)),
     )
@@ -75,6 +81,12 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "
 _LONG_NAMES: Final = {
     "letter": "L", "mark": "M", "number": "N", "punctuation": "P", "symbol": "S", "separator": "Z",
 }  # fmt: skip
+# Code points of the script Han in Unicode 16.0.
+_HAN: Final = (
+    "2E80-2E99 2E9B-2EF3 2F00-2FD5 3005 3007 3021-3029 3038-303B 3400-4DBF 4E00-9FFF F900-FA6D "
+    "FA70-FAD9 16FE2-16FE3 16FF0-16FF1 20000-2A6DF 2A700-2B739 2B740-2B81D 2B820-2CEA1 2CEB0-2EBE0 "
+    "2EBF0-2EE5D 2F800-2FA1D 30000-3134A 31350-323AF"
+)
 _FOLDS: Final = {"s": "\u017f", "k": "\u212a"}  # other characters that case-fold to a letter
 # Ignoring case, Oniguruma matches these with one character (U+00DF, U+FB00, ...).
 _FOLDED_TOGETHER: Final = (
@@ -137,7 +149,9 @@ class Parser:
             if len(self.sets) > 500:
                 raise self.refuse("more than 500 different character classes")
         here = frozenset([number])
-        return Node(chr(FIRST_SET + number), 1, can_be_empty=False, begins=here, ends=here)
+        return Node(
+            chr(FIRST_SET + number), 1, can_be_empty=False, covers=here, begins=here, ends=here
+        )
 
     def _enter(self, what: str) -> None:
         self.depth += 1
@@ -198,6 +212,8 @@ class Parser:
                 length=part.length * least if part.length is not None and least == most else None,
                 size=part.size * max(1, least, most or 0),
                 can_be_empty=part.can_be_empty or least == 0,
+                is_optional=(part.is_optional or least == 0) and manner != "+",
+                covers=part.covers if least < 2 and most != 0 else frozenset(),
             )
             if part.size > LONGEST:
                 raise self.refuse(f"quantifiers that repeat more than {LONGEST:,} characters", at)
@@ -274,8 +290,12 @@ class Parser:
             raise self.refuse("a variable-length lookbehind", at)
         node = replace(inside, written=f"{opening}{inside.written})", size=1 + inside.size)
         if opening in ("(?:", "(?>"):
-            return replace(node, is_assertion=False)
-        return replace(node, length=0, can_be_empty=True, is_assertion=True)
+            is_optional = node.is_optional and opening == "(?:"
+            return replace(node, is_assertion=False, is_optional=is_optional)
+        return replace(
+            node, length=0, can_be_empty=True, is_assertion=True, is_optional=False,
+            covers=frozenset(),
+        )
 
     def _escape(self) -> str | Set:
         """Parse an escape, from its backslash on; return its character or set."""
@@ -313,7 +333,11 @@ class Parser:
             raise self.refuse(f"{self.text[at : at + 8]!r}", at)
         name = found.group(3) or found.group(2)
         name = _LONG_NAMES.get(name.lower(), name)
-        members = members_of(*runs_of(name)) if len(name) <= 2 else np.zeros(0, np.bool_)
+        runs = runs_of(name) if len(name) <= 2 else []
+        if name.lower() == "han":
+            edges = (run.partition("-") for run in _HAN.split())
+            runs = [(int(first, 16), int(last or first, 16)) for first, _, last in edges]
+        members = members_of(*runs)
         inverts = bool(found.group(1))
         if not members.any() or name[0] == "C" or (inverts and self.dialect == "tiktoken"):
             raise self.refuse(f"the property {found.group()!r}", at)

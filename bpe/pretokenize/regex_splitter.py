@@ -15,6 +15,7 @@ scanner.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -59,8 +60,11 @@ class RegexSplitter:
     `behavior` is a key of `BEHAVIORS`, and `invert` swaps matches and the text between them, as in
     Hugging Face's `Split`.
 
+    Attributes:
+        covers_all: There is a match at each character of any text, so that none is between matches.
+
     Raises:
-        PatternError: The regex has syntax not implemented, or matches the empty string.
+        PatternError: The regex has syntax not implemented; that of tiktoken can match nothing.
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class RegexSplitter:
             raise PatternError(f"{found}: expected {LONGEST:,} at most")
         parser = Parser(regex, dialect)
         tree = parser.parse()
-        if tree.can_be_empty:
+        if tree.can_be_empty and dialect == "tiktoken":
             raise PatternError(
                 f"the split pattern {regex[:100]!r} can match nothing at all: expected one that"
                 " takes a character at least; write '+' for '*'"
@@ -85,7 +89,10 @@ class RegexSplitter:
         letters, sets = _alphabet(parser.sets)
         self._letters = letters.astype(np.uint8) if letters.max() < 256 else letters
         written = {FIRST_SET + i: f"[{each}]" if each else "(?!)" for i, each in enumerate(sets)}
-        self._find = engine.compile(tree.written.translate(written), engine.V0).finditer
+        compiled = engine.compile(tree.written.translate(written), engine.V0)
+        self._find = partial(_find_empty, compiled) if tree.can_be_empty else compiled.finditer
+        covered = (parser.sets[number] for number in tree.covers)
+        self.covers_all = not tree.can_be_empty and bool(sum(covered, np.False_).all())
         self._dialect = dialect
         self._merged = BEHAVIORS[behavior]
         self._invert = invert
@@ -145,6 +152,22 @@ class RegexSplitter:
             if (before, is_match) not in self._merged:
                 yield begin + start
             before = is_match
+
+
+def _find_empty(
+    compiled: engine.Pattern[str], text: str, timeout: float
+) -> Iterator[engine.Match[str]]:
+    """Yield matches as Oniguruma's `find_iter` of a regex that can match the empty string.
+
+    An empty match where a match ends is dropped, and the search continues after a character.
+    """
+    place, end = 0, -1
+    while place <= len(text) and (found := compiled.search(text, place, timeout=timeout)):
+        if found.start() == found.end() == end:
+            place += 1
+            continue
+        place = end = found.end()
+        yield found
 
 
 # Additional numbers in the tables of Rust (Unicode 17.0), which Hugging Face's `Digits` uses.

@@ -13,8 +13,8 @@ from bpe.errors import PatternError, shown
 if TYPE_CHECKING:
     from bpe.pretokenize.regex_splitter import DigitsSplitter, RegexSplitter
 
-# Behaviors of Hugging Face's `Split`, except "Removed", which drops text.
-Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
+# Behaviors of Hugging Face's `Split`.
+Behavior = Literal["Isolated", "Contiguous", "MergedWithPrevious", "MergedWithNext", "Removed"]
 
 
 class Digits(msgspec.Struct, frozen=True, tag=True):
@@ -82,7 +82,7 @@ def check_steps(listed: object) -> list[Step]:
     except msgspec.ValidationError as error:
         raise PatternError(
             f"the steps {shown(listed)} are not implemented: {error}: expected a list of Digits,"
-            " of Split with a Regex or a String and a behavior that loses no text"
-            f" ({', '.join(get_args(Behavior))}), and of names of patterns"
+            f" of Split with a Regex or a String and a behavior ({', '.join(get_args(Behavior))}),"
+            " and of names of patterns"
         ) from error
     return steps

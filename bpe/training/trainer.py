@@ -22,7 +22,7 @@ from bpe.kernels.train import learn_merges as kernels
 from bpe.parallel import available_workers, for_each, run_in_order
 from bpe.pretokenize.patterns import pattern_name
 from bpe.pretokenize.pretokenizer import Pretokenizer, invalid_utf8, is_utf8
-from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS
+from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, longest_token
 from bpe.text_file import Cutter, TextFile
 from bpe.tokenizer import Tokenizer
 from bpe.training.counts import FrozenCounts, PretokenCounts, sum_counts
@@ -52,7 +52,8 @@ def train_from_counts(
         special_tokens: Have the last ids, in this order.
         tie_break: Order of pairs of equal count, "greatest-bytes" or "huggingface".
         min_frequency: Minimum count of a merged pair.
-        max_token_length: Maximum bytes of a token, None for no limit.
+        max_token_length: Maximum bytes of a token, None for no limit; with "huggingface" see
+            `bpe.reference.longest_token`.
         workers: Number of threads, one per processor if None; does not change the result.
         progress: Called with (merges made, merges wanted) repeatedly.
 
@@ -70,8 +71,9 @@ def train_from_counts(
             " give at least one file with text"
         )
     n_wanted = vocab_size - 256 - len(special_tokens)
-    longest = 2**31 - 1 if max_token_length is None else max_token_length
     by_bytes, least = tie_break == "greatest-bytes", max(min_frequency, 1)
+    longest = longest_token(max_token_length, tie_break)
+    longest = 2**31 - 1 if longest is None else longest
     workers = workers or available_workers()
     merge_ids = _learn(counts, n_wanted, by_bytes, least, longest, workers, progress)
     if len(merge_ids) < n_wanted:
@@ -265,7 +267,7 @@ def train_bpe(
         pattern: Split pattern, a name or a regex.
         tie_break: See `train_from_counts`.
         min_frequency: Minimum count of a merged pair.
-        max_token_length: Maximum bytes of a token, None for no limit.
+        max_token_length: See `train_from_counts`.
         workers: Number of threads, one per processor if None.
 
     Raises:

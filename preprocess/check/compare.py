@@ -12,17 +12,18 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocess.documents.batch import Bytes, DocumentBatch
-from preprocess.report.progress import Progress
+from preprocess.report.progress import Progress, progress_of
 from preprocess.report.summary import LeftOut, check_bad_records, table
 from preprocess.run.plan import read_options
+from preprocess.settings.keywords import TextKeywords
 from preprocess.settings.options import StrPath, convert
-from preprocess.settings.schema import END_OF_TEXT, CompareSettings
+from preprocess.settings.schema import CompareSettings
 from preprocess.sources import Source, check_fields_are_used, find_sources
 from preprocess.sources.standard_input import standard_input_in_a_file
 from preprocess.sources.standard_library import StandardLibrary
@@ -76,17 +77,11 @@ class _Side:
 def compare(
     *, first: StrPath, second: StrPath, paths: StrPath | Iterable[StrPath] = (),
     pattern: str | None = None, max_bytes: int | str = 64 * 1024 * 1024,
-    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
-    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
-    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
-    max_length_chars: int | None = None,
-    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str | None = None, progress: Progress | None = None,
+    progress: Progress | bool | None = None, **options: Unpack[TextKeywords],
 ) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
 
-    Options: docs/options.md or `tokenmill compare --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill compare --help`; `progress=False` shows none.
 
     Returns:
         A dictionary for JSON: `text` (documents, bytes, and everything: True if all was read);
@@ -98,9 +93,9 @@ def compare(
     Raises:
         TokenmillError: A tokenizer or the text cannot be read.
     """
-    options = {**locals()}
-    progress = options.pop("progress") or Progress()
-    settings = convert(options, CompareSettings)
+    given: dict[str, Any] = {**locals()}
+    progress = progress_of(given.pop("progress"))
+    settings = convert(given | given.pop("options"), CompareSettings)
     sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
     ours, theirs = (side.tokenizer for side in sides)
     atomic = (token for side in (ours, theirs) for token in side.atomic_texts)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bpe.errors import TokenmillError
+from bpe.files.atomic_write import sync
 from bpe.files.temporary import temporary_directory
 from bpe.parallel import available_workers
 from preprocess.report.progress import system_values
@@ -207,7 +208,7 @@ def _disk(path: Path) -> str:
         for _ in range(_WRITTEN_BYTES // len(block)):
             file.write(block)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
         rate = _WRITTEN_BYTES / 1e6 / (time.perf_counter() - began)
     text = f"{free / 1e9:,.1f} GB free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:

@@ -152,7 +152,7 @@ def find_out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
 
     vocabulary = tokenizer.vocabulary
     made = {left + right for left, right in vocabulary.merges}
-    texts = {i: t for i, t in vocabulary.tokens.items() if _is_text(t)}
+    texts = {i: t for i, t in vocabulary.tokens.items() if t and _is_text(t)}
     buffer = np.frombuffer(b"".join(texts.values()), np.uint8)
     offsets = np.cumsum([0, *map(len, texts.values())], dtype=np.int64)
     tables = EncoderTables(vocabulary, tokenizer.pattern)
@@ -163,7 +163,7 @@ def find_out_of_reach(tokenizer: Tokenizer) -> OutOfReach:
     whole = n_before[offsets[1:] - 1] == n_before[offsets[:-1]]
     ids, ends = Encoder(tables).encode(buffer, offsets)
     itself = (np.diff(ends) == 1) & (ids[ends[:-1]] == np.fromiter(texts, np.int64, len(texts)))
-    never, cut = list[int](), list[int]()
+    never, cut = [i for i, token in vocabulary.tokens.items() if not token], list[int]()
     # A scanner divides a token in every context if it does alone; other regexes may not.
     certain = tokenizer.pattern in PATTERNS
     for token_id, is_whole, is_itself in zip(texts, whole.tolist(), itself.tolist(), strict=True):

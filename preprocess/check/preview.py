@@ -139,19 +139,14 @@ def _describe_documents(
 
 def _describe_conversations(part: Pass, tokenizer: AnyTokenizer) -> Iterator[str]:
     """Show the first conversations of a pass: their tokens, and which are trained on."""
-    from preprocess.documents.chat_tokens import encode_segments, is_inside
-    from preprocess.documents.token_offsets import token_lengths
+    from preprocess.documents.chat_tokens import ConversationEncoder
 
-    left, lengths = _DOCUMENTS, None
+    left, encoder = _DOCUMENTS, None
     for source in part.files:
         for unit in source.units() if source.has_spans else ():
             batch = unit.read()
-            assert batch.special is not None
-            assert batch.spans is not None
-            lengths = token_lengths(tokenizer, is_normalized=True) if lengths is None else lengths
-            encoder = tokenizer.new_encoder()
-            ids, offsets, begins = encode_segments(encoder, batch, batch.special, lengths, -1, -1)
-            mask = is_inside(begins, batch.spans)
+            encoder = ConversationEncoder(tokenizer) if encoder is None else encoder
+            ids, offsets, mask = encoder.encode(tokenizer.new_encoder(), batch, -1, -1)
             for start, stop in islice(pairwise(offsets.tolist()), left):
                 shown = slice(start, min(stop, start + _SHOWN_OF_CONVERSATION))
                 tokens = _marked(ids[shown].tolist(), mask[shown].tolist(), tokenizer)
@@ -165,7 +160,7 @@ def _describe_conversations(part: Pass, tokenizer: AnyTokenizer) -> Iterator[str
                 return
 
 
-def _marked(ids: list[int], mask: list[bool], tokenizer: AnyTokenizer) -> str:
+def _marked(ids: list[int], mask: list[int], tokenizer: AnyTokenizer) -> str:
     """Return tokens divided by bars; those trained on are green on a terminal, else in [[ ]]."""
     has_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     begin, end = ("\x1b[32m", "\x1b[0m") if has_colour else ("[[", "]]")

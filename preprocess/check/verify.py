@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bpe.errors import EncodingError, TokenmillError
+from bpe.errors import EncodingError, TokenmillError, spelled
 from bpe.files.temporary import temporary_directory
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
@@ -27,7 +27,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, m
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_offsets import gives_text_back
-from preprocess.report.progress import Progress, Stage
+from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.finished import find_joined, find_manifests, read_stats
 from preprocess.run.outputs import TOKENIZER_FILE
@@ -47,7 +47,7 @@ _SHOWN = 5
 
 def verify(
     path: StrPath, *, tokenizer: StrPath | None = None, deep: bool = False, repair: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> list[Finding]:
     """Check one token file, or all token files or rows in a directory, against their manifests.
 
@@ -57,20 +57,20 @@ def verify(
         deep: True to encode all sources again, or to make all rows again, and compare.
         repair: True to rebuild damaged blocks and files from the sources, and damaged files of rows
             from the dataset.
-        progress: Reports progress; None reports nothing.
+        progress: As of `build`.
 
     Raises:
         TokenFileError: There are no token files to check.
     """
     options = {**locals()}
-    progress = options.pop("progress") or Progress()
+    progress = progress_of(options.pop("progress"))
     settings = convert(options, VerifySettings)
     place = Path(settings.path)
     paths = _find_token_files(place) if place.is_dir() else [place]
     if not paths and place.is_dir():
         found = verify_rows.verify(place, settings.tokenizer, progress, deep, repair)
         if found:
-            return found
+            return [each._replace(text=spelled(each.text)) for each in found]
     if not paths:
         raise TokenFileError(f"{place}: no finished token file in this directory; build one first")
     if not place.exists() and not place.with_suffix(".json").exists():
@@ -87,7 +87,7 @@ def verify(
             findings.append(Finding(Path(error.filename or each), False, text))
     if place.is_dir():
         findings += verify_rows.verify_inside(place, progress, deep, repair)
-    return findings
+    return [each._replace(text=spelled(each.text)) for each in findings]
 
 
 def _find_token_files(directory: Path) -> list[Path]:
@@ -255,6 +255,8 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
     has_ends = docs.file.count and not docs.damaged and not docs.wrong_size
     ends = np.memmap(docs.path, docs.file.dtype, "r") if has_ends else None
     findings += [_check_blocks(scan, manifest, ends) for scan in scans]
+    # Chat templates may end turns with it, too.
+    ends_turns = any(scan.file.column.of_spans for scan in scans)
     for scan in scans:
         column, wrong = scan.file.column, ""
         if (limit := column.limit_for(manifest.vocab_size)) is None:
@@ -263,7 +265,9 @@ def _check_part(scans: Sequence[_Scan], manifest: Manifest) -> list[Finding]:
         if scan.first_wrong is not None:
             place, value = scan.first_wrong
             wrong = f"{column.noun} of {column.per} {place:,} is {value}, and {rule}"
-        elif column == IDS and scan.n_ends != docs.file.count:
+        elif column == IDS and scan.n_ends != docs.file.count and not (
+            ends_turns and scan.n_ends > docs.file.count
+        ):
             found = f"{scan.n_ends:,} end-of-text ids ({manifest.end_of_text_id})"
             wrong = f"{found} for {docs.file.count:,} documents, expected one for each"
         findings.append(Finding(scan.path, not wrong, wrong or rule))

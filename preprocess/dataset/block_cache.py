@@ -24,6 +24,8 @@ import fcntl
 import functools
 import mmap
 import os
+import struct
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +42,7 @@ from bpe.errors import ChangedError, TokenmillError
 from bpe.files.locations import shown_url
 from bpe.parallel import for_each, run_in_order
 from preprocess.dataset import columns as table
+from preprocess.dataset.file_map import FileMap
 from preprocess.settings.options import size_in_bytes
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import split_url
@@ -55,6 +58,7 @@ _ATTEMPTS = 3  # before a reader locks the cache, because others remove what it 
 _HEADER_BYTES = 4096
 _ABSENT, _UNCHECKED = 0, 1  # stamps; an unchecked block has space, but its content is unknown
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate
+_F_PUNCHHOLE = 99  # of macOS
 
 Blocks = npt.NDArray[np.int64]
 
@@ -126,7 +130,7 @@ class BlockCache:
     Attributes:
         directory: Directory of the dataset in the cache.
         first_blocks: Number of the first block of each file, and the number of all blocks.
-        data: The file of blocks, mapped; blocks that are not there are zeros.
+        mapped: The file of blocks; those that are not there are zeros.
 
     Raises:
         CacheError: The cache cannot be used.
@@ -147,9 +151,7 @@ class BlockCache:
                     self._make_file(name, size)
                 self._state = _State(self.directory)
                 self._state.forget_other_starts()
-            self.data: mmap.mmap | bytes = b""
-            if n_blocks:
-                self.data = mmap.mmap(self._state.data, 0, access=mmap.ACCESS_READ)
+            self.mapped = FileMap(self._state.data, sizes["data"])
 
     def _make_file(self, name: str, size: int) -> None:
         with open(self.directory / name, "ab") as opened:
@@ -253,7 +255,7 @@ class BlockCache:
         if self._state.stamps[block] == _UNCHECKED:
             _, file, start, stop = self._place(block)
             place = block * table.BLOCK_BYTES
-            content = self.data[place : place + stop - start]
+            content = self.mapped.data[place : place + stop - start].data
             if xxhash.xxh3_128_hexdigest(content) == file.digests[start // table.BLOCK_BYTES]:
                 self._state.used[block] = time.time()
                 self._state.stamps[block] = self._state.new_stamp()
@@ -414,6 +416,10 @@ def _fallocate() -> Any:
 
 def _punch(descriptor: int, start: int) -> None:
     """Free the space of a block in a file."""
+    if sys.platform == "darwin":
+        hole = struct.pack("IIqq", 0, 0, start, table.BLOCK_BYTES)
+        fcntl.fcntl(descriptor, _F_PUNCHHOLE, hole)
+        return
     fallocate = _fallocate()
     if fallocate is None:
         raise OSError(errno.ENOTSUP, "this system cannot free parts of a file")

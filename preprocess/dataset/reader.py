@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import mmap
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ from preprocess.dataset.columns import (
     manifest_name,
     shard_name,
 )
+from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView
 
@@ -64,7 +64,7 @@ class TokenFile:
         self._tokenizer = self._given_tokenizer = tokenizer
         self.manifest = manifest
         self.parts: Sequence[Mapping[str, Values | ShardView]]
-        self._maps: list[mmap.mmap] = []
+        self._maps: list[FileMap] = []
         self._read = 0  # bytes that may be resident
         self._remote: Mapping[str, RemoteView] = {}
         if isinstance(path, str):
@@ -82,9 +82,8 @@ class TokenFile:
             if file.column == IDS:
                 parts.append({})
             found = _map(path, file)
-            parts[-1][file.column.name] = np.frombuffer(found, file.dtype)
-            if isinstance(found, mmap.mmap):
-                self._maps.append(found)
+            parts[-1][file.column.name] = found.view(file.dtype)
+            self._maps.append(found)
         self.parts = parts
 
     def _open_url(self, url: str) -> None:
@@ -95,8 +94,7 @@ class TokenFile:
         self.path = self.absolute_path = url_beside(url, name)
         self.parts, self._remote, cache = open_columns(url, self.manifest, stem)
         self.directory = cache.directory
-        if isinstance(cache.data, mmap.mmap):
-            self._maps.append(cache.data)
+        self._maps.append(cache.mapped)
 
     @property
     def shards(self) -> list[tuple[Values | ShardView, npt.NDArray[np.uint64]]]:
@@ -211,7 +209,7 @@ class TokenFile:
         if self._read > _RESIDENT:
             self._read = 0
             for each in self._maps:
-                each.madvise(mmap.MADV_DONTNEED)
+                each.give_back()
 
     @property
     def vocab_size(self) -> int:
@@ -263,7 +261,7 @@ def _open_again(path: str, digest: str, tokenizer: AnyTokenizer | None) -> Token
     return open_tokens(path, tokenizer=tokenizer) if tokenizer else file
 
 
-def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
+def _map(bin_path: Path, data: DataFile) -> FileMap:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
     path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
     try:
@@ -275,9 +273,7 @@ def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
                     f" {data.dtype.name} in its manifest), found {found:,}; it was damaged or"
                     " replaced: build the files again"
                 )
-            if not found:  # an empty file cannot be mapped
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return FileMap(file.fileno(), found)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {manifest_path} exists; restore it or build the"

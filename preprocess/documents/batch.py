@@ -71,11 +71,6 @@ class Rejected(Struct, frozen=True):
     reason: str
 
 
-# Name of the field with a `Rejected` per document, for those of which no token is trained on.
-# Without the field they are an error.
-PLACE = "place"
-
-
 class Spans(Struct, frozen=True, eq=False):
     """Byte ranges with values, such as the bytes to train on.
 

@@ -1,26 +1,29 @@
 """Render conversations through a chat template, with the origin of each character.
 
 The template's special tokens are special; what a message says is text. So a conversation that has
-characters of special tokens is rendered twice: as it is, and with other characters in their place.
-Only special tokens that are in both texts are the template's.
+characters of special tokens is rendered twice: as it is, and with private characters in place of
+what it says. Only special tokens that are in both texts are the template's.
 
-Which characters to train on comes from the template's `{% generation %}` marks. Without them the
-conversation is also rendered up to each turn of the assistant, with the generation prompt, and
-through it: the characters between are trained on.
+Which characters to train on comes from the template's `{% generation %}` marks, or, without them,
+from the places of the assistant's turns (`chat_turns`).
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from bpe.normalize import normalized
+from preprocess.documents.chat_turns import Hidden, Place, Special, Turns, hide_all, mark_of
 from preprocess.documents.template_sandbox import ChatTemplateError, Messages, Template
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -32,13 +35,9 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+_PLAIN = frozenset(ROLES[:4])  # roles of those who speak
 _USUAL_NAMES = {"role", "content"}  # of a message
-# Names that templates look up, which no message chooses.
-_KNOWN_NAMES = _USUAL_NAMES | {
-    "name", "type", "text", "id", "tool_calls", "tool_call_id", "function", "arguments",
-    "description", "parameters", "properties", "required", "reasoning_content", "thinking",
-    "reasoning",
-}
+REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what is not said aloud
 _PRIVATE = "\U000f0000"  # characters from here on have no meaning of their own
 
 
@@ -52,6 +51,9 @@ class ChatFormat(Struct, frozen=True, cache_hash=True):
         train_on: "assistant": all its turns; "last-assistant": the last of them; "all".
         normal_forms: Of the tokenizer, which normalizes the text between special tokens.
         where: Of the template, for messages.
+        tools_template: Jinja source for conversations with tools; None: `template`.
+        date: The day that the template writes, YYYY-MM-DD; None: it must not write one.
+        kwargs: More variables of the template, a JSON object.
     """
 
     template: str
@@ -60,6 +62,9 @@ class ChatFormat(Struct, frozen=True, cache_hash=True):
     train_on: str = "assistant"
     normal_forms: tuple[str, ...] = ()
     where: str = "the chat template"
+    tools_template: str | None = None
+    date: str | None = None
+    kwargs: str = "{}"
 
 
 class Rendered(NamedTuple):
@@ -73,70 +78,148 @@ class Rendered(NamedTuple):
     """
 
     text: str
-    special: list[tuple[int, int, int]]
-    trained: list[tuple[int, int]]
+    special: Special
+    trained: list[Place]
     n_forged: dict[str, int]
 
 
-def render(messages: Messages, form: ChatFormat, tools: Any = None) -> Rendered:
+def render(
+    messages: Messages, form: ChatFormat, tools: Any = None, untrained: Collection[int] = ()
+) -> Rendered:
     """Render a conversation.
 
     Args:
         messages: As `conversations.messages_of` returns them.
         form: Template, special tokens, and what to train on.
         tools: Tools of the conversation, passed to the template; None: none.
+        untrained: Numbers of messages not to train on.
 
     Raises:
-        ChatTemplateError: The template cannot be used, refuses the conversation, or writes special
-            tokens that depend on the text of messages.
+        ChatTemplateError: The template cannot be used, refuses the conversation, loses a part of
+            it, or writes special tokens that depend on the text of messages.
     """
-    template, tokens = _template(form), _tokens(form)
-    text, marks = template.render(messages, tools)
-    strings = [*_texts_of(messages), *_strings(tools)]
+    template = _template(form, tools is not None and form.tools_template is not None)
+    tokens = _tokens(form)
+    messages, text, marks = _render(template, messages, tools)
+    roles = tuple([message["role"] for message in messages])
+    is_usual = not tools and all(message.keys() == _USUAL_NAMES for message in messages)
+    if is_usual and _PLAIN.issuperset(roles):
+        _check_roles(template, roles)
+    else:
+        _check_written(template, messages, tools)
+    # What messages say: all texts in them but the roles, and the names of other fields.
+    said = [message["content"] for message in messages] if is_usual else [
+        *_strings([_without_role(message) for message in messages]), *_strings(tools)
+    ]
     n_forged: dict[str, int] = {}
-    if not tokens.may_be_in(strings):
+    if not tokens.may_be_in(said):
         special = tokens.find(text)
     else:
-        special = _special_of(template, tokens, messages, tools, text, form, "\n".join(strings))
+        special = _special_of(template, tokens, messages, tools, text)
         n_found = tokens.count(text)
         n_found.subtract(tokens.names[token] for *_, token in special)
         n_forged = {name: n for name, n in n_found.items() if n}
-    if form.train_on == "all":
-        marks = [(0, len(text))]
-    elif not template.has_marks:
-        marks = _by_prefixes(template, messages, tools, text, form)
-        # The model stops at the token that ends a turn: it does not write the line break behind it.
-        marks = [_up_to_token(each, text, special) for each in marks]
-    elif form.train_on == "last-assistant":
-        turn = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
-        marks = marks[len(template.render(messages[:turn], tools)[1]) :]
-    rendered = Rendered(text, special, marks, n_forged)
+    if form.train_on == "assistant" and template.has_marks and not untrained:
+        trained = marks
+    else:
+        turns = Turns(template, messages, tools, text, special)
+        trained = _trained(turns, marks, form.train_on, untrained)
+    rendered = Rendered(text, special, trained, n_forged)
     return _normalized(rendered, form.normal_forms) if form.normal_forms else rendered
 
 
-def _special_of(
-    template: Template, tokens: _Tokens, messages: Messages, tools: Any, text: str,
-    form: ChatFormat, joined: str,
-) -> list[tuple[int, int, int]]:
-    """Return (start, end, id) of the special tokens in a rendered text that the template wrote.
+def _trained(
+    turns: Turns, marks: list[Place], train_on: str, untrained: Collection[int]
+) -> list[Place]:
+    """Return what to train on."""
+    if train_on == "all":
+        left_out = turns.find(sorted(untrained))
+        bounds = [0, *(bound for place in left_out for bound in place), len(turns.text)]
+        return [*zip(bounds[::2], bounds[1::2], strict=True)]
+    turns_of_it = [i for i, each in enumerate(turns.messages) if each["role"] == "assistant"]
+    chosen = turns_of_it[-1:] if train_on == "last-assistant" else turns_of_it
+    places = turns.find(turn for turn in chosen if turn not in untrained)
+    if not turns.template.has_marks:
+        return places
+    return [(a, b) for a, b in marks if any(a < stop and start < b for start, stop in places)]
 
-    The conversation, whose texts are `joined`, is rendered once more with other characters in place
-    of those of special tokens: special tokens that are still there are the template's.
-    """
-    hide = tokens.hiding(joined)
-    hidden_messages = [
-        {"role": message["role"], **_changed(_without_role(message), hide)} for message in messages
-    ]
-    hidden, _ = template.render(hidden_messages, _changed(tools, hide))
-    special = tokens.find(hidden)
-    if hidden.translate(hide.back) == text:
-        return special
-    # The template looks at these characters. It may, but not to write other special tokens.
+
+def _render(
+    template: Template, messages: Messages, tools: Any
+) -> tuple[Messages, str, list[Place]]:
+    """Return (messages, text, marks)."""
+    try:
+        return messages, *template.render(messages, tools)
+    except ChatTemplateError:
+        # Some templates ask for calls without content whether it is null.
+        given = [{"content": None, **message} for message in messages]
+        if messages == given:
+            raise
+        return given, *template.render(given, tools)
+
+
+@functools.lru_cache(maxsize=1024)
+def _check_roles(template: Template, roles: tuple[str, ...]) -> None:
+    """Check that a template writes messages with these roles, whatever they say."""
+    _check_written(template, [{"role": role, "content": ""} for role in roles], None)
+
+
+def _check_written(template: Template, messages: Messages, tools: Any) -> None:
+    """Raise ChatTemplateError if tools, reasoning, calls, or what some role says is not written."""
+    unread = ["tools"] if tools and "tools" not in template.names else []
+    if template.names.isdisjoint(REASONING):
+        unread += [key for key in REASONING[:1] for m in messages if str(m.get(key, "")).strip()]
+    if unread:
+        raise ChatTemplateError(
+            f"{template.where} does not write {unread[0]}, so they would be lost; use another"
+            " template, or remove them"
+        )
+    hidden: dict[str, str] = {}  # private character -> what it stands for
+    changed = []
+    for number, message in enumerate(messages, start=1):
+        calls = []
+        for call in message.get("tool_calls", ()):
+            inner, mark = call.get("function", call), mark_of(len(hidden))
+            hidden[mark] = f"the call of {inner['name']!r} in message {number}"
+            renamed = {**inner, "name": mark}
+            calls.append(renamed if inner is call else {**call, "function": renamed})
+        mark = mark_of(len(hidden))
+        if not calls:
+            hidden[mark] = f"message {number}, of the role {message['role']},"
+        changed.append({**message, **({"tool_calls": calls} if calls else {"content": mark})})
+    try:
+        shown, _ = template.render(changed, tools)
+    except ChatTemplateError:  # it looks at what messages say, or results of tools need calls
+        return
+    if lost := next((what for mark, what in hidden.items() if mark not in shown), None):
+        raise ChatTemplateError(
+            f"{template.where} writes {lost} nowhere, so it would be lost; use another template, or"
+            " remove the conversation"
+        )
+
+
+def _special_of(
+    template: Template, tokens: _Tokens, messages: Messages, tools: Any, text: str
+) -> Special:
+    """Return (start, end, id) of the special tokens in a rendered text that the template wrote."""
+
+    def hides_name(name: str) -> bool:
+        return not (name in template.names and name.isidentifier()) and tokens.may_be_of(name)
+
+    kept, special = list[str](), list[tuple[int, int, int]]()
+    for _ in range(2):
+        hidden = Hidden(messages, tools, kept, tokens.hide, hides_name)
+        agrees = hidden.is_of(text, template)
+        special = tokens.find(hidden.text)
+        if agrees:
+            return special
+        kept = [*filter(tokens.is_apart, template.literals)]
+    # The template looks at what messages say. It may, but not to write other special tokens.
     found = tokens.find(text)
     if [token for *_, token in found] != [token for *_, token in special]:
         raise ChatTemplateError(
-            f"{form.where} writes other special tokens because of what a message says, so it is not"
-            " known which are its own; remove special-token text from the message"
+            f"{template.where} writes other special tokens because of what a message says, so it is"
+            " not known which are its own; remove special-token text from the message"
         )
     return found
 
@@ -144,15 +227,6 @@ def _special_of(
 def _without_role(message: dict[str, Any]) -> dict[str, Any]:
     """Return a message without its role, which is checked, and may be a part of a special token."""
     return {key: value for key, value in message.items() if key != "role"}
-
-
-def _texts_of(messages: Messages) -> Iterator[str]:
-    """Yield what messages say: all texts in them but the roles, and the names of other fields."""
-    for message in messages:
-        if message.keys() == _USUAL_NAMES:
-            yield message["content"]
-        else:
-            yield from _strings(_without_role(message))
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -168,91 +242,35 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(each)
 
 
-def _changed(value: Any, hide: _Hiding) -> Any:
-    """Return a value of JSON with other characters in its texts and names."""
-    if isinstance(value, str):
-        return value.translate(hide.all if hide.tokens.is_part(value) else hide.critical)
-    if isinstance(value, list | tuple):
-        return [_changed(each, hide) for each in value]
-    if isinstance(value, dict):
-        return {
-            key if key in _KNOWN_NAMES else key.translate(hide.critical): _changed(each, hide)
-            for key, each in value.items()
-        }
-    return value
-
-
-def _up_to_token(
-    mark: tuple[int, int], text: str, special: list[tuple[int, int, int]]
-) -> tuple[int, int]:
-    """Return a range without the white space behind its last special token."""
-    start, stop = mark
-    ends = [end for _, end, _ in special if start < end <= stop]
-    has_only_space = bool(ends) and not text[ends[-1] : stop].strip()
-    return (start, ends[-1]) if has_only_space else mark
-
-
-def _normalized(rendered: Rendered, forms: tuple[Any, ...]) -> Rendered:
+def _normalized(rendered: Rendered, forms: tuple[str, ...]) -> Rendered:
     """Normalize the text between special tokens, as the tokenizer does before encoding it."""
     text, special, trained, n_forged = rendered
-    for form in forms:
-        if unicodedata.is_normalized(form, text):
-            continue
-        cuts = [0, *(x for start, end, _ in special for x in (start, end)), len(text)]
-        parts, moves = list[str](), list[tuple[int, int, int]]()  # start, end, new start
-        for number, (start, end) in enumerate(pairwise(cuts)):
-            part = text[start:end]
-            parts.append(part if number % 2 else unicodedata.normalize(form, part))
-            moves.append((start, end, sum(map(len, parts[:-1]))))
+    if all(unicodedata.is_normalized(form, text) for form in forms):  # type: ignore[arg-type]
+        return rendered
 
-        def moved(
-            position: int, given: str = text, form: Any = form,
-            moves: list[tuple[int, int, int]] = moves,
-        ) -> int:
-            start, _, new = next(x for x in moves if x[0] <= position <= x[1])
-            return new + len(unicodedata.normalize(form, given[start:position]))
+    def change(part: str) -> str:
+        return normalized(part.encode(), forms).decode()
 
-        special = [(moved(a), moved(a) + b - a, token) for a, b, token in special]
-        trained = [(moved(start), moved(stop)) for start, stop in trained]
-        text = "".join(parts)
-    return Rendered(text, special, trained, n_forged)
+    starts = [0, *(bound for start, end, _ in special for bound in (start, end))]
+    parts, new_starts = list[str](), [0]
+    for number, (start, end) in enumerate(pairwise([*starts, len(text)])):
+        parts.append(text[start:end] if number % 2 else change(text[start:end]))
+        new_starts.append(new_starts[-1] + len(parts[-1]))
+
+    def moved(position: int) -> int:
+        part = bisect_right(starts, position) - 1
+        return new_starts[part] + len(change(text[starts[part] : position]))
+
+    special = [(moved(a), moved(a) + b - a, token) for a, b, token in special]
+    trained = [(moved(start), moved(stop)) for start, stop in trained]
+    return Rendered("".join(parts), special, trained, n_forged)
 
 
 @functools.lru_cache(maxsize=8)
-def _template(form: ChatFormat) -> Template:
-    return Template(form.template, dict(form.variables), form.where)
-
-
-def _by_prefixes(
-    template: Template, messages: Messages, tools: Any, text: str, form: ChatFormat
-) -> list[tuple[int, int]]:
-    """Render the conversation up to and through turns of the assistant, and return their places."""
-    found = []
-    turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
-    for turn in turns[-1:] if form.train_on == "last-assistant" else turns:
-        if not turn:
-            raise ChatTemplateError(
-                f"{form.where} has no {{% generation %}} marks, so the first message cannot be the"
-                " assistant's; add marks, or train on all (--train-on all)"
-            )
-        before, _ = template.render(messages[:turn], tools, add_generation_prompt=True)
-        through = text
-        if turn + 1 < len(messages):
-            through, _ = template.render(messages[: turn + 1], tools)
-        for part, upto in ((before, "up to"), (through, "through")):
-            if not text.startswith(part):
-                place = next(
-                    (i for i, (a, b) in enumerate(zip(text, part, strict=False)) if a != b),
-                    min(len(text), len(part)),
-                )
-                raise ChatTemplateError(
-                    f"{form.where} writes something else for a whole conversation than for the"
-                    f" conversation {upto} message {turn + 1} of {len(messages)}, from character"
-                    f" {place:,} on, so it is not known what the assistant writes; add"
-                    " {% generation %} marks to the template, or train on all (--train-on all)"
-                )
-        found.append((len(before), len(through)))
-    return found
+def _template(form: ChatFormat, for_tools: bool) -> Template:
+    source = form.tools_template if for_tools else form.template
+    variables = dict(form.variables) | json.loads(form.kwargs)
+    return Template(source or "", variables, form.where, form.date)
 
 
 class _Tokens:
@@ -271,7 +289,7 @@ class _Tokens:
         found = ("".join(re.findall(r"[^\w\s]", x)) or "".join(x.split()) for x in ordered)
         # Punctuation, without which none can be spelled; of a token without it, all its characters.
         self._critical = _in_both_cases("".join(found))
-        self._all = _in_both_cases("".join(x for name in ordered for x in name.split()))
+        self._codes = [*map(ord, self._critical)]
         self._parts = {
             name[i:j].casefold()
             for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
@@ -281,9 +299,28 @@ class _Tokens:
     def may_be_in(self, texts: list[str]) -> bool:
         """Return True if texts have characters of which special tokens could be made."""
         joined = "\n".join(texts)
-        return any(each in joined for each in self._critical) or any(map(self.is_part, texts))
+        return self.may_be_of(joined) or any(map(self._is_part, texts))
 
-    def find(self, text: str) -> list[tuple[int, int, int]]:
+    def may_be_of(self, text: str) -> bool:
+        """Return True if a text has characters without which no special token can be spelled."""
+        return any(each in text for each in self._critical)
+
+    def hide(self, text: str, mark: str) -> str:
+        """Return a text with a character in place of those without which none can be spelled."""
+        if self._is_part(text):
+            return hide_all(text, mark)
+        return text.translate(dict.fromkeys(self._codes, mark))
+
+    def is_apart(self, text: str) -> bool:
+        """Return True if nothing around a text can make a special token of a part of it."""
+        text, sizes = text.casefold(), range(1, len(text) + 1)
+        return not any(
+            name in text or text in name
+            or any(name.startswith(text[-n:]) or name.endswith(text[:n]) for n in sizes)
+            for name in map(str.casefold, self._ids)
+        )
+
+    def find(self, text: str) -> Special:
         """Return (start, end, id) of all special tokens in a text."""
         return [(*each.span(), self._ids[each[0]]) for each in self._anywhere.finditer(text)]
 
@@ -291,41 +328,15 @@ class _Tokens:
         """Count the special tokens in a text."""
         return Counter(self._anywhere.findall(text))
 
-    def is_part(self, text: str) -> bool:
+    def _is_part(self, text: str) -> bool:
         """Return True if a text is inside a special token, but for case and white space around."""
         return len(text) < 2 * self._longest and text.strip().casefold() in self._parts
-
-    def hiding(self, text: str) -> _Hiding:
-        """Return how to hide characters by some that a text does not have."""
-        n = len(self._all)
-        used = {ord(x) for x in text if x >= _PRIVATE}
-        first = ord(_PRIVATE)
-        while used & {*range(first, first + n)}:
-            first += n
-        table = {ord(x): first + i for i, x in enumerate(self._all)}
-        critical = {ord(x): table[ord(x)] for x in self._critical}
-        return _Hiding(self, critical, table, {other: given for given, other in table.items()})
 
 
 def _in_both_cases(text: str) -> list[str]:
     """Return the characters of a text, and what filters such as `upper` make of them, sorted."""
     cases = {case for x in text for case in (x, x.lower(), x.upper())}
     return sorted(x for x in cases if len(x) == 1)
-
-
-class _Hiding(NamedTuple):
-    """Tables of `str.translate` that hide characters of special tokens.
-
-    Attributes:
-        critical: Hides the critical characters.
-        all: Hides all characters.
-        back: Shows them again.
-    """
-
-    tokens: _Tokens
-    critical: dict[int, int]
-    all: dict[int, int]
-    back: dict[int, int]
 
 
 @functools.lru_cache(maxsize=8)

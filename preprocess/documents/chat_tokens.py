@@ -1,17 +1,22 @@
-"""Encode documents that have special tokens in their text, and say where each token begins."""
+"""Encode conversations, whose text has special tokens, and say which tokens are trained on.
+
+A byte-level tokenizer encodes the text between special tokens: the bytes that its tokens spell say
+where each begins. A tokenizer that changes text is run by Hugging Face's library, which says it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from bpe.errors import EncodingError
 from preprocess.documents.batch import DocumentBatch, Spans
+from preprocess.documents.token_offsets import gives_text_back, token_lengths
 
 if TYPE_CHECKING:
-    from bpe.text_tokenizer import AnyEncoder
+    from bpe.huggingface import SpecialTextEncoder
+    from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
 
 Positions = NDArray[np.int64]
 
@@ -22,13 +27,82 @@ class EncodedSegments(NamedTuple):
     Attributes:
         ids: unsigned[n_tokens].
         offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
-        begins: int64[n_tokens], the position in the buffer at which each token begins. Those before
-            and after a document have that of its first byte: they are trained on with all of it.
+        begins, ends: int64[n_tokens], the bytes of the buffer that each token spells. Tokens before
+            and after a document spell none, at its first byte: they are trained on with all of it.
     """
 
     ids: NDArray[Any]
     offsets: Positions
     begins: Positions
+    ends: Positions
+
+
+class ConversationEncoder:
+    """Encodes conversations with a tokenizer; one may be used by several threads.
+
+    Args:
+        tokenizer: Any tokenizer.
+        dtype: Type of the ids, that of the encoders.
+
+    Raises:
+        TokenmillError: Hugging Face's library is needed and cannot run the tokenizer.
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer, dtype: DTypeLike = np.uint32) -> None:
+        self._lengths, self._engine, self._dtype = None, None, dtype
+        if gives_text_back(tokenizer, is_normalized=True):
+            self._lengths = token_lengths(tokenizer, is_normalized=True)
+        else:
+            from bpe.huggingface import SpecialTextEncoder
+
+            self._engine = SpecialTextEncoder(tokenizer)
+
+    def encode(
+        self, encoder: AnyEncoder, batch: DocumentBatch, prefix_id: int, suffix_id: int
+    ) -> tuple[NDArray[Any], Positions, NDArray[np.uint8]]:
+        """Return (ids, offsets of documents, 1 for each token to train on: uint8[n_tokens]).
+
+        A document that begins with the prefix id, or ends with the suffix id, does not get a
+        second; -1: none. A token is trained on if a part of it is, as in transformers.
+        """
+        special, spans = batch.special, batch.spans
+        assert special is not None
+        assert spans is not None
+        if self._engine is not None:
+            found = _encode_whole(self._engine, batch, special, prefix_id, suffix_id)
+            found = found._replace(ids=found.ids.astype(self._dtype))
+        else:
+            assert self._lengths is not None
+            found = encode_segments(encoder, batch, special, self._lengths, prefix_id, suffix_id)
+        starts, stops = spans.bounds[::2], spans.bounds[1::2]
+        n_before = np.searchsorted(stops, found.begins, "right")
+        n_up_to = np.searchsorted(starts, np.maximum(found.ends, found.begins + 1), "left")
+        return found.ids, found.offsets, (n_up_to > n_before).astype(np.uint8)
+
+
+def _encode_whole(
+    engine: SpecialTextEncoder, batch: DocumentBatch, special: Spans, prefix_id: int, suffix_id: int
+) -> EncodedSegments:
+    """Encode whole documents, as `encode_segments`."""
+    codes = np.append(batch.buffer, np.uint8(0))
+    byte_of = np.flatnonzero((codes & 0xC0) != 0x80)  # of each character of the buffer
+    text, bounds = batch.buffer.tobytes().decode(), np.searchsorted(byte_of, batch.bounds)
+    places = np.searchsorted(byte_of, special.bounds).reshape(-1, 2)
+    firsts = np.searchsorted(places[:, 0], bounds)
+    rows, offsets = list[tuple[int, int, int]](), [0]
+    for number in range(0, len(bounds), 2):
+        start, stop = bounds[number : number + 2].tolist()
+        of_it = slice(*firsts[number : number + 2])
+        around = np.column_stack([places[of_it] - start, special.values[of_it]])
+        found = engine.encode(text[start:stop], around.tolist())
+        if prefix_id >= 0 and (not found or found[0][0] != prefix_id):
+            found.insert(0, (prefix_id, 0, 0))
+        if suffix_id >= 0 and (not found or found[-1][0] != suffix_id):
+            found.append((suffix_id, 0, 0))
+        rows += [(token_id, first + start, last + start) for token_id, first, last in found]
+        offsets.append(len(rows))
+    ids, begins, ends = np.array(rows, np.int64).reshape(-1, 3).T
+    return EncodedSegments(ids, np.array(offsets), byte_of[begins], byte_of[ends])
 
 
 def encode_segments(
@@ -46,9 +120,6 @@ def encode_segments(
         lengths: int64[vocab_size], the number of bytes that each id spells.
         prefix_id: Id before each document; -1: none.
         suffix_id: Id after each document; -1: none.
-
-    Raises:
-        EncodingError: The tokenizer changes text before it is encoded.
     """
     begins, ends = batch.bounds[::2], batch.bounds[1::2]
     starts, stops = special.bounds[::2], special.bounds[1::2]
@@ -61,11 +132,7 @@ def encode_segments(
     ids, offsets = encoder.encode(batch.buffer[low:high], bounds, gaps=True)
     n_ids = np.diff(offsets)
     spelled = np.append(0, np.cumsum(lengths[ids]))
-    if (np.diff(spelled[offsets]) != lasts - firsts).any():
-        raise EncodingError(
-            "the mask of conversations cannot be made, for this tokenizer changes text before"
-            " encoding it; use a byte-level tokenizer"
-        )
+    assert (np.diff(spelled[offsets]) == lasts - firsts).all(), "tokens spell other text"
     n_documents = len(batch)
     document, values = np.arange(n_documents), special.values
     of_special, of_text = (np.searchsorted(ends, each, "right") for each in (starts, firsts))
@@ -85,21 +152,15 @@ def encode_segments(
     at[order] = np.cumsum(size[order]) - size[order]
     at_before, at_special, at_text, at_after = np.split(at, np.cumsum([*map(len, places)])[:-1])
     found = np.empty(int(size.sum()), ids.dtype)
-    found_begins = np.empty(len(found), np.int64)
+    found_begins, found_ends = np.empty((2, len(found)), np.int64)
     inside = np.repeat(at_text - offsets[:-1], n_ids) + np.arange(len(ids))
     found[inside] = ids
-    found_begins[inside] = spelled[:-1] + np.repeat(firsts - spelled[offsets[:-1]], n_ids)
-    for where, value, place in (
-        (at_before, max(prefix_id, 0), places[0]), (at_special, values, starts),
-        (at_after, max(suffix_id, 0), begins[after]),
+    moved = np.repeat(firsts - spelled[offsets[:-1]], n_ids)
+    found_begins[inside], found_ends[inside] = spelled[:-1] + moved, spelled[1:] + moved
+    for where, value, first, last in (
+        (at_before, max(prefix_id, 0), places[0], places[0]), (at_special, values, starts, stops),
+        (at_after, max(suffix_id, 0), begins[after], begins[after]),
     ):
-        found[where], found_begins[where] = value, place
+        found[where], found_begins[where], found_ends[where] = value, first, last
     counts = np.bincount(of_item, weights=size, minlength=n_documents).astype(np.int64)
-    return EncodedSegments(found, np.append(0, np.cumsum(counts)), found_begins)
-
-
-def is_inside(begins: Positions, spans: Spans) -> NDArray[np.bool_]:
-    """Return which tokens begin in a span: bool[n_tokens]."""
-    # Between the start and the end of a span, the number of bounds before is odd.
-    found: NDArray[np.bool_] = np.searchsorted(spans.bounds, begins, "right") % 2 == 1
-    return found
+    return EncodedSegments(found, np.append(0, np.cumsum(counts)), found_begins, found_ends)

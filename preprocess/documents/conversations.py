@@ -1,46 +1,115 @@
 """Conversations in records: `messages`, ShareGPT, and prompt with completion.
 
-A conversation becomes a list of messages for a chat template, each with a role and a content.
+A conversation becomes a list of messages for a chat template, each with a role and a content. Keys
+whose value is null are left out, as transformers does; unknown ones are the template's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
-from preprocess.documents.chat_template import ROLES
+from preprocess.documents.chat_template import REASONING, ROLES
 from preprocess.documents.template_sandbox import Messages
 
-# Names of ShareGPT's speakers -> roles.
-_SPEAKERS = {
-    "system": "system", "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant",
-    "assistant": "assistant", "model": "assistant", "bing": "assistant", "tool": "tool",
-    "function": "tool", "observation": "tool", "developer": "developer",
+# Names of roles, and of ShareGPT's speakers -> roles.
+_ROLES = {
+    **{role: role for role in ROLES}, "human": "user", "gpt": "assistant", "chatgpt": "assistant",
+    "model": "assistant", "bing": "assistant", "function_call": "assistant", "function": "tool",
+    "observation": "tool", "ipython": "tool", "environment": "tool",
 }
+_OF_SHAREGPT = {"from": "role", "value": "content"}  # names of keys of a message
+_TRAINED = ("weight", "train", "loss_weight")  # keys of a message: whether it is trained on
+# Fields beside a conversation: those that are used, and those that would be lost.
+_SYSTEM, _TOOLS = ("system", "system_prompt"), ("tools", "functions")
+_LOST = (
+    "images", "image", "videos", "video", "audios", "audio", "documents", "chat_template_kwargs",
+)
+FIELDS_BESIDE = frozenset((*_TOOLS, *_SYSTEM, *_LOST))
 
 
 class BadConversationError(Exception):
     """A record is no conversation; the message is a reason that follows the name of the record."""
 
 
-class ConversationKind(NamedTuple):
-    """A way to write conversations: the fields of a record, and a function that reads them."""
+class Conversation(NamedTuple):
+    """A conversation.
 
-    fields: tuple[str, ...]
-    read: Callable[[Mapping[str, Any]], Messages]
+    Attributes:
+        messages: The messages.
+        tools: Its tools; None: none.
+        untrained: Numbers of messages that say that they are not trained on.
+        n_prompt: Number of messages of a prompt.
+    """
+
+    messages: Messages
+    tools: list[Any] | None
+    untrained: frozenset[int] = frozenset()
+    n_prompt: int = 0
 
 
-def _read_messages(record: Mapping[str, Any]) -> Messages:
-    given = record["messages"]
-    if isinstance(given, list) and all(map(_is_usual, given)):
-        return given
-    return [
-        {**_reasoning(each), "role": _role(each, "role", number, {}),
-         "content": _content(each, number)}
-        for number, each in _numbered(given, "messages")
-    ]
+# Kind of conversation -> its fields in a record.
+KINDS = {
+    "messages": ("messages",), "sharegpt": ("conversations",),
+    "prompt-completion": ("prompt", "completion"),
+}
+
+
+def kind_of(names: Collection[str]) -> str | None:
+    """Return the kind of conversation in records with fields `names`; None: there is none."""
+    return next((name for name, fields in KINDS.items() if {*fields} <= {*names}), None)
+
+
+def messages_of(record: Mapping[str, Any], kind: str, all_turns: bool = False) -> Conversation:
+    """Return the conversation in a record of a kind in `KINDS`.
+
+    Args:
+        record: The record.
+        kind: The kind.
+        all_turns: Whether what others than the assistant say is trained on, too.
+
+    Raises:
+        BadConversationError: It is no conversation, or a part of it would be lost.
+    """
+    given, n_prompt = list[Any](), 0
+    for name in KINDS[kind]:
+        value, role = record[name], {"prompt": "user", "completion": "assistant"}.get(name)
+        if isinstance(value, str) and role is not None:
+            value = [{"role": role, "content": value}]
+        if not isinstance(value, list):
+            raise BadConversationError(
+                f"{name} is {_kind(value)}, expected {'text or ' * (role is not None)}a list of"
+                " messages; correct or remove it"
+            )
+        given += value
+        n_prompt += len(value) * (name == "prompt")
+    if not given:
+        raise BadConversationError("the conversation has no message; remove it")
+    if FIELDS_BESIDE.isdisjoint(record) and all(map(_is_usual, given)):
+        return Conversation(given, None, frozenset(), n_prompt)
+    read = [_message(each, number, all_turns) for number, each in enumerate(given, start=1)]
+    messages = [message for message, _ in read]
+    untrained = {number for number, (_, trained) in enumerate(read) if not trained}
+    if lost := [name for name in _LOST if record.get(name)]:
+        raise BadConversationError(
+            f"has the field {lost[0]!r}, which would be lost: it is not used; remove it"
+        )
+    system = {name: record[name] for name in _SYSTEM if record.get(name) not in (None, "")}
+    roles = [message["role"] for message in messages]
+    if len(system) > 1 or (system and roles[0] in ("system", "developer")):
+        raise BadConversationError(
+            f"has the field {next(iter(system))!r} and another system message; remove one of them"
+        )
+    for name, text in system.items():
+        if not isinstance(text, str):
+            raise BadConversationError(
+                f"{name} is {_kind(text)}, expected text; correct or remove it"
+            )
+        messages = [{"role": "system", "content": text}, *messages]
+        untrained, n_prompt = {number + 1 for number in untrained}, n_prompt + bool(n_prompt)
+    return Conversation(messages, _tools(record), frozenset(untrained), n_prompt)
 
 
 def _is_usual(message: Any) -> bool:
@@ -51,120 +120,99 @@ def _is_usual(message: Any) -> bool:
     )
 
 
-def _reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a message whose reasoning has the names that templates read, as in transformers."""
-    names = ("reasoning_content", "thinking", "reasoning")
-    found = next((message[name] for name in names if message.get(name) is not None), None)
-    if found is None:
-        return message
-    return {"thinking": found, **message, "reasoning_content": found}
+def _message(given: Any, number: int, all_turns: bool) -> tuple[dict[str, Any], bool]:
+    """Return (a message for templates, whether it may be trained on)."""
+    if not isinstance(given, dict):
+        raise BadConversationError(
+            f"message {number} is {_kind(given)}, expected an object with a role; correct it"
+        )
+    message = {key: value for key, value in given.items() if value is not None}
+    key, keys = "role", {"role": "role"}
+    if "role" not in message and "from" in message:
+        key, keys = "from", _OF_SHAREGPT
+        message = {keys.get(name, name): value for name, value in message.items()}
+    name = message.get("role")
+    role = _ROLES.get(name) if isinstance(name, str) else None
+    if role is None:
+        raise BadConversationError(
+            f"message {number} has the {key} {name!r}, expected one of {', '.join(_ROLES)};"
+            " correct it"
+        )
+    trained = _is_trained(message, number, all_turns or role == "assistant")
+    calls = [*_objects(message.pop("tool_calls", None), f"message {number}: tool_calls")]
+    for field in ("content",) * (name == "function_call") + ("function_call",):
+        more = _objects(message.pop(field, None), f"message {number}: {field}")
+        calls += [{"type": "function", "function": call} for call in more]
+    for call in calls:
+        inner = call.get("function", call)
+        name = inner.get("name") if isinstance(inner, dict) else None
+        if not isinstance(name, str) or not name:
+            raise BadConversationError(f"message {number} has a call without a name; correct it")
+    if calls:
+        message["tool_calls"] = calls
+    if "content" in message or not calls:
+        message["content"] = _content(message, number, "value" if key == "from" else "content")
+    message["role"] = role
+    # As in transformers, reasoning has all names that templates read.
+    found = next((message[each] for each in REASONING if each in message), None)
+    if found is not None:
+        message = {"thinking": found, **message, "reasoning_content": found}
+    return message, trained
 
 
-def _read_sharegpt(record: Mapping[str, Any]) -> Messages:
-    found = []
-    for number, each in _numbered(record["conversations"], "conversations"):
-        value = each.get("value")
-        if not isinstance(value, str):
+def _is_trained(message: dict[str, Any], number: int, may_be: bool) -> bool:
+    """Return whether a message is trained on, if it may be; remove the keys that say so."""
+    given = {name: message.pop(name) for name in _TRAINED if name in message}
+    for name, value in given.items():
+        if not isinstance(value, int | float) or value not in (0, 1):
             raise BadConversationError(
-                f"message {number} has {_kind(value)} as value, expected text; correct or remove it"
+                f"message {number} has {value!r} as {name}, expected 0 or 1, for a token is trained"
+                " on or not; correct it"
             )
-        found.append({"role": _role(each, "from", number, _SPEAKERS), "content": value})
-    return found
+    if len({*map(bool, given.values())}) > 1 or (any(given.values()) and not may_be):
+        raise BadConversationError(
+            f"message {number} has {', '.join(f'{x} {y!r}' for x, y in given.items())}, and only"
+            " what the assistant says is trained on, or not; correct or remove it"
+        )
+    return all(given.values())
 
 
-def _read_prompt(record: Mapping[str, Any]) -> Messages:
-    found: Messages = []
-    for name, role in (("prompt", "user"), ("completion", "assistant")):
-        value = record[name]
-        if isinstance(value, list):  # of messages
-            found += _read_messages({"messages": value})
-        elif isinstance(value, str):
-            found.append({"role": role, "content": value})
-        else:
-            raise BadConversationError(
-                f"{name} is {_kind(value)}, expected text or a list of messages; correct or remove"
-                " it"
-            )
-    return found
+def _tools(record: Mapping[str, Any]) -> list[Any] | None:
+    """Return the tools of a record, which may be JSON in a text; None: there are none."""
+    given = [name for name in _TOOLS if record.get(name)]
+    if len(given) > 1:
+        raise BadConversationError(f"has {' and '.join(given)}; remove one of them")
+    tools = _objects(record[given[0]], given[0]) if given else []
+    if given == ["functions"]:  # OpenAI's before tools
+        tools = [{"type": "function", "function": tool} for tool in tools]
+    return tools or None
 
 
-KINDS = {
-    "messages": ConversationKind(("messages",), _read_messages),
-    "sharegpt": ConversationKind(("conversations",), _read_sharegpt),
-    "prompt-completion": ConversationKind(("prompt", "completion"), _read_prompt),
-}
-
-
-def kind_of(names: Collection[str]) -> str | None:
-    """Return the kind of conversation in records with fields `names`; None: there is none."""
-    return next((name for name, kind in KINDS.items() if {*kind.fields} <= {*names}), None)
-
-
-def messages_of(record: Mapping[str, Any], kind: str) -> tuple[Messages, Any]:
-    """Return (messages, tools or None) of a record.
-
-    Raises:
-        BadConversationError: It is no conversation.
-    """
-    messages = KINDS[kind].read(record)
-    if not messages:
-        raise BadConversationError("the conversation has no message; remove it")
-    return messages, _tools(record.get("tools"))
-
-
-def _tools(tools: Any) -> list[Any] | None:
-    """Return the tools of a record, which may be JSON in a text."""
-    if isinstance(tools, str) and tools:
+def _objects(value: Any, name: str) -> list[Any]:
+    """Return a list of objects, which may be JSON in a text, or a single one; null: none."""
+    if value is None:
+        return []
+    if isinstance(value, str) and value:
         try:
-            tools = msgspec.json.decode(tools)
+            value = msgspec.json.decode(value)
         except msgspec.DecodeError as error:
-            raise BadConversationError(f"tools is no JSON ({error}); correct it") from error
-    if not tools:
-        return None
-    if not isinstance(tools, list) or not all(isinstance(each, dict) for each in tools):
+            raise BadConversationError(f"{name} is no JSON ({error}); correct it") from error
+    value = [value] if isinstance(value, dict) else value
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         raise BadConversationError(
-            f"tools is {_kind(tools)}, expected a list of objects; correct or remove it"
+            f"{name} is {_kind(value)}, expected a list of objects; correct or remove it"
         )
-    return tools
+    return value
 
 
-def _numbered(value: Any, name: str) -> list[tuple[int, Mapping[str, Any]]]:
-    if not isinstance(value, list):
-        raise BadConversationError(
-            f"{name} is {_kind(value)}, expected a list of messages; correct or remove it"
-        )
-    for number, each in enumerate(value, start=1):
-        if not isinstance(each, dict):
-            raise BadConversationError(
-                f"message {number} is {_kind(each)}, expected an object with a role; correct it"
-            )
-    return [*enumerate(value, start=1)]
-
-
-def _role(
-    message: Mapping[str, Any], key: str, number: int, names: Mapping[str, str]
-) -> str:
-    """Return the role of a message; `names` are further names of roles."""
-    given = message.get(key)
-    role = names.get(given, given) if isinstance(given, str) else given
-    if role not in ROLES:
-        known = ", ".join(names or ROLES)
-        raise BadConversationError(
-            f"message {number} has the {key} {given!r}, expected one of {known}; correct it"
-        )
-    return str(role)
-
-
-def _content(message: Mapping[str, Any], number: int) -> str:
-    """Return the text of a message: of a string, or of a list of text parts."""
+def _content(message: Mapping[str, Any], number: int, key: str) -> str:
+    """Return the text of a message, `key` in the record: of a string, or of a list of parts."""
     content = message.get("content")
     if isinstance(content, str):
         return content
-    if content is None and message.get("tool_calls"):
-        return ""
     if not isinstance(content, list):
         raise BadConversationError(
-            f"message {number} has {_kind(content)} as content, expected text; correct or remove it"
+            f"message {number} has {_kind(content)} as {key}, expected text; correct or remove it"
         )
     texts = []
     for part in content:

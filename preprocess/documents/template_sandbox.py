@@ -13,9 +13,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Mapping
+from contextlib import nullcontext
+from datetime import datetime
 from typing import Any
 
 from bpe.errors import TokenmillError
@@ -27,6 +27,9 @@ _SECONDS = 10.0  # for one rendering
 _LOOK_SECONDS = 0.5  # between looks at renderings that run
 _MOST_BITS = 1 << 16  # of a power
 _MOST_CHARACTERS = 1 << 26  # of a rendered conversation, and of a value that is made for it
+
+
+_no_marks = nullcontext()
 
 
 class ChatTemplateError(TokenmillError, ValueError):
@@ -44,32 +47,44 @@ class Template:
         source: Jinja source.
         variables: Name -> value of further variables.
         where: Of the template, for messages.
+        date: The day that `strftime_now` writes, YYYY-MM-DD; None: the template must not call it.
 
     Raises:
         ChatTemplateError: It is no Jinja template, or transformers is not installed.
 
     Attributes:
+        source: Jinja source.
         has_marks: True if it marks what is generated.
+        names: The variables and attributes that it reads, and its literal texts.
+        literals: Its literal texts, longest first, without white space at both ends.
     """
 
-    def __init__(self, source: str, variables: Mapping[str, str], where: str) -> None:
-        self._where = where
+    def __init__(
+        self, source: str, variables: Mapping[str, Any], where: str, date: str | None = None
+    ) -> None:
+        self.source, self.where = source, where
         jinja = _environment()
         try:
-            tokens = [token[1:] for token in jinja.lex(source) if token[1] != "whitespace"]
-            self.has_marks = any(
-                kind == "block_begin" and token == ("name", "generation")
-                for (kind, _), token in pairwise(tokens)
-            )
-            with _time_limit():  # what is constant is computed now
-                self._compiled = jinja.from_string(source)
+            from jinja2 import nodes
+
+            tree = jinja.parse(source)
+            marks = tree.find_all(nodes.ExtensionAttribute)
+            self.has_marks = any(each.name == "_generation_support" for each in marks)
+            texts = {x.value for x in tree.find_all(nodes.Const) if isinstance(x.value, str)}
+            self.literals = sorted({x.strip() for x in texts} - {""}, key=lambda x: (-len(x), x))
+            self.names = {
+                *texts, *(x.name for x in tree.find_all(nodes.Name)),
+                *(x.attr for x in tree.find_all(nodes.Getattr)),
+            }
+            with _watch:  # what is constant is computed now
+                self._compiled = jinja.from_string(tree)
         except Exception as error:
             raise ChatTemplateError(
                 f"{where} is no Jinja template ({_one_line(error)}); correct it"
             ) from error
-        self._variables = {
-            **self._compiled.globals, "documents": None, **variables
-        }
+        self._variables = {**self._compiled.globals, "documents": None, **variables}
+        if date is not None:
+            self._variables["strftime_now"] = datetime.fromisoformat(date).strftime
 
     def render(
         self, messages: Messages, tools: Any, add_generation_prompt: bool = False
@@ -89,7 +104,10 @@ class Template:
         }
         try:
             context = self._compiled.new_context(given, shared=True)
-            with _time_limit(), self._compiled.environment.activate_tracker(parts, marks):
+            tracker = _no_marks
+            if self.has_marks:
+                tracker = self._compiled.environment.activate_tracker(parts, marks)
+            with _watch, tracker:
                 append = parts.append
                 for part in self._compiled.root_render_func(context):
                     append(part)
@@ -98,12 +116,17 @@ class Template:
                         raise OverflowError(f"it writes more than {_MOST_CHARACTERS:,} characters")
         except TemplateTimeoutError:
             raise ChatTemplateError(
-                f"{self._where} takes more than {_SECONDS:g} seconds for a conversation; use"
+                f"{self.where} takes more than {_SECONDS:g} seconds for a conversation; use"
                 " another template"
             ) from None
         except Exception as error:
+            if "'strftime_now' is undefined" in str(error):
+                raise ChatTemplateError(
+                    f"{self.where} writes the date of today, with which two builds would differ;"
+                    " give the date that it writes: --chat-date YYYY-MM-DD"
+                ) from error
             raise ChatTemplateError(
-                f"{self._where} refuses the conversation: {_one_line(error)}"
+                f"{self.where} refuses the conversation: {_one_line(error)}"
             ) from error
         return "".join(parts), marks
 
@@ -120,7 +143,7 @@ def _environment() -> Any:
         ) from error
     # Of a template that nobody else has, for it is changed.
     environment = _compile_jinja_template("{# of tokenmill #}").environment
-    # The day of the build must not be in its outputs.
+    # The day of the build must not be in its outputs; `Template` has the one that is given.
     environment.globals.pop("strftime_now", None)
     environment.globals.pop("lipsum", None)  # is random
     environment.filters.pop("random", None)
@@ -175,7 +198,7 @@ def _one_line(error: BaseException) -> str:
 
 
 class _Watch:
-    """Raises TemplateTimeoutError on threads that render for too long."""
+    """Raises TemplateTimeoutError on threads that render for too long, in its context."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -195,6 +218,11 @@ class _Watch:
             own = threading.get_ident()
             if self._until.pop(own, None) is None:  # it is late: what is not raised yet must not be
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(own), None)
+
+    __enter__ = begin
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def _run(self, process: int) -> None:
         with self._lock:
@@ -217,13 +245,3 @@ class _Watch:
 
 
 _watch = _Watch()
-
-
-@contextmanager
-def _time_limit() -> Iterator[None]:
-    """Raise TemplateTimeoutError inside if it takes too long."""
-    _watch.begin()
-    try:
-        yield
-    finally:
-        _watch.end()

@@ -20,7 +20,7 @@ from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
 from preprocess.export.manifest import FORMAT, ExportManifest, FileFacts, read_manifest
 from preprocess.export.source import ExportError, OutputFile, Source
-from preprocess.report.progress import Progress, Stage
+from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.run.finished import find_token_files, read_object
 from preprocess.run.journal import Journal, JournalError, open_journal
 from preprocess.run.outputs import Committing
@@ -64,15 +64,18 @@ class ExportResult(NamedTuple):
     seconds: float
     lines: list[str]
 
+    def __repr__(self) -> str:
+        return f"ExportResult({str(self.path)!r}, {len(self.manifest.files):,} files)"
+
 
 def export_tokens(
     path: StrPath, *, to: Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"],
     out: StrPath = "export", name: str = "", shard_tokens: int | None = None,
-    overwrite: bool = False, progress: Progress | None = None,
+    overwrite: bool = False, progress: Progress | bool | None = None,
 ) -> list[ExportResult]:
     """Export a dataset, or all datasets in a directory, to files of another program.
 
-    Options: docs/options.md or `tokenmill export --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill export --help`; `progress=False` shows none.
 
     Raises:
         TokenFileError: There is no dataset, or it is damaged.
@@ -81,7 +84,7 @@ def export_tokens(
         SettingsError: Options are invalid.
     """
     options = {**locals()}
-    progress = options.pop("progress") or Progress()
+    progress = progress_of(options.pop("progress"))
     settings = convert(options, ExportSettings)
     paths = find_token_files(settings.path)
     if settings.name and len(paths) > 1:

@@ -26,13 +26,19 @@ from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_m
 from preprocess.documents.token_offsets import gives_text_back, token_lengths
 from preprocess.imports.formats import importer
 from preprocess.imports.ids_file import Ids
-from preprocess.report.progress import Progress, Stage
+from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.run.finished import check_outputs_absent, read_finished_record
 from preprocess.run.journal import JournalError
 from preprocess.run.outputs import Outputs
 from preprocess.run.record import Record, SourceRecord, differences
 from preprocess.settings.exchange import ImportSettings
-from preprocess.settings.options import SettingsError, StrPath, convert, options_of
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    convert,
+    options_of,
+)
 from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:
@@ -69,18 +75,21 @@ class ImportResult(NamedTuple):
     is_new: bool
     line: str
 
+    def __repr__(self) -> str:
+        return f"ImportResult({self.line})"
+
 
 def import_tokens(
     path: StrPath, *, format: Literal["megatron", "raw"], end_of_text_id: int,
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None,
-    append_end_of_text: bool = False, tokenizer: StrPath | None = None,
+    append_end_of_text: bool = False, tokenizer: TokenizerSource | None = None,
     vocab_size: int | None = None, out: StrPath = "data/train.bin",
     shard_tokens: int | None = None, split_documents: bool = False, overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> ImportResult:
     """Write a dataset from token ids that another program made.
 
-    Options: docs/options.md or `tokenmill import --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill import --help`; `progress=False` shows none.
 
     Raises:
         CorpusError: The files are missing or damaged, or have other ids or documents than a
@@ -91,7 +100,7 @@ def import_tokens(
         SettingsError: Options are invalid.
     """
     options = {**locals()}
-    progress = options.pop("progress") or Progress()
+    progress = progress_of(options.pop("progress"))
     settings = convert(options, ImportSettings)
     progress.begin(None)
     return _Run(settings).write(progress)

@@ -19,9 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from bpe.errors import TokenmillError
+from bpe.errors import TokenmillError, spelled
 
 logger = logging.getLogger("preprocess")
+
+
+def _with_arguments(record: logging.LogRecord) -> bool:
+    record.msg, record.args = spelled(record.getMessage()), ()
+    return True
+
+
+logger.addFilter(_with_arguments)
 
 SECONDS_BETWEEN_LINES = 30.0
 _SECONDS_BEFORE_BAR = 1.0
@@ -177,6 +185,22 @@ class Progress:
                 anonymous = max(anonymous, most - max(mapped, self._mapped))
             self._mapped, self._most_resident = mapped, most
             self.peak_memory = max(self.peak_memory, anonymous)
+
+
+def progress_of(given: Progress | bool | None) -> Progress:
+    """Return the progress that a function is given.
+
+    None: bars on a terminal and in notebooks, else nothing; True: lines in the log where there is
+    no terminal; False: nothing.
+    """
+    if isinstance(given, Progress):
+        return given
+    # A notebook shows what is written to stderr.
+    is_shown = sys.stderr is not None and (
+        sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
+    )
+    return Progress("nothing" if given is False else "bars" if is_shown else
+                    "lines" if given else "nothing")
 
 
 def line_of(stage: Stage, seconds: float) -> str:

@@ -7,24 +7,35 @@ Objects are pickled as paths and numbers, without what they keep in memory, so w
 from __future__ import annotations
 
 import re
-from array import array
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from preprocess.rows.arrow import arrow_errors, batch_of, pyarrow, record_batches
 from preprocess.rows.columns import RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
-from preprocess.rows.json_lines import decode_lines, opened
+from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
 
 Row = dict[str, Values]
 
-_KEPT_BYTES = 1 << 28  # of row groups and record batches
+KEPT_BYTES = 1 << 28  # of row groups and record batches
+
+
+class Sized(Protocol):
+    """What a cache holds."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+
+
+Block = TypeVar("Block", bound=Sized)
 
 
 class RowFile(Protocol):
@@ -59,13 +70,9 @@ class RowDirectory:
             IndexError: There is no such row.
             RowsError: Its file is damaged, was changed, or has other columns than the rows before.
         """
-        n = len(self)
-        place = index + n if index < 0 else index
-        if not 0 <= place < n:
-            raise IndexError(f"there are {n:,} rows; got {index}")
-        number = int(np.searchsorted(self._starts, place, "right")) - 1
+        number, place = find_part(self._starts, index)
         file = self._files[number]
-        found = file.row(place - int(self._starts[number]))
+        found = file.row(place)
         if self._columns is None:
             self._columns = [*found]
         if self._columns != [*found]:
@@ -76,7 +83,25 @@ class RowDirectory:
         return found
 
 
-class BlockCache:
+def find_part(starts: npt.NDArray[np.int64], index: int) -> tuple[int, int]:
+    """Return (number of a part, place in it) of a row.
+
+    Args:
+        starts: int64[n_parts + 1], where parts begin, and the number of rows.
+        index: Number of the row; a negative one counts from the end.
+
+    Raises:
+        IndexError: There is no such row.
+    """
+    n = int(starts[-1])
+    place = index + n if index < 0 else index
+    if not 0 <= place < n:
+        raise IndexError(f"there are {n:,} rows; got {index}")
+    number = int(np.searchsorted(starts, place, "right")) - 1
+    return number, place - int(starts[number])
+
+
+class BlockCache(Generic[Block]):
     """Blocks of rows, of which those used last are kept; pickled without them.
 
     Args:
@@ -86,16 +111,16 @@ class BlockCache:
 
     def __init__(self, max_blocks: int | None = None, max_bytes: int | None = None) -> None:
         self._limits = max_blocks, max_bytes
-        self._blocks: dict[tuple[Path, int], RowBatch] = {}
+        self._blocks: dict[tuple[Path, int], Block] = {}
         self._n_bytes = 0
 
-    def __reduce__(self) -> tuple[type[BlockCache], tuple[int | None, int | None]]:
+    def __reduce__(self) -> tuple[type[Any], tuple[int | None, int | None]]:
         return BlockCache, self._limits
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def get(self, path: Path, number: int, read: Callable[[Path, int], RowBatch]) -> RowBatch:
+    def get(self, path: Path, number: int, read: Callable[[Path, int], Block]) -> Block:
         """Return a block of a file, which is read unless it is kept."""
         block = self._blocks.pop((path, number), None)
         if block is None:
@@ -104,7 +129,7 @@ class BlockCache:
             while max_blocks is not None and len(self._blocks) >= max_blocks:
                 self._drop()
             block = read(path, number)
-            self._n_bytes += _size_of(block)
+            self._n_bytes += block.nbytes
             while max_bytes is not None and self._n_bytes > max_bytes and self._blocks:
                 self._drop()
         self._blocks[path, number] = block
@@ -112,7 +137,7 @@ class BlockCache:
 
     def _drop(self) -> None:
         """Drop the block that was not used for the longest time."""
-        self._n_bytes -= _size_of(self._blocks.pop(next(iter(self._blocks))))
+        self._n_bytes -= self._blocks.pop(next(iter(self._blocks))).nbytes
 
 
 class _BlockFile:
@@ -120,18 +145,17 @@ class _BlockFile:
 
     def __init__(
         self, path: Path, sizes: Iterable[int], read: Callable[[Path, int], RowBatch],
-        cache: BlockCache,
+        cache: BlockCache[RowBatch],
     ) -> None:
         self.path, self._read, self._cache = path, read, cache
         self._starts = np.append(0, np.cumsum([*sizes], dtype=np.int64))
         self.n_rows = int(self._starts[-1])
 
     def row(self, index: int) -> Row:
-        number = int(np.searchsorted(self._starts, index, "right")) - 1
-        start, stop = self._starts[number : number + 2].tolist()
+        number, place = find_part(self._starts, index)
         block = self._cache.get(self.path, number, self._read)
-        _check_count(self.path, len(block), stop - start)
-        begin, end = block.offsets[index - start : index - start + 2].tolist()
+        _check_count(self.path, len(block), int(self._starts[number + 1] - self._starts[number]))
+        begin, end = block.offsets[place : place + 2].tolist()
         return {name: values[begin:end] for name, values in block.values.items()}
 
 
@@ -139,22 +163,11 @@ class _LineFile:
     """JSON Lines that are not compressed, with the position of each line."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        lines, position = array("q"), 0
-        with opened(path) as stream:
-            for number, line in enumerate(stream, start=1):
-                if not line.isspace():
-                    lines.extend((position, number))
-                position += len(line)
-        self._lines = np.array(lines, np.int64).reshape(-1, 2)
+        self.path, self._lines = path, Lines(path)
         self.n_rows = len(self._lines)
 
     def row(self, index: int) -> Row:
-        position, number = self._lines[index].tolist()
-        with opened(self.path) as stream:
-            stream.seek(position)
-            line = stream.readline()
-        return decode_lines(self.path, [(number, line)]).values
+        return decode_lines(self.path, [self._lines.line(index)]).values
 
 
 def open_rows(directory: Path) -> RowDirectory:
@@ -169,7 +182,7 @@ def open_rows(directory: Path) -> RowDirectory:
         RowsError: There are no rows, or of several formats, or they are damaged.
     """
     name, counts = _find_rows(directory)
-    cache = BlockCache(max_bytes=_KEPT_BYTES if name in ("parquet", "arrow") else None)
+    cache = BlockCache[RowBatch](max_bytes=KEPT_BYTES if name in ("parquet", "arrow") else None)
     files: list[RowFile] = []
     for path, count in counts.items():
         file: RowFile
@@ -187,7 +200,7 @@ def open_rows(directory: Path) -> RowDirectory:
     return RowDirectory(files)
 
 
-def open_shards(directory: Path, cache: BlockCache) -> RowDirectory:
+def open_shards(directory: Path, cache: BlockCache[RowBatch]) -> RowDirectory:
     """Open the rows of a directory, of which whole files are decoded and kept in a cache.
 
     Raises:
@@ -263,7 +276,7 @@ def _formats_in(directory: Path) -> dict[str, list[Path]]:
     return found
 
 
-def _whole_file(path: Path, count: int | None, cache: BlockCache) -> _BlockFile:
+def _whole_file(path: Path, count: int | None, cache: BlockCache[RowBatch]) -> _BlockFile:
     if count is None:
         count = _count_rows(path)
     return _BlockFile(path, [count], _read_file, cache)
@@ -277,8 +290,7 @@ def _count_rows(path: Path) -> int:
         case "arrow":
             return sum(_batch_sizes(path))
         case "jsonl":
-            with opened(path) as stream:
-                return sum(1 for line in stream if not line.isspace())
+            return sum(1 for _ in numbered_lines(path))
         case _:
             return sum(map(len, _batches_of(path)))
 
@@ -333,7 +345,3 @@ def _read_record_batch(path: Path, number: int) -> RowBatch:
         for batch in batches:
             batch.validate(full=True)
         return joined(path, (batch_of(path, batch) for batch in batches))
-
-
-def _size_of(block: RowBatch) -> int:
-    return block.offsets.nbytes + sum(each.nbytes for each in block.values.values())

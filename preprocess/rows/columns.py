@@ -71,6 +71,11 @@ class RowBatch:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.offsets.nbytes + sum(each.nbytes for each in self.values.values())
+
 
 class RowReader:
     """Makes the arrays of rows of a dataset."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from preprocess.sources.base import import_zstandard
 
 NEEDS_PADDING = False
 _ROWS = 1 << 8  # that are read at a time
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 def write_shard(
@@ -37,10 +39,71 @@ def write_shard(
 
 def read_shard(path: Path) -> Iterator[RowBatch]:
     """Yield the rows of a file in batches; blank lines are none."""
-    with opened(path) as stream:
-        lines = (each for each in enumerate(stream, start=1) if not each[1].isspace())
-        while some := [*islice(lines, _ROWS)]:
-            yield decode_lines(path, some)
+    lines = ((number, line) for _, number, line in numbered_lines(path))
+    while some := [*islice(lines, _ROWS)]:
+        yield decode_lines(path, some)
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (its position, its number from 1, a line) of a file, without blank lines.
+
+    Positions are those in the decompressed file.
+
+    Raises:
+        RowsError: The file cannot be read or is damaged.
+    """
+    place = number = 0
+    opener, errors = opener_of(path)
+    try:
+        with opener(path) as stream:
+            for number, line in enumerate(stream, start=1):
+                begin, place = place, place + len(line)
+                if number == 1 and line.startswith(_BYTE_ORDER_MARK):
+                    line, begin = line[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
+                if line and not line.isspace():
+                    yield begin, number, line
+    except errors as error:
+        raise RowsError(
+            f"{path}: cannot be read as JSON Lines, after line {number:,}"
+            f" ({' '.join(str(error).split())[:200]}); get the file again, or run tokenmill verify"
+            " --repair"
+        ) from error
+
+
+class Lines:
+    """The lines of a file, without blank ones, found by number.
+
+    Positions are kept in memory; of a compressed file also the text.
+
+    Attributes:
+        nbytes: Bytes in memory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._text = path, bytearray()
+        is_plain, places = path.suffix not in (".gz", ".zst"), array("q")
+        for place, number, line in numbered_lines(path):
+            places.extend((place if is_plain else len(self._text), number))
+            self._text += b"" if is_plain else line
+        self._places = np.array(places, np.int64).reshape(-1, 2)
+        self._is_plain, self.nbytes = is_plain, self._places.nbytes + len(self._text)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def line(self, index: int) -> tuple[int, bytes]:
+        """Return (its number in the file, a line), 0 <= index < len."""
+        place, number = self._places[index].tolist()
+        if not self._is_plain:
+            return number, bytes(self._text[place : self._text.find(b"\n", place) + 1 or None])
+        try:
+            with open(self._path, "rb") as stream:
+                stream.seek(place)
+                return number, stream.readline()
+        except OSError as error:
+            raise RowsError(
+                f"{self._path}: cannot be read ({error.strerror}); get the file again"
+            ) from error
 
 
 def decode_lines(path: Path, lines: list[tuple[int, bytes]]) -> RowBatch:
@@ -99,16 +162,3 @@ def opener_of(path: Path) -> tuple[Callable[[Path], Any], tuple[type[Exception],
         zstd = import_zstandard()
         return zstd.ZstdFile, (OSError, EOFError, zstd.ZstdError)
     return partial(open, mode="rb"), (OSError,)
-
-
-@contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a file, decompressed by its suffix; raise RowsError where it is damaged."""
-    opener, errors = opener_of(path)
-    try:
-        with opener(path) as stream:
-            yield stream
-    except errors as error:
-        raise RowsError(
-            f"{path}: cannot be read ({error}); make it again, or run tokenmill verify --repair"
-        ) from error

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from preprocess.dataset.reader import TokenFile
+from preprocess.report.progress import logger
 from preprocess.rows.columns import COLUMNS, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan, StreamRows
-from preprocess.settings.options import SettingsError, options_of
+from preprocess.settings.options import SettingsError, TokenizerSource, options_of
 from preprocess.settings.rows import RowSettings
 
 Ids = tuple[int, ...]
 
 
 def ids_of_rows(
-    file: TokenFile, settings: RowSettings, tokenizer: str | None
+    file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
 ) -> tuple[tuple[Ids, Ids], int]:
     """Return ((ids before, ids after each row), id of padding)."""
     if tokenizer is not None:
@@ -30,7 +30,7 @@ def ids_of_rows(
     around: tuple[Ids, Ids] = ((), ())
     if settings.add_special_tokens:
         around = _special_ids(file, tokenizer)
-    return around, 0 if settings.padding == "none" else _pad_id(file, settings, tokenizer)
+    return around, _pad_id(file, settings, tokenizer)
 
 
 def plan_rows(
@@ -110,6 +110,8 @@ def shard_names(name: str, n_shards: int, settings: RowSettings) -> list[str]:
     """Return the names of the files."""
     if settings.format == "pickle":
         return [f"dump-{number}.pkl" for number in range(n_shards)]
+    if settings.format == "npz":
+        return [f"part_{number:03}.npz" for number in range(n_shards)]
     suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
     return [f"{name}-{number:05}-of-{n_shards:05}{suffix}" for number in range(n_shards)]
 
@@ -171,13 +173,13 @@ def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
     return found
 
 
-def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[Ids, Ids]:
+def _special_ids(file: TokenFile, tokenizer: TokenizerSource | None) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
     from bpe import load_tokenizer
     from bpe.formats.post_processor import read_special_ids
     from preprocess.dataset.reader import check_tokenizer
 
-    path = _tokenizer_file(file, tokenizer)
+    path = _tokenizer_of(file, tokenizer)
     if path is None:
         raise SettingsError(
             f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
@@ -191,30 +193,43 @@ def _special_ids(file: TokenFile, tokenizer: str | None) -> tuple[Ids, Ids]:
             " correct it"
         )
     if not any(found):
-        raise RowsError(
-            f"{path}: has no post-processor with special tokens; leave out add_special_tokens"
+        logger.warning(
+            "%s: the tokenizer puts no special tokens around a text, so rows have none: neither"
+            " does a document end with one", file.path,
         )
     return found
 
 
-def _tokenizer_file(file: TokenFile, given: str | None) -> Path | None:
-    """Return the given tokenizer.json, or the one beside the dataset; None: there is none."""
+def _tokenizer_of(file: TokenFile, given: TokenizerSource | None) -> Any:
+    """Return the given tokenizer, or the file beside the dataset; None: there is none."""
+    if given is not None and not isinstance(given, str):
+        return given
     path = Path(file.absolute_path).parent if given is None else Path(given)
     path = path / "tokenizer.json" if path.is_dir() else path
     return path if given is not None or path.exists() else None
 
 
-def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> int:
+def _pad_id(
+    file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
+) -> int:
     """Return the id of padding: as chosen, of the tokenizer, or of the end of text."""
     from bpe import load_tokenizer
     from bpe.formats.chat_template import read_token_names
     from preprocess.dataset.reader import check_tokenizer
 
-    path = _tokenizer_file(file, tokenizer)
-    names = {} if path is None else read_token_names(os.fspath(path))
-    token = settings.pad_token or names.get("pad_token")
+    path = _tokenizer_of(file, tokenizer)
+    names = {}
+    if path is not None:
+        names = read_token_names(str(path) if isinstance(path, Path) else path)
+    token = names.get("pad_token") if settings.pad_token is None else settings.pad_token
     if token is None:
         return file.manifest.end_of_text_id
+    if isinstance(token, int):
+        if not 0 <= token < file.vocab_size:
+            raise SettingsError(
+                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
+            )
+        return token
     if path is None:
         raise SettingsError(
             f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
@@ -222,6 +237,8 @@ def _pad_id(file: TokenFile, settings: RowSettings, tokenizer: str | None) -> in
     found = load_tokenizer(path)
     check_tokenizer(Path(file.path), file.manifest, found.fingerprint)
     known = found.special_tokens
+    if token not in known and settings.padding == "none":
+        return file.manifest.end_of_text_id
     if token not in known:
         raise SettingsError(
             f"pad_token {token!r} is no special token of {path}, which has"

@@ -1,33 +1,38 @@
 """Sources of records in shards: raw records, such as conversations, or rows of tokens.
 
-    source = ParquetShardedSource("rows/train")
+    source = ParquetShardedSource("rows")
     for record in source:
         record["input_ids"]
 
-One batch of rows, or one line, is in memory at a time. The place in the shards is kept, so that an
-iteration continues where another was left.
+An iteration has one batch of rows, or one line, in memory at a time. The place in the shards is
+kept, so that an iteration continues where another was left. `source[i]` reads a single record.
 """
 
 from __future__ import annotations
 
 import glob
 import json
+import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from bpe.files.locations import local_path
+from preprocess.rows.access import KEPT_BYTES, BlockCache, find_part
 from preprocess.rows.arrow import pyarrow, record_batches
 from preprocess.rows.formats import RowsError
-from preprocess.rows.json_lines import opener_of
+from preprocess.rows.json_lines import Lines, numbered_lines
+from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
 from preprocess.sampling.data import SamplingError, check_integer, check_state
 
@@ -38,7 +43,6 @@ _ROWS = 1 << 10  # of a record batch that are records at a time
 _BATCH_BYTES = 1 << 22  # of a row group that are decoded at a time
 _PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
 _SAMPLE_BYTES = 1 << 12  # at each end of a file, by which it is recognized
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Those of 64 bits without a sign have no array: they are hashes rather than ids.
 _DTYPES = {
     "int8": np.int32, "int16": np.int32, "int32": np.int32, "uint8": np.int32, "uint16": np.int32,
@@ -58,6 +62,7 @@ class ShardedSource(ABC):
 
     An iteration begins at `place` and moves it: it continues after the last record that another one
     gave, or that a loaded state counts. After the last record the next begins with the first one.
+    `source[i]` is record i of all shards, with int64 arrays; it does not matter for `place`.
 
     Attributes:
         shard_names: Paths of the shards.
@@ -66,6 +71,11 @@ class ShardedSource(ABC):
 
     shard_names: list[str]
     place: Place | None
+
+    @property
+    @abstractmethod
+    def pad_id(self) -> int:
+        """Id with which rows of a batch are padded."""
 
     @abstractmethod
     def open_shard(self, name: str) -> Iterator[Record]:
@@ -82,6 +92,10 @@ class ShardedSource(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Return the number of records of all shards."""
+
+    @abstractmethod
+    def __getitem__(self, index: int) -> Record:
+        """Return a record; raise IndexError if there is none, RowsError if its file is damaged."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
@@ -101,24 +115,38 @@ class ShardedSource(ABC):
             yield record
         self.place = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.shard_names):,} shards, place={self.place})"
+
 
 class _Files(ShardedSource):
     """Shards that are files of one format."""
 
     kind: ClassVar[str]
     suffixes: ClassVar[tuple[str, ...]]  # by which files of a directory are chosen
+    kept_bytes: ClassVar[int | None] = KEPT_BYTES  # of blocks, for `source[i]`; None: all are kept
 
     def __init__(self, paths: Paths) -> None:
         self.shard_names = _find_files(paths, self.kind, self.suffixes)
         self.place = None
+        self._cache = BlockCache[Any](max_bytes=self.kept_bytes)
+        self._blocks: dict[str, NDArray[np.int64]] = {}  # where the blocks of a file begin
 
     @abstractmethod
     def _read(self, name: str, first: int) -> Iterator[Record]:
         """Yield the records of a file from number `first` on."""
 
     @abstractmethod
-    def _count(self, name: str) -> int:
-        """Return the number of records of a file."""
+    def _block_sizes(self, name: str) -> list[int]:
+        """Return the number of records of each block of a file."""
+
+    @abstractmethod
+    def _read_block(self, path: Path, number: int) -> Any:
+        """Read what has the records of a block, to be kept for some time."""
+
+    @abstractmethod
+    def _record_of(self, name: str, block: Any, number: int) -> Record:
+        """Return a record of a block."""
 
     def open_shard(self, name: str) -> Iterator[Record]:
         if name not in self.shard_names:
@@ -134,11 +162,32 @@ class _Files(ShardedSource):
             first = 0
 
     def __len__(self) -> int:
-        return self._n_records
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: int) -> Record:
+        shard, place = find_part(self._starts, operator.index(index))
+        name = self.shard_names[shard]
+        if name not in self._blocks:
+            self._blocks[name] = _starts_of(self._block_sizes(name))
+        number, place = find_part(self._blocks[name], place)
+        block = self._cache.get(Path(name), number, self._read_block)
+        record = self._record_of(name, block, place)
+        # PyTorch's losses take no int32.
+        return {
+            key: value.astype(np.int64) if isinstance(value, np.ndarray) else value
+            for key, value in record.items()
+        }
 
     @cached_property
-    def _n_records(self) -> int:
-        return sum(map(self._count, self.shard_names))
+    def _starts(self) -> NDArray[np.int64]:
+        """Where shards begin, and the number of records."""
+        return _starts_of([sum(self._block_sizes(name)) for name in self.shard_names])
+
+    @property
+    def pad_id(self) -> int:
+        """The id of padding in the manifest of rows, 0 without one."""
+        directory = Path(self.shard_names[0]).parent
+        return read_manifest(directory).pad_id if (directory / MANIFEST_FILE).exists() else 0
 
     @cached_property
     def _digest(self) -> str:
@@ -182,7 +231,8 @@ class JsonShardedSource(_Files):
     """Records of JSON Lines, plain or compressed (.gz, .zst): an object in each line.
 
     Blank lines are none. A list of integers is int64[n], as far as they fit; other values are what
-    JSON says. `len` reads all files, once.
+    JSON says. `len` reads all files, once. `source[i]` keeps the positions of lines; a compressed
+    file is decompressed and kept in memory.
 
     Args:
         paths: A file, a directory with .jsonl or .ndjson files, a glob pattern, or several of
@@ -193,41 +243,24 @@ class JsonShardedSource(_Files):
     """
 
     kind = "JSON Lines"
+    kept_bytes = None
     suffixes = tuple(
         suffix + outer for suffix in (".jsonl", ".ndjson") for outer in ("", ".gz", ".zst")
     )
 
     def _read(self, name: str, first: int) -> Iterator[Record]:
         decoder = msgspec.json.Decoder(dict[str, Any])
-        for number, line in self._lines(name):
-            if first:
-                first -= 1
-                continue
-            try:
-                record = decoder.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise RowsError(
-                    f"{name}: line {number:,} is no JSON object ({error}); correct the line, or get"
-                    " the file again"
-                ) from error
-            yield {key: _array_of(value) for key, value in record.items()}
+        for _, number, line in islice(numbered_lines(Path(name)), first, None):
+            yield _decoded(name, number, line, decoder)
 
-    def _count(self, name: str) -> int:
-        return sum(1 for _ in self._lines(name))
+    def _block_sizes(self, name: str) -> list[int]:
+        return [sum(1 for _ in numbered_lines(Path(name)))]
 
-    def _lines(self, name: str) -> Iterator[tuple[int, bytes]]:
-        """Yield (its number, a line), from 1, without blank lines."""
-        opener, errors = opener_of(Path(name))
-        number = 0
-        try:
-            with opener(Path(name)) as stream:
-                for number, line in enumerate(stream, start=1):
-                    if number == 1:
-                        line = line.removeprefix(_BYTE_ORDER_MARK)
-                    if line and not line.isspace():
-                        yield number, line
-        except errors as error:
-            raise _damaged(name, f"{self.kind}, after line {number:,}", error) from error
+    def _read_block(self, path: Path, number: int) -> Lines:
+        return Lines(path)
+
+    def _record_of(self, name: str, block: Lines, number: int) -> Record:
+        return _decoded(name, *block.line(number), msgspec.json.Decoder(dict[str, Any]))
 
 
 class _ArrowFiles(_Files):
@@ -236,6 +269,11 @@ class _ArrowFiles(_Files):
     def __init__(self, paths: Paths) -> None:
         pyarrow()
         super().__init__(paths)
+
+    def _record_of(self, name: str, block: Any, number: int) -> Record:
+        with _reading(name, self.kind):
+            batches = block.slice(number, 1).to_batches()
+            return next(chain.from_iterable(map(_records_of, batches)))
 
 
 class ParquetShardedSource(_ArrowFiles):
@@ -268,7 +306,7 @@ class ParquetShardedSource(_ArrowFiles):
                     n = _BATCH_BYTES * n_rows // max(1, group.total_byte_size)
                     n = max(1, min(_ROWS, n))
                     for batch in file.iter_batches(n, [number], use_threads=False):
-                        yield from _records_of(batch[first:])
+                        yield from _records_of(batch.slice(min(first, len(batch))))
                         first = max(0, first - len(batch))
                         n_rows -= len(batch)
                     if n_rows:  # places in later row groups would be wrong
@@ -276,12 +314,14 @@ class ParquetShardedSource(_ArrowFiles):
         except _arrow_errors() as error:
             raise _damaged(name, f"{self.kind}, {where}", error) from error
 
-    def _count(self, name: str) -> int:
-        try:
-            with _open_parquet(name) as file:
-                return sum(row_group_sizes(file))
-        except _arrow_errors() as error:
-            raise _damaged(name, self.kind, error) from error
+    def _block_sizes(self, name: str) -> list[int]:
+        with _reading(name, self.kind), _open_parquet(name) as file:
+            return row_group_sizes(file)
+
+    def _read_block(self, path: Path, number: int) -> Any:
+        name = str(path)
+        with _reading(name, f"{self.kind}, row group {number:,}"), _open_parquet(name) as file:
+            return file.read_row_group(number, use_threads=False)
 
 
 class ArrowShardedSource(_ArrowFiles):
@@ -313,16 +353,20 @@ class ArrowShardedSource(_ArrowFiles):
             for batch in record_batches(Path(name), number):
                 batch.validate(full=True)
                 for start in range(first, len(batch), _ROWS):
-                    yield from _records_of(batch[start : start + _ROWS])
+                    yield from _records_of(batch.slice(start, _ROWS))
                 first, number = 0, number + 1
         except _arrow_errors() as error:
             raise _damaged(name, f"{self.kind}, record batch {number:,}", error) from error
 
-    def _count(self, name: str) -> int:
-        try:
-            return sum(map(len, record_batches(Path(name), only_sizes=True)))
-        except _arrow_errors() as error:
-            raise _damaged(name, self.kind, error) from error
+    def _block_sizes(self, name: str) -> list[int]:
+        with _reading(name, self.kind):
+            return [*map(len, record_batches(Path(name), only_sizes=True))]
+
+    def _read_block(self, path: Path, number: int) -> Any:
+        with _reading(str(path), f"{self.kind}, record batch {number:,}"):
+            batch = next(record_batches(path, number))
+            batch.validate(full=True)
+            return pyarrow().Table.from_batches([batch])
 
 
 class TransformedShardedSource(ShardedSource):
@@ -363,6 +407,15 @@ class TransformedShardedSource(ShardedSource):
     def __len__(self) -> int:
         return len(self._source)
 
+    def __getitem__(self, index: int) -> Record:
+        return self._transformed("the source", index, self._source[index])
+
+    @property
+    def pad_id(self) -> int:
+        """That of the transform, else of the source."""
+        own: int | None = getattr(self._transform, "pad_id", None)
+        return self._source.pad_id if own is None else own
+
     def state_dict(self) -> dict[str, Any]:
         return self._source.state_dict()
 
@@ -391,6 +444,9 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[str]
             names = (os.path.join(path, name) for name in os.listdir(path) if name[0] != ".")
             looked_for = f"{kind} files ({', '.join(suffixes)}) in the directory {path}"
             files = [name for name in names if name.endswith(suffixes) and os.path.isfile(name)]
+            inside = sorted(each.name for each in Path(path).iterdir() if each.is_dir())
+            having = [x for x in inside if glob.glob(f"{glob.escape(path)}/{x}/*{suffixes[0]}")]
+            looked_for += f", only in {', '.join(having)} inside of it" * bool(having)
         else:
             looked_for = f"{kind} files at {path}"
             files = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
@@ -400,6 +456,29 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[str]
     if not found:
         raise RowsError(f"no paths of {kind} files were given; give a list of some")
     return found
+
+
+def _starts_of(sizes: list[int]) -> NDArray[np.int64]:
+    """Return where parts begin, and their total: int64[len(sizes) + 1]."""
+    return np.append(0, np.cumsum(sizes, dtype=np.int64))
+
+
+def _decoded(
+    name: str, number: int, line: bytes, decoder: msgspec.json.Decoder[dict[str, Any]]
+) -> Record:
+    """Return the object in a line, lists of integers as arrays."""
+    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+
+    try:
+        if is_nested_deeper(line):
+            raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
+        record = decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RowsError(
+            f"{name}: line {number:,} is no JSON object ({error}); correct the line, or get the"
+            " file again"
+        ) from error
+    return {key: _array_of(value) for key, value in record.items()}
 
 
 def _array_of(value: Any) -> Any:
@@ -434,7 +513,7 @@ def _values_of(array: Any) -> list[Any]:
         return found
     numbers = values.to_numpy(zero_copy_only=False)
     ends = np.cumsum(pc.list_value_length(array).fill_null(0).to_numpy()).tolist()
-    starts = [0, *ends[:-1]]
+    starts = [0, *ends][:-1]
     valid = array.is_valid().to_pylist()
     return [
         numbers[start:stop].astype(dtype) if is_there else None
@@ -459,6 +538,15 @@ def _open_parquet(name: str) -> Iterator[Any]:
 def _arrow_errors() -> tuple[type[Exception], ...]:
     """Return what pyarrow raises for damaged files; ValueError is of text that is not UTF-8."""
     return (pyarrow().ArrowException, OSError, ValueError, MemoryError, OverflowError)
+
+
+@contextmanager
+def _reading(name: str, what: str) -> Iterator[None]:
+    """Convert errors of pyarrow to RowsError."""
+    try:
+        yield
+    except _arrow_errors() as error:
+        raise _damaged(name, what, error) from error
 
 
 def _damaged(name: str, what: str, error: Exception) -> RowsError:

@@ -25,6 +25,7 @@ except ModuleNotFoundError as error:
 from bpe.files.locations import local_path
 from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, in_order, joined, open_rows, open_shards
+from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError
 from preprocess.sampling.data import check_integer
 
@@ -74,7 +75,7 @@ class StreamingTokenizedDataset(Dataset[Tensors]):
     """
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
-        self._cache = BlockCache(check_integer("cache_size", cache_size, 1))
+        self._cache = BlockCache[RowBatch](check_integer("cache_size", cache_size, 1))
         self._rows = open_shards(Path(local_path(directory)), self._cache)
 
     def __len__(self) -> int:

@@ -11,19 +11,21 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import xxhash
 from msgspec import Struct, structs
 
+from bpe.files.locations import split_location
 from bpe.parallel import run_in_order
+from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.report.progress import Progress
+from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.rows.columns import RowBatch, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import (
@@ -44,11 +46,18 @@ from preprocess.rows.manifest import (
     read_manifest,
 )
 from preprocess.rows.plan import RowPlan
-from preprocess.run.finished import find_manifests, find_token_files
+from preprocess.run.finished import find_manifests, find_run, find_token_files, newest_source
 from preprocess.run.journal import Journal, open_journal
 from preprocess.run.outputs import Committing
-from preprocess.settings.options import SettingsError, StrPath, convert
-from preprocess.settings.rows import RowSettings, RowsSettings
+from preprocess.settings.keywords import RowKeywords
+from preprocess.settings.options import (
+    SettingsError,
+    StrPath,
+    TokenizerSource,
+    checks_names,
+    convert,
+)
+from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.storage import OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
@@ -88,6 +97,9 @@ class RowsResult(NamedTuple):
     is_new: bool
     seconds: float
 
+    def __repr__(self) -> str:
+        return f"RowsResult({self.line})"
+
     @property
     def line(self) -> str:
         """The result in words."""
@@ -100,23 +112,18 @@ class RowsResult(NamedTuple):
         )
 
 
+@checks_names
 def write_rows(
-    path: StrPath, *, out: StrPath = "rows", tokenizer: StrPath | None = None,
+    path: StrPath, *, out: StrPath = "rows", tokenizer: TokenizerSource | None = None,
     format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    max_length: int | None = None, stride: int | None = None, truncation: bool = False,
-    seq_length: int | None = None,
+    max_length: int | None = None, seq_length: int | None = None,
     strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    drop_end_of_text: bool = False, add_special_tokens: bool = False,
-    columns: str | Iterable[str] = (),
-    padding: Literal["none", "longest", "max-length"] = "none",
-    padding_side: Literal["right", "left"] = "right", pad_token: str | None = None,
-    compression: Literal["zstd", "snappy", "gzip", "zlib", "none"] | None = None,
-    num_shards: int | None = None, max_shard_size: int | str = 500 << 20,
-    workers: int | None = None, overwrite: bool = False, progress: Progress | None = None,
+    workers: int | None = None, overwrite: bool = False, progress: Progress | bool | None = None,
+    **options: Unpack[RowKeywords],
 ) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
-    Options: docs/options.md or `tokenmill rows --help`; `progress=None` shows no progress.
+    Options: docs/options.md or `tokenmill rows --help`; `progress=False` shows none.
 
     Raises:
         TokenFileError: There is no dataset, or it is damaged.
@@ -124,34 +131,42 @@ def write_rows(
         OutputError: They cannot be written, or other rows are there.
         SettingsError: Options are invalid.
     """
-    options = {**locals()}
-    progress = options.pop("progress") or Progress()
-    return write_all(convert(options, RowsSettings), progress)
+    given: dict[str, Any] = {**locals()}
+    progress = progress_of(given.pop("progress"))
+    return write_all(convert(given | given.pop("options"), RowsSettings), progress)
 
 
 def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     """Write rows as `write_rows`."""
+    paths, out = find_token_files(settings.path), Path(settings.out)
+    is_one = len(paths) == 1
     runs = [
-        _Run(open_tokens(path), settings, Path(settings.out) / path.stem)
-        for path in find_token_files(settings.path)
+        _Run(open_tokens(path), settings, out if is_one else out / path.stem, path.stem)
+        for path in paths
     ]
-    if settings.num_shards is not None:
-        for run in runs:  # before any is written
-            run.check_shards()
+    for other in [out / paths[0].stem] if is_one else [out]:
+        if (other / MANIFEST_FILE).exists():
+            raise OutputError(
+                f"{other}: has rows, and these would be beside them in"
+                f" {' and '.join(str(run.directory) for run in runs)}; remove them, or choose"
+                " another directory (--out)"
+            )
     return [run.write(progress) for run in runs]
 
 
 class _Run:
-    """Writes the rows of one token file into one directory."""
+    """Writes the rows of one token file into one directory; files are named after `name`."""
 
-    def __init__(self, file: TokenFile, settings: RowsSettings, directory: Path) -> None:
-        self._file, self._settings, self._directory = file, settings, directory
+    def __init__(
+        self, file: TokenFile, settings: RowsSettings, directory: Path, name: str
+    ) -> None:
+        self._file, self._settings, self.directory, self._name = file, settings, directory, name
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
         (before, after), pad_id = self._ids
         self._made_from = {
             "dataset_digest": file.manifest.digest, "settings": self._of_settings,
-            "ids": [[*before], [*after], pad_id],
+            "ids": [[*before], [*after], pad_id * (settings.padding != "none")],
         }
         self._storage = open_storage(directory, _RUN)
 
@@ -167,31 +182,31 @@ class _Run:
                     if (entry := journal.last(Committing)) is not None:
                         self._publish(entry)
                     elif not journal.entries and self._is_there():
-                        return RowsResult(self._directory, read_manifest(self._directory), False, 0)
+                        return RowsResult(self.directory, read_manifest(self.directory), False, 0)
                     else:
                         self._make(journal, progress, started)
             except (SettingsError, RowsError):  # the same command would fail again
                 self._storage.clear()
                 raise
         seconds = time.perf_counter() - started
-        return RowsResult(self._directory, read_manifest(self._directory), True, seconds)
+        return RowsResult(self.directory, read_manifest(self.directory), True, seconds)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
         if self._storage.final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found = read_manifest(self._directory)
+        found = read_manifest(self.directory)
         before, after = found.around
         theirs = {
             "dataset_digest": found.dataset_digest, "settings": found.settings,
-            "ids": [[*before], [*after], found.pad_id],
+            "ids": [[*before], [*after], found.pad_id * (self._settings.padding != "none")],
         }
         if theirs == self._made_from:
             for each in found.shards:
                 if self._storage.final.size(each.name) is None:
                     raise OutputError(
                         f"{self._storage.final.where(each.name)}: is missing; run tokenmill verify"
-                        f" --repair {self._directory}"
+                        f" --repair {self.directory}"
                     )
             return True
         own = self._of_settings
@@ -200,7 +215,7 @@ class _Run:
         names += ["special ids"] * (is_same and not names)
         other = f"other settings ({', '.join(names)})" if names else "another dataset"
         raise OutputError(
-            f"{self._directory}: has rows of {other}; choose another directory, or replace them"
+            f"{self.directory}: has rows of {other}; choose another directory, or replace them"
             " (--overwrite)"
         )
 
@@ -209,7 +224,7 @@ class _Run:
         plan, shape = self._layout
         bounds = shard_bounds(len(plan), self._n_shards(plan, shape))
         done = {each.number: each.facts for each in journal.entries_of(ShardDone)}
-        names = shard_names(self._directory.name, len(bounds) - 1, settings)
+        names = shard_names(self._name, len(bounds) - 1, settings)
         self._check_free(names)
         if not journal.entries:
             journal.append(RowsBegun(self._made_from))
@@ -229,7 +244,7 @@ class _Run:
                 stream.close()
             return number, facts
 
-        title = f"writing rows of {self._directory.name}"
+        title = f"writing rows of {self._name}"
         with (
             progress.stage(title, len(plan), "rows", n_before) as stage,
             closing(run_in_order(todo, lambda: work, settings.workers)) as results,
@@ -241,7 +256,7 @@ class _Run:
         shards = tuple(done[number] for number in range(len(names)))
         manifest = self._manifest_of(plan, shape, shards)
         seconds = time.perf_counter() - started
-        others, digests = _descriptions(manifest, settings, seconds, progress.peak_memory), {}
+        others, digests = self._descriptions(manifest, seconds, progress.peak_memory), {}
         for name, content in others.items():
             data = (json.dumps(content, indent=2) + "\n").encode()
             self._storage.put(name, data)
@@ -259,7 +274,7 @@ class _Run:
     ) -> RowsManifest:
         file = self._file
         # A relative path, so that both may be moved together.
-        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self._directory)
+        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self.directory)
         return RowsManifest(
             dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
             around=(shape.before, shape.after), columns=shape.columns, vocab_size=file.vocab_size,
@@ -271,9 +286,9 @@ class _Run:
     def _check_free(self, names: list[str]) -> None:
         """Raise OutputError if files of other programs, or a dataset, are in the way."""
         final = self._storage.final
-        if find_manifests(self._directory):
+        if find_manifests(self.directory):
             raise OutputError(
-                f"{self._directory}: has a dataset; choose another directory for its rows (--out)"
+                f"{self.directory}: has a dataset; choose another directory for its rows (--out)"
             )
         wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         if self._settings.format == "pickle":
@@ -292,11 +307,11 @@ class _Run:
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            manifest = read_manifest(self._directory)
+            manifest = read_manifest(self.directory)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
-            name = re.escape(self._directory.name)
-            own = rf"{name}-\d{{5}}-of-\d{{5}}\..*|dump-(\d+\.pkl|meta_data\.json)"
+            own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
+            own += r"|dump-(\d+\.pkl|meta_data\.json)"
             return found | {name for name in files.names() if re.fullmatch(own, name)}
 
     def _publish(self, entry: Committing) -> None:
@@ -308,22 +323,63 @@ class _Run:
         file, settings = self._file, self._settings
         return plan_rows(file, settings, *self._ids)
 
-    def check_shards(self) -> None:
-        """Raise SettingsError if there are fewer rows than files."""
-        given, n_rows = self._settings.num_shards, len(self._layout[0])
-        if given is not None and given > n_rows:
-            raise SettingsError(
-                f"num_shards {given:,} is above the number of rows of {self._file.path},"
-                f" {n_rows:,}; lower it"
-            )
-
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
-        given = self._settings.num_shards
+        wanted, largest = self._settings.num_shards, self._settings.max_shard_size
         size = 4 * len(shape.columns) * (
             len(plan) * shape.length if shape.length
             else plan.n_tokens + len(plan) * shape.n_around
         )
-        return given or min(len(plan), -(-size // self._settings.max_shard_size))
+        needed = -(-size // (largest or MAX_SHARD_SIZE)) if largest or not wanted else 1
+        found = min(len(plan), max(wanted or 1, needed))
+        if wanted and found != wanted:
+            logger.warning(
+                "%s: %s files instead of num_shards=%s, for %s", self.directory, f"{found:,}",
+                f"{wanted:,}", f"there are {found:,} rows" if found < wanted else
+                f"their arrays have {size:,} bytes, and max_shard_size is {largest:,}",
+            )
+        return found
+
+    def _descriptions(
+        self, manifest: RowsManifest, seconds: float, peak_memory: int
+    ) -> dict[str, Any]:
+        """Return the contents of the files that describe rows for people and other programs."""
+        n_bytes = sum(each.bytes for each in manifest.shards)
+        place, name = split_location(str(self._file.absolute_path))
+        run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
+        fingerprint = self._file.manifest.tokenizer_fingerprint
+        shown = None if run is None or run.settings is None else run.settings.get("tokenizer")
+        about = {
+            "tokenizer": shown or (f"sha256:{fingerprint}" if fingerprint else "not known"),
+            "max_length": self._settings.max_length, "truncation": self._settings.truncation,
+        }
+        found: dict[str, Any] = {
+            CONFIG_FILE: manifest.settings | about | {
+                "dataset": manifest.dataset, "tokenizer_fingerprint": fingerprint,
+                "vocab_size": manifest.vocab_size, "pad_id": manifest.pad_id,
+            },
+            METADATA_FILE: about | {
+                "num_examples": manifest.rows, "tokens": manifest.tokens,
+                "documents": manifest.documents, "longest": manifest.longest,
+                "average_length": manifest.tokens / manifest.rows,
+                "columns": list(manifest.columns), "files": [each.name for each in manifest.shards],
+                # Not the time of the run, so that the same input gives the same bytes.
+                "created_at": None if run is None else newest_source(run),
+            },
+            STATS_FILE: {
+                "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
+                "avg_sequence_length": manifest.tokens / manifest.rows,
+                "processing_time_seconds": seconds,
+                "sequences_per_second": manifest.rows / max(seconds, 1e-9),
+                "files_processed": len(manifest.shards),
+                "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
+                "memory_usage_mb": peak_memory / 1e6,
+            },
+        }
+        if manifest.format == "pickle":
+            found[DUMP_FILE] = {
+                "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
+            }
+        return found
 
     def _is_complete(self, facts: ShardFacts | None) -> bool:
         return facts is not None and self._storage.size(facts.name) == facts.bytes
@@ -395,35 +451,3 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
             f"{name}: the dataset has ids outside of its vocabulary of {vocab_size:,}, so it is"
             " damaged; run tokenmill verify on it"
         )
-
-
-def _descriptions(
-    manifest: RowsManifest, settings: RowsSettings, seconds: float, peak_memory: int
-) -> dict[str, Any]:
-    """Return the contents of the files that describe rows for people and other programs."""
-    n_bytes = sum(each.bytes for each in manifest.shards)
-    found: dict[str, Any] = {
-        CONFIG_FILE: manifest.settings | {
-            "dataset": manifest.dataset, "tokenizer": settings.tokenizer,
-            "vocab_size": manifest.vocab_size, "pad_id": manifest.pad_id,
-        },
-        METADATA_FILE: {
-            "examples": manifest.rows, "tokens": manifest.tokens, "documents": manifest.documents,
-            "longest": manifest.longest, "average_length": manifest.tokens / manifest.rows,
-            "columns": list(manifest.columns), "files": [each.name for each in manifest.shards],
-        },
-        STATS_FILE: {
-            "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
-            "avg_sequence_length": manifest.tokens / manifest.rows,
-            "processing_time_seconds": seconds,
-            "sequences_per_second": manifest.rows / max(seconds, 1e-9),
-            "files_processed": len(manifest.shards),
-            "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
-            "memory_usage_mb": peak_memory / 1e6,
-        },
-    }
-    if manifest.format == "pickle":
-        found[DUMP_FILE] = {
-            "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
-        }
-    return found

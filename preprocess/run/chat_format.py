@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from bpe.formats.chat_template import read_chat_template, read_token_names
+from bpe.formats.chat_template import read_chat_templates, read_token_names
 from preprocess.documents.chat_template import CHATML, ChatFormat
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.settings.options import SettingsError
+from preprocess.settings.schema import ChatSettings
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -17,19 +18,7 @@ _CHATML = "chatml"
 _OF_CHATML = ("<|im_start|>", "<|im_end|>")
 
 
-class TemplateSettings(Protocol):
-    """Settings that select the chat template."""
-
-    @property
-    def chat_template(self) -> str | None:
-        """Name of a file, or chatml; None: the tokenizer's."""
-
-    @property
-    def train_on(self) -> str:
-        """As in `ChatFormat`."""
-
-
-def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatFormat | None:
+def chat_format_of(settings: ChatSettings, tokenizer: AnyTokenizer) -> ChatFormat | None:
     """Return the chat template with the tokenizer's special tokens; None: there is no template.
 
     Raises:
@@ -37,8 +26,10 @@ def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatF
         ChatTemplateError: The tokenizer lacks the special tokens of ChatML.
         TokenizerFileError: The tokenizer's template cannot be read.
     """
-    given: str | None = getattr(settings, "tokenizer", None)
-    names = read_token_names(given) if given else {}
+    given = getattr(settings, "tokenizer", None)
+    if not isinstance(given, str) or given.startswith("sha256:"):  # was given as an object
+        given = tokenizer
+    names, with_tools = read_token_names(given), None
     if (eos := getattr(tokenizer, "eos_token", None)) is not None:
         names.setdefault("eos_token", eos)
     special = tokenizer.special_tokens
@@ -52,14 +43,15 @@ def chat_format_of(settings: TemplateSettings, tokenizer: AnyTokenizer) -> ChatF
     elif settings.chat_template is not None:
         template, where = _read(settings.chat_template), f"{settings.chat_template}"
     else:
-        found = read_chat_template(given) if given else None
-        if found is None:
+        found = read_chat_templates(given)
+        if not found:
             return None
-        template, where = found, "the chat template of the tokenizer"
+        template, with_tools = found["default"], found.get("tool_use")
+        where = "the chat template of the tokenizer"
     forms = getattr(tokenizer, "normal_forms", ())
     return ChatFormat(
         template, tuple(special.items()), tuple(names.items()), settings.train_on, tuple(forms),
-        where,
+        where, with_tools, settings.chat_date, settings.chat_template_kwargs or "{}",
     )
 
 

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
+from bpe.formats.chat_template import read_token_names
 from preprocess.documents.batch import ReadOptions
-from preprocess.documents.chat_tokens import encode_segments, is_inside
+from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
-from preprocess.documents.token_offsets import token_lengths
 from preprocess.run.chat_format import chat_format_of
-from preprocess.settings.options import SettingsError
-from preprocess.sources.chats import UNTRAINED, batch_of, chat_options, render_record
-
-
-class _Given(Struct, frozen=True):
-    tokenizer: str
-    chat_template: str | None
-    train_on: str
+from preprocess.settings.options import TokenizerSource, convert
+from preprocess.settings.schema import EncodeSettings
+from preprocess.sources.chats import batch_of, chat_options, render_record
 
 
 class ChatTemplateTransform:
@@ -36,57 +29,68 @@ class ChatTemplateTransform:
     conversation.
 
     Args:
-        tokenizer: Path of a tokenizer.json or its directory, or a name on Hugging Face's hub.
+        tokenizer: As `bpe.load_tokenizer` takes it: a path, a name, or an object such as a
+            tokenizer of transformers with its chat template.
         chat: "auto": conversations are found by their fields; or a kind.
         chat_template: File with a Jinja template, or "chatml"; None: the tokenizer's.
         train_on: What the mask says to train on.
+        chat_date: The day that the template writes as today's, YYYY-MM-DD.
+        chat_template_kwargs: More variables of the template.
 
     Raises:
         CorpusError: There is no chat template.
         ChatTemplateError: The tokenizer lacks special tokens of the template.
         SettingsError: An option has a wrong value, or the file of the template cannot be read.
         TokenizerFileError: The tokenizer cannot be read.
-        EncodingError: The tokenizer changes text before it is encoded.
+        VocabularyError: The tokenizer changes text, and Hugging Face's library cannot have it.
     """
 
     def __init__(
-        self, tokenizer: str | os.PathLike[str], *,
+        self, tokenizer: TokenizerSource, *,
         chat: Literal["auto", "messages", "sharegpt", "prompt-completion"] = "auto",
         chat_template: str | None = None,
         train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
+        chat_date: str | None = None, chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         from bpe import load_tokenizer
 
-        for name, given, known in (
-            ("chat", chat, ("auto", *KINDS)),
-            ("train_on", train_on, ("assistant", "all", "last-assistant")),
-        ):
-            if given not in known:
-                raise SettingsError(f"{name} should be one of {', '.join(known)}; got {given!r}")
-        if not isinstance(tokenizer, str | os.PathLike):
-            raise SettingsError(
-                "tokenizer should be a path or a name; save an object first: save_pretrained(DIR)"
-            )
-        path = os.fspath(tokenizer)
-        self.tokenizer = load_tokenizer(path)
-        form = chat_format_of(_Given(path, chat_template, train_on), self.tokenizer)
-        self._reading = ReadOptions(chat=chat, chat_format=form)
+        settings = convert(
+            {"chat": chat, "chat_template": chat_template, "train_on": train_on, "paths": "-",
+             "chat_date": chat_date, "chat_template_kwargs": chat_template_kwargs,
+             "tokenizer": tokenizer}, EncodeSettings,
+        )  # fmt: skip
+        source = settings.tokenizer
+        self.tokenizer = load_tokenizer(source)
+        self._names = read_token_names(source)
+        form = chat_format_of(settings, self.tokenizer)
+        self._reading = ReadOptions(chat=settings.chat, chat_format=form)
         if form is None:
             raise CorpusError(
-                f"{path}: the tokenizer has no chat template; give one: chat_template, a file or"
+                f"{source}: the tokenizer has no chat template; give one: chat_template, a file or"
                 " chatml"
             )
-        self._lengths = token_lengths(self.tokenizer, is_normalized=True)
+        self._conversation_encoder = ConversationEncoder(self.tokenizer)
         self._encoder = self.tokenizer.new_encoder()
 
+    @property
+    def pad_id(self) -> int:
+        """Id to pad batches with: that of the tokenizer's pad token, else of its end of text."""
+        special = self.tokenizer.special_tokens
+        names = (self._names.get("pad_token"), self.tokenizer.eos_token)
+        return next((special[name] for name in names if name in special), 0)
+
     def __call__(self, record: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
-        """Return "input_ids" and "loss_mask", int64[n_tokens] each: 1 for tokens to train on.
+        """Return the tokens of a conversation, and which to train on.
+
+        Returns:
+            "input_ids", "attention_mask" (ones) and "loss_mask" (1 for tokens to train on):
+            int64[n_tokens] each.
 
         Raises:
             CorpusError: The record is no conversation, or has nothing to train on.
         """
         kind = kind_of(record) if self._reading.chat == "auto" else self._reading.chat
-        if kind is None or not {*KINDS[kind].fields} <= record.keys():
+        if kind not in KINDS or not {*KINDS[kind]} <= record.keys():
             raise CorpusError(
                 f"a record should have a conversation, such as messages; it has {', '.join(record)}"
             )
@@ -95,10 +99,7 @@ class ChatTemplateTransform:
         except BadConversationError as error:
             raise CorpusError(str(error)) from error
         batch = batch_of([rendered], None)
-        assert batch.special is not None
-        assert batch.spans is not None
-        found = encode_segments(self._encoder, batch, batch.special, self._lengths, -1, -1)
-        mask = is_inside(found.begins, batch.spans)
-        if not mask.any():
-            raise CorpusError(UNTRAINED)
-        return {"input_ids": found.ids.astype(np.int64), "loss_mask": mask.astype(np.int64)}
+        ids, _, mask = self._conversation_encoder.encode(self._encoder, batch, -1, -1)
+        ids = ids.astype(np.int64)
+        ones = np.ones_like(ids)
+        return {"input_ids": ids, "attention_mask": ones, "loss_mask": mask.astype(np.int64)}

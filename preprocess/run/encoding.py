@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import cached_property, partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -18,12 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from bpe.errors import CorpusError, TokenmillError
+from bpe.errors import TokenmillError
 from bpe.parallel import run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
-from preprocess.documents.batch import PLACE, DocumentBatch, SpecialTokenText
-from preprocess.documents.chat_tokens import encode_segments, is_inside
+from preprocess.documents.batch import DocumentBatch, SpecialTokenText
+from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.token_offsets import token_lengths, tokens_at
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.readers import Read, read_here, unit_readers
@@ -150,8 +149,8 @@ class Encoding:
         )
 
     @cached_property
-    def _spelled(self) -> NDArray[np.int64]:
-        return token_lengths(self._tokenizer, is_normalized=True)
+    def _conversation_encoder(self) -> ConversationEncoder:
+        return ConversationEncoder(self._tokenizer, token_dtype(self._tokenizer.vocab_size))
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
@@ -167,26 +166,16 @@ class Encoding:
         content = batch.content if batch.content is not None else unit.content(self._memory.array)
         digests, batch = digest_blocks(content, unit.start), replace(batch, content=None)
         del content  # frees its memory
-        prefix_id, suffix_id, begins = -1 if begin is None else begin, self._ids.end_of_text, None
+        prefix_id, suffix_id, mask = -1 if begin is None else begin, self._ids.end_of_text, None
         if batch.special is not None:
-            ids, offsets, begins = encode_segments(
-                encoder, batch, batch.special, self._spelled, prefix_id, suffix_id
-            )
+            encode = self._conversation_encoder.encode
+            ids, offsets, mask = encode(encoder, batch, prefix_id, suffix_id)
         else:
             ids, offsets = encoder.encode(
                 batch.buffer, batch.bounds, prefix_id=prefix_id, suffix_id=suffix_id,
                 starts_mid_document=batch.starts_mid_document,
                 ends_mid_document=batch.ends_mid_document, gaps=True, memory=self._memory.array,
             )
-        mask = None
-        if begins is not None and batch.spans is not None:
-            mask = is_inside(begins, batch.spans).astype(np.uint8)
-            untrained = np.maximum.reduceat(mask, offsets[:-1]) == 0
-            if untrained.any():
-                batch = _reject(batch, untrained, unit.where)
-                kept = np.repeat(~untrained, np.diff(offsets))
-                offsets = np.append(0, np.cumsum(np.diff(offsets)[~untrained]))
-                ids, mask = ids[kept], mask[kept]
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths, mask)
         parts = _divide(encoded, self._n_outputs, self._has_mask)
         counts = self._look_alikes.count(batch)
@@ -207,30 +196,6 @@ def reencode(
         with closing(run_in_order(source.units(), make_work, workers)) as results:
             for encoded in results:
                 yield encoded.parts
-
-
-def _reject(batch: DocumentBatch, untrained: NDArray[np.bool_], where: str) -> DocumentBatch:
-    """Move documents of which no token is trained on to the rejected ones.
-
-    Raises:
-        CorpusError: They are errors.
-    """
-    if PLACE not in batch.fields:
-        start, end = batch.bounds[2 * untrained.argmax() :][:2]
-        text = batch.buffer[start:end].tobytes().decode()
-        raise CorpusError(
-            f"{where}: no token begins in what is trained on of the conversation {text[:200]!r};"
-            " remove it"
-        )
-    kept = batch.select(~untrained)
-    decided = batch.in_validation
-    return replace(
-        batch, buffer=kept.buffer, bounds=kept.bounds, spans=kept.spans, special=kept.special,
-        fields=kept.fields, in_validation=None if decided is None else decided[~untrained],
-        rejected=tuple(
-            sorted((*batch.rejected, *batch.fields[PLACE][untrained]), key=attrgetter("record"))
-        ),
-    )
 
 
 def _divide(encoded: EncodedBatch, n_outputs: int, has_mask: bool) -> list[Part]:

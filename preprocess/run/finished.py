@@ -6,6 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,26 @@ def read_stats(files: Files, name: str) -> Stats | None:
         return msgspec.convert(read_object(files, name, STATS_FORMAT), Stats | None)
     except msgspec.ValidationError:
         return None
+
+
+def find_run(files: Files, manifest_file: str) -> Stats | None:
+    """Find the stats.json of the run that wrote a manifest; None if there is none."""
+    digest = digest_of(files.get(manifest_file))
+    for name in files.names():
+        found = read_stats(files, name) if name.endswith("stats.json") else None
+        if found is not None and found.manifests.get(manifest_file) == digest:
+            return found
+    return None
+
+
+def newest_source(run: Stats) -> str | None:
+    """Return the time of the source that was changed last, in UTC; None if it is not known."""
+    sources = [] if run.made_from is None else chain.from_iterable(run.made_from.sources.values())
+    stamps = (re.fullmatch(r"modified (\d+)", str(source.stamp)) for source in sources)
+    newest = max((int(stamp[1]) for stamp in stamps if stamp), default=None)
+    if newest is None:
+        return None
+    return f"{datetime.fromtimestamp(newest // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _sha256(content: bytes | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from preprocess.settings import schema
+from preprocess.settings.options import is_ranks_file
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -12,9 +13,8 @@ if TYPE_CHECKING:
 
 def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
     """Load the tokenizer given to a build; only a .tiktoken file needs the split pattern."""
-    assert settings.tokenizer is not None
-    is_ranks = settings.tokenizer.endswith(".tiktoken")
-    return load_given_tokenizer(settings, settings.pattern if is_ranks else None)
+    needs_pattern = is_ranks_file(settings.tokenizer)
+    return load_given_tokenizer(settings, settings.pattern if needs_pattern else None)
 
 
 def load_given_tokenizer(

@@ -325,7 +325,8 @@ def needs_tokenizer_file(
         return writes
     path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
-        if os.path.exists(settings.tokenizer) and os.path.samefile(path, settings.tokenizer):
+        given = settings.tokenizer if isinstance(settings.tokenizer, str) else ""
+        if os.path.exists(given) and os.path.samefile(path, given):
             return False
         with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
             if load_tokenizer(path).fingerprint == tokenizer.fingerprint:

@@ -34,7 +34,7 @@ from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
 from preprocess.run.units import Executor, run_on_threads
 from preprocess.settings import schema
-from preprocess.settings.options import SettingsError, StrPath
+from preprocess.settings.options import SettingsError, StrPath, options_of
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_input import (
@@ -167,9 +167,13 @@ class Plan(Struct, frozen=True, dict=True):
         if not n_inputs:
             self._check_fields()
         if self.settings.selects and any(x.has_spans for each in self.passes for x in each.files):
+            options = " and ".join(
+                each.names[0] for each in options_of(schema.SelectSettings).values()
+                if getattr(self.settings, each.name) != each.default
+            )
             raise SettingsError(
-                "conversations are neither selected nor shuffled; leave out --deduplicate,"
-                " --max-documents, --max-characters, --start-character and --shuffle-documents"
+                f"conversations are neither selected nor shuffled; leave out {options}, or make"
+                " another dataset of the text"
             )
         if n_inputs and self.passes[0].task is not None:
             raise SettingsError(
@@ -203,9 +207,10 @@ class Plan(Struct, frozen=True, dict=True):
         names = self.datasets or [" and ".join(each.names) or "train" for each in self.passes]
         passes = dict(zip(names, self.passes, strict=True))
         form = self.passes[0].reading.chat_format
+        template = None if form is None else form.template + (form.tools_template or "")
         return record_inputs(
             self.command, self.settings, {x: each.files for x, each in passes.items()},
-            self.tokenizer, self.datasets, None if form is None else form.template,
+            self.tokenizer, self.datasets, template,
             {x: each.all_files for x, each in passes.items() if each.task is not None},
         )
 

@@ -192,6 +192,9 @@ class Mixture:
         # In the order of the fields.
         return sampler.to_device({name: arrays[name] for name in self.layout["fields"]})
 
+    def __repr__(self) -> str:
+        return f"Mixture({', '.join(self.samplers)}, step={self.step})"
+
     def __len__(self) -> int:
         """Return the number of batches until a dataset runs out; TypeError if none does."""
         n = self._n_batches

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from bpe.parallel import run_ahead
-from preprocess.sampling.data import SamplingError, check_integer
+from preprocess.sampling.data import IGNORED, SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
@@ -49,12 +49,17 @@ class AsyncDataLoader:
     Args:
         source: A `Sampler` or a `Mixture`; its `step` counts the batches that were yielded, not
             those prepared ahead, so its `state_dict` resumes exactly. Or an iterable of records,
-            each a dictionary of arrays and numbers; arrays of one name have the same shape.
+            each a dictionary of arrays and numbers; arrays of one name have the same shape, but
+            rows (with "input_ids") may differ in length: columns of the length of a row are padded
+            to the longest one of the batch, `input_ids` with `pad_id`, `labels` with -100, others
+            with 0.
         batch_size: Number of records that are stacked to a batch; the last has what is left. None
             for samplers, which have batches. If they are of a source of shards, such as
             `ParquetShardedSource`, its `state_dict` counts the records that were yielded.
         prefetch_enabled: False to prepare each batch when it is asked for.
         prefetch_buffer_size: Number of batches that are prepared ahead, at least 1.
+        pad_id: Id of padding; None: that of the source, which has it from the manifest of its rows,
+            else 0.
 
     Raises:
         SamplingError: An argument cannot work, or records of a batch differ.
@@ -63,6 +68,7 @@ class AsyncDataLoader:
     def __init__(
         self, source: Sampler | Mixture | Iterable[Mapping[str, Any]],
         batch_size: int | None = None, prefetch_enabled: bool = True, prefetch_buffer_size: int = 4,
+        *, pad_id: int | None = None,
     ) -> None:
         if isinstance(source, str | os.PathLike) or not hasattr(source, "__iter__"):
             raise SamplingError(
@@ -78,7 +84,7 @@ class AsyncDataLoader:
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)
         n_ahead = check_integer("prefetch_buffer_size", prefetch_buffer_size, 1)
-        self._source, self._batch_size = source, batch_size
+        self._source, self._batch_size, self._pad_id = source, batch_size, pad_id
         self._buffer_size = n_ahead if prefetch_enabled else 0
 
     def __iter__(self) -> Iterator[Batch]:
@@ -95,6 +101,9 @@ class AsyncDataLoader:
         if isinstance(self._source, PlacedRecords):
             self._source.place = None
 
+    def __repr__(self) -> str:
+        return f"AsyncDataLoader({self._source!r}, batch_size={self._batch_size})"
+
     def __len__(self) -> int:
         """Return the number of batches of an epoch, or of records; TypeError if there is none."""
         if isinstance(self._source, Sampler | Mixture):
@@ -109,6 +118,7 @@ class AsyncDataLoader:
             return
         records: list[Mapping[str, Any]] = []
         source = self._source
+        pad_id = getattr(source, "pad_id", 0) if self._pad_id is None else self._pad_id
         placed = source.placed() if isinstance(source, PlacedRecords) else enumerate(source)
         for place, record in placed:
             if not isinstance(record, Mapping):
@@ -118,14 +128,14 @@ class AsyncDataLoader:
                 )
             records.append(record)
             if len(records) == self._batch_size:
-                yield place, _stack(records)
+                yield place, _stack(records, pad_id)
                 records = []
         if records:
-            yield place, _stack(records)
+            yield place, _stack(records, pad_id)
 
 
-def _stack(records: list[Mapping[str, Any]]) -> Batch:
-    """Stack the arrays of records by name."""
+def _stack(records: list[Mapping[str, Any]], pad_id: int) -> Batch:
+    """Stack the arrays of records by name; rows are padded to the longest."""
     names = records[0].keys()
     for record in records:
         if record.keys() != names:
@@ -134,8 +144,18 @@ def _stack(records: list[Mapping[str, Any]]) -> Batch:
                 f" another {', '.join(record)}"
             )
     found: Batch = {}
+    shapes_of_rows = [np.shape(record.get("input_ids", 0)) for record in records]
+    longest = max(shapes_of_rows)
     for name in names:
         arrays = [np.asarray(record[name]) for record in records]
+        if len(longest) == 1 and [array.shape for array in arrays] == shapes_of_rows:
+            filler = {"input_ids": pad_id, "labels": IGNORED}.get(name, 0)
+            filled = [array for array in arrays if len(array)]  # an empty list has no type
+            dtype = np.result_type(*filled) if filled else np.int64
+            found[name] = np.full((len(arrays), *longest), filler, dtype)
+            for row, array in zip(found[name], arrays, strict=True):
+                row[: len(array)] = array
+            continue
         if len(shapes := {array.shape for array in arrays}) > 1:
             raise SamplingError(
                 f"arrays of a batch should have one shape; {name!r} has {sorted(shapes)}: pad or"

@@ -236,6 +236,10 @@ class Sampler:
                 )
         return tuple(fields)
 
+    def __repr__(self) -> str:
+        shown = {name: self._arguments[name] for name in ("windows", "order", "seed")}
+        return f"Sampler({name_of(self.dataset)!r}, {shown}, step={self.step})"
+
     def __len__(self) -> int:
         """Return the number of batches of an epoch; raise TypeError for "random"."""
         if self._options["order"] == "random":

@@ -10,6 +10,7 @@ from preprocess.settings.options import (
     REQUIRED,
     BinFile,
     Count,
+    GivenTokenizer,
     Index,
     Location,
     Prefix,
@@ -62,7 +63,7 @@ class ImportSettings(ShardSettings):
     append_end_of_text: bool = option(
         False, "Append the end-of-text id to documents that lack it."
     )
-    tokenizer: Location | None = option(
+    tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer that made the ids; required without vocab_size.",
         flags=("--tokenizer", "--tokenizer-path"),
     )

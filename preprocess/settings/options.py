@@ -9,14 +9,18 @@ tests compare it with signatures.
 from __future__ import annotations
 
 import inspect
+import json
 import operator
 import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from datetime import date
+from functools import wraps
+from itertools import chain
 from numbers import Real
-from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +29,8 @@ from bpe.errors import TokenmillError
 from bpe.files.locations import BUCKETS, LOCAL, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
+# A path or a name, or an object: what `bpe.load_tokenizer` takes.
+TokenizerSource = StrPath | Any
 REQUIRED = MISSING
 
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
@@ -35,6 +41,19 @@ _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 class SettingsError(TokenmillError, ValueError):
     """An option has a value that cannot work, or two options contradict one another."""
 
+
+# Names of one thing, ours and those of other tools.
+_ALIKE = (
+    ("train", "data_files", "paths", "path", "input", "inputs", "input_files", "train_file"),
+    ("out", "save_path", "output_path", "output_dir", "output"),
+    ("content_field", "text_field", "text_column", "text_key", "json_keys"),
+    ("max_length", "max_seq_length", "max_seq_len", "model_max_length"),
+    ("seq_length", "seq_len", "sequence_length", "block_size", "context_length"),
+    ("format", "output_format"), ("workers", "num_proc", "num_workers", "n_jobs"),
+    ("end_of_text", "eos_token"), ("begin_of_text", "bos_token"),
+    ("val_fraction", "validation_split", "test_size"),
+    ("tokenizer", "name_or_path", "tokenizer_name", "tokenizer_path", "tokenizer_name_or_path"),
+)
 
 # --- kinds of values ---
 
@@ -128,6 +147,25 @@ def _read_location(value: Any) -> str:
     return location
 
 
+def _read_tokenizer(value: Any) -> Any:
+    """Convert a path or a name to a string, unchanged, or load an object as one of ours."""
+    given = getattr(value, "given", value)  # of a `TokenizerConfig`
+    if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
+        value = given["name_or_path"]
+    if isinstance(value, str | os.PathLike):
+        return _read_location(value)
+    if not any(hasattr(value, name) for name in ("encode", "to_str")):
+        raise TypeError
+    from bpe import load_tokenizer
+
+    return load_tokenizer(value)
+
+
+def is_ranks_file(tokenizer: TokenizerSource | None) -> bool:
+    """Return True for a .tiktoken file, which says neither how text is split nor special tokens."""
+    return isinstance(tokenizer, str) and tokenizer.endswith(".tiktoken")
+
+
 def _read_output(value: Any) -> str:
     """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
     location = os.fspath(value)
@@ -162,6 +200,24 @@ def _read_prefix(value: Any) -> Any:
     return value
 
 
+def _read_date(value: Any) -> str:
+    """Convert a day to its text, YYYY-MM-DD."""
+    try:
+        return date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise TypeError from None
+
+
+def _read_variables(value: Any) -> str:
+    """Convert a mapping, or the text of a JSON object, to the text of JSON, its names sorted."""
+    given = msgspec.json.decode(value) if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise TypeError
+    if taken := {"messages", "tools", "add_generation_prompt"} & given.keys():
+        raise ValueError(f"should not have {min(taken)!r}, which is set for each conversation")
+    return json.dumps(dict(sorted(given.items())), ensure_ascii=False, allow_nan=False)
+
+
 def _elements(value: Any) -> Iterable[Any]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise TypeError
@@ -191,12 +247,19 @@ Fields = Annotated[
 Pattern = Annotated[str, Kind(_read_pattern, "text", str, "PATTERN")]
 Prefix = Annotated[str, Kind(_read_prefix, "text", str, "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", StrPath, "PATH")]
+GivenTokenizer = Annotated[
+    Any, Kind(_read_tokenizer, "a path, a name or a tokenizer", TokenizerSource, "PATH")
+]
 Output = Annotated[str, Kind(_read_output, "a path", StrPath, "PATH")]
 BinFile = Annotated[str, Kind(_read_bin_file, "a path", StrPath, "FILE.bin")]
+Date = Annotated[str, Kind(_read_date, "a date, YYYY-MM-DD", str, "YYYY-MM-DD")]
+TemplateVariables = Annotated[
+    str, Kind(_read_variables, "a JSON object", str | Mapping[str, Any], "JSON")
+]
 Locations = Annotated[tuple[str, ...], _PATHS]
 Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", Any, "CONFIG")]
 
-_READ_LOCATIONS = (_read_location, _read_output, _read_locations, _read_bin_file)
+_READ_LOCATIONS = (_read_location, _read_tokenizer, _read_output, _read_locations, _read_bin_file)
 
 
 # --- options ---
@@ -248,7 +311,7 @@ class Option:
             return None
         try:
             stored = msgspec.convert(self.kind.read(value), self.type)
-        except (TypeError, msgspec.ValidationError):
+        except (TypeError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.kind.expected}{_bounds(self.type)}") from None
         if self.is_required and stored == ():
             raise ValueError("should not be empty")
@@ -341,6 +404,7 @@ def _shown(value: Any) -> Any:
 
 def _shown_path(value: Any) -> Any:
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    value = f"sha256:{value.fingerprint}" if hasattr(value, "fingerprint") else value
     return shown_url(value) if isinstance(value, str) and is_url(value) else value
 
 
@@ -378,10 +442,34 @@ def read_values(
     return read, wrong
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def checks_names(function: Function) -> Function:
+    """Make a function raise SettingsError for arguments that it has not; its signature stays.
+
+    Its `options`, if it has them, are a TypedDict of its module.
+    """
+    code = function.__code__
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    others = re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__.get("options")))
+
+    @wraps(function)
+    def call(*arguments: Any, **given: Any) -> Any:
+        known = *named, *chain(*(function.__globals__[x].__annotations__ for x in others))
+        if wrong := [name for name in given if name not in known]:
+            told = (f"{name}: there is no such argument{nearest(name, known)}" for name in wrong)
+            raise SettingsError("; ".join(told))
+        return function(*arguments, **given)
+
+    return cast(Function, call)
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Format a suggestion of a similar known name, to end a message; "" if there is none."""
     from difflib import get_close_matches
 
     known = list(known)
-    near = [x for x in known if x.startswith(name)] or get_close_matches(name, known, 1)
+    near = [x for names in _ALIKE if name in names for x in names if x in known]
+    near = near or [x for x in known if x.startswith(name)] or get_close_matches(name, known, 1)
     return f"; did you mean {near[0]}?" if near else ""

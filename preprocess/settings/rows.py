@@ -1,21 +1,37 @@
 """Options for rows, as `preprocess.settings.schema` has those of other commands."""
 
+import operator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from bpe.parallel import available_workers
 from preprocess.settings.options import (
     REQUIRED,
     Count,
     Fields,
+    GivenTokenizer,
+    Kind,
     Location,
     Settings,
     SettingsError,
     Size,
-    Token,
     option,
     run_option,
 )
+
+MAX_SHARD_SIZE = 500 << 20  # where neither it nor the number of files is given
+
+_Padding = Literal["none", "longest", "max-length"]
+
+
+def _read_padding(value: Any) -> Any:
+    """Convert what transformers takes to our spellings."""
+    theirs = {False: "none", True: "longest", "do_not_pad": "none", "max_length": "max-length"}
+    return theirs.get(value, value)
+
+
+def _read_pad_token(value: Any) -> Any:
+    return value if isinstance(value, str | bool) else operator.index(value)
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -40,18 +56,28 @@ class WindowSettings(Settings):
         False, "Put the special tokens around each row that the tokenizer puts around a text,"
         " instead of those of the dataset; max_length counts them.",
     )
-    padding: Literal["none", "longest", "max-length"] = option(
+    padding: Annotated[
+        _Padding,
+        Kind(
+            _read_padding, "'none', 'longest' or 'max-length', False or True",
+            bool | Literal["none", "longest", "max-length", "max_length"],
+            "none|longest|max-length",
+        ),
+    ] = option(
         "none", "Pad rows to the longest, or to max_length or seq_length."
     )
     padding_side: Literal["right", "left"] = option("right", "Where padding stands.")
-    pad_token: Token | None = option(
-        None, "Special token to pad with.", default_text="the tokenizer's, else end-of-text"
+    pad_token: Annotated[
+        int | str, Kind(_read_pad_token, "a special token, or an id", int | str, "TEXT")
+    ] | None = option(
+        None, "Special token to pad with, in Python also an id.",
+        default_text="the tokenizer's, else end-of-text",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_length is None and (self.truncation or self.stride):
-            raise SettingsError("truncation and stride need max_length (--max-length)")
+            raise SettingsError("truncation and stride need --max-length")
         if self.truncation and self.stride:
             raise SettingsError("truncation leaves one row per document; leave out stride")
         if self.stride and self.max_length and self.stride > self.max_length:
@@ -98,10 +124,12 @@ class FileSettings(Settings):
         " of npz zlib.", default_text="of parquet zstd, of npz zlib, else none",
     )
     num_shards: Count | None = option(
-        None, "Number of files; they differ by one row at most.", default_text="as many as needed"
+        None, "Number of files, which differ by one row at most; fewer if there are fewer rows.",
+        default_text="as many as needed",
     )
-    max_shard_size: Size = option(
-        500 << 20, "Bytes of arrays in a file, about, where num_shards is not given."
+    max_shard_size: Size | None = option(
+        None, "Bytes of arrays in a file, about; there are more than num_shards files if those"
+        " would have more.", default_text="500MiB, with num_shards any",
     )
 
 
@@ -120,19 +148,15 @@ class RowSettings(WindowSettings, PackSettings, FileSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.seq_length is not None:
-            for name in ("max_length", "stride", "truncation", "add_special_tokens",
+            for name in ("stride", "truncation", "max_length", "add_special_tokens",
                          "drop_end_of_text"):
                 if getattr(self, name):
                     raise SettingsError(
                         f"{name} is for rows of documents, seq_length for rows across them; leave"
                         " one of the two out"
                     )
-        if self.padding == "none" and (self.pad_token or self.padding_side == "left"):
+        if self.padding == "none" and (self.pad_token is not None or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
-        if self.num_shards is not None and self.max_shard_size != 500 << 20:
-            raise SettingsError(
-                "num_shards and max_shard_size both say how many files there are; leave one out"
-            )
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
             raise SettingsError("padding max-length needs max_length or seq_length; give one")
 
@@ -145,9 +169,10 @@ class RowsSettings(RowSettings):
         REQUIRED, "A directory with a dataset, or one .bin file.", positional=True
     )
     out: Location = option(
-        "rows", "Directory of the outputs; the rows of NAME.bin are in OUT/NAME."
+        "rows", "Directory of the rows; if the dataset has several .bin files, those of NAME.bin"
+        " are in OUT/NAME.",
     )
-    tokenizer: Location | None = option(
+    tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
         default_text="tokenizer.json beside it", flags=("--tokenizer", "--tokenizer-path"),
     )

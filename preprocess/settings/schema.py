@@ -20,7 +20,9 @@ from preprocess.settings.options import (
     BinFile,
     Config,
     Count,
+    Date,
     Fields,
+    GivenTokenizer,
     Index,
     Location,
     Locations,
@@ -30,6 +32,7 @@ from preprocess.settings.options import (
     Settings,
     SettingsError,
     Size,
+    TemplateVariables,
     Token,
     Tokens,
     option,
@@ -183,6 +186,13 @@ class ChatSettings(Settings):
     train_on: Literal["assistant", "all", "last-assistant"] = option(
         "assistant", "What of a conversation the mask says to train on."
     )
+    chat_date: Date | None = option(
+        None, "Day that a chat template writes as that of today.",
+        default_text="none, an error if a template writes it",
+    )
+    chat_template_kwargs: TemplateVariables | None = option(
+        None, "More variables of the chat template, such as {\"enable_thinking\": false}."
+    )
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -314,7 +324,7 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
         flags=("--out", "--output-dir"),
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
-    tokenizer: Location | None = option(
+    tokenizer: GivenTokenizer | None = option(
         None, "Tokenizer to use instead of training one: a tokenizer.json, a directory that has"
         " one, a .tiktoken file, or a name (tiktoken, Hugging Face).", flags=_TOKENIZER,
     )
@@ -367,7 +377,7 @@ class CountSettings(RanksSettings, ReadSettings):
     """Options of `count`: the number of tokens of text."""
 
     paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
-    tokenizer: Location = option(
+    tokenizer: GivenTokenizer = option(
         REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
         " (tiktoken, Hugging Face).", flags=_TOKENIZER,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +26,8 @@ def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
         SettingsError: As `load_config`; or an option belongs in the configuration.
     """
     config = options["config"]
-    if not isinstance(config, PipelineConfig):
-        config = load_config(Path(os.fspath(config)))
+    is_given = isinstance(config, PipelineConfig)
+    config = copy(config) if is_given else load_config(Path(os.fspath(config)))
     defaults = options_of(BuildSettings)
     config.override({
         name: value

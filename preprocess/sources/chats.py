@@ -17,11 +17,9 @@ from msgspec import structs
 
 from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import (
-    PLACE,
     DocumentBatch,
     Offsets,
     ReadOptions,
-    Rejected,
     Spans,
 )
 from preprocess.documents.chat_template import Rendered, render
@@ -33,8 +31,6 @@ from preprocess.documents.conversations import (
 )
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.sources.fields import USUAL_FIELDS, choose_field, given_fields
-
-UNTRAINED = "no token begins in what is trained on; remove the conversation"
 
 
 def choose_fields(
@@ -52,23 +48,28 @@ def choose_fields(
     names = list(names)
     if fields := given_fields(reading):
         return structs.replace(reading, chat="off"), fields
-    kind = kind_of(names) if reading.chat == "auto" else reading.chat
-    if kind not in KINDS:
-        return structs.replace(reading, chat="off"), choose_field(path, names)
+    kind = kind_of(names) if reading.chat in ("auto", "off") else reading.chat
     usual = [name for name in USUAL_FIELDS if name in names]
+    if kind in KINDS and reading.chat == "off" and not usual:
+        raise CorpusError(
+            f"{path}: has conversations ({listed(KINDS[kind])}), which build and encode read"
+            " without --chat off, and nothing else does; choose a field with text: --content-field"
+        )
+    if kind not in KINDS or reading.chat == "off":
+        return structs.replace(reading, chat="off"), choose_field(path, names)
     if usual and reading.chat == "auto":
         raise CorpusError(
-            f"{path}: records have conversations ({listed(KINDS[kind].fields)}) and text"
+            f"{path}: records have conversations ({listed(KINDS[kind])}) and text"
             f" ({listed(usual)}); choose one: --chat {kind}, or --content-field {usual[0]}"
         )
-    return chat_options(path, reading, kind), KINDS[kind].fields
+    return chat_options(path, reading, kind), KINDS[kind]
 
 
 def chat_options(path: Path | str, reading: ReadOptions, kind: str) -> ReadOptions:
     """Return the options to read conversations; raise CorpusError if there is no template."""
     if reading.chat_format is None:
         raise CorpusError(
-            f"{path}: has conversations ({listed(KINDS[kind].fields)}), and no chat template is"
+            f"{path}: has conversations ({listed(KINDS[kind])}), and no chat template is"
             " known; give a tokenizer (--tokenizer) that has one, or a tokenizer and"
             " --chat-template FILE or chatml; or a field with text: --content-field"
         )
@@ -82,11 +83,19 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
         BadConversationError: It is no conversation, or there is nothing to train on.
     """
     assert reading.chat_format is not None
-    messages, tools = messages_of(record, reading.chat)
+    form = reading.chat_format
     try:
-        rendered = render(messages, reading.chat_format, tools)
+        all_turns = form.train_on == "all"
+        found = messages_of(record, reading.chat, all_turns)
+        untrained = found.untrained
+        if found.n_prompt and not all_turns:
+            untrained = untrained.union(range(found.n_prompt))
+        rendered = render(found.messages, form, found.tools, untrained)
     except ChatTemplateError as error:
         raise BadConversationError(str(error)) from error
+    except RecursionError as error:
+        reason = "has values that are nested too deep; correct or remove them"
+        raise BadConversationError(reason) from error
     if not any(stop > start for start, stop in rendered.trained):
         raise BadConversationError(
             "the conversation has nothing to train on; remove it, or train on all (--train-on all)"
@@ -94,38 +103,17 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
     return rendered
 
 
-def tools_field(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the name of the field with the tools of a conversation, if there is one."""
-    return tuple({"tools"} & {*names})
-
-
-def record_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row without names whose value is null, inside its columns: structs have all names.
-
-    The content of a message may be null.
-    """
-    return {name: _without_null(value) for name, value in row.items()}
-
-
-def _without_null(value: Any) -> Any:
+def without_null(value: Any) -> Any:
+    """Return a value of a row without names whose value is null: structs have all names."""
     if isinstance(value, list):
-        return [_without_null(each) for each in value]
+        return [*map(without_null, value)]
     if isinstance(value, dict):
-        found = {key: _without_null(each) for key, each in value.items()}
-        return {k: each for k, each in found.items() if each is not None or k == "content"}
+        return {key: without_null(each) for key, each in value.items() if each is not None}
     return value
 
 
-def batch_of(
-    rendered: list[Rendered], content: Any, places: list[Rejected] | None = None
-) -> DocumentBatch:
-    """Return conversations as documents.
-
-    Args:
-        rendered: The conversations.
-        content: Raw bytes of the unit.
-        places: Where each is, if one in which no token is trained on is left out; None: an error.
-    """
+def batch_of(rendered: list[Rendered], content: Any) -> DocumentBatch:
+    """Return conversations as documents; `content` are the raw bytes of the unit."""
     texts = [each.text for each in rendered]
     buffer = np.frombuffer("".join(texts).encode(), np.uint8)
     begins = np.zeros(len(texts) + 1, np.int64)
@@ -152,9 +140,8 @@ def batch_of(
     for each in rendered:
         if each.n_forged:
             forged.update(each.n_forged)
-    fields = {} if places is None else {PLACE: np.array([*places, None], object)[:-1]}
     return DocumentBatch(
         buffer, byte_of(np.repeat(begins, 2)[1:-1]), content=content, forged=dict(forged),
         special=Spans(special[:, :2].ravel(), special[:, 2].copy()),
-        spans=Spans(trained.ravel(), np.ones(len(trained), np.int64)), fields=fields,
+        spans=Spans(trained.ravel(), np.ones(len(trained), np.int64)),
     )

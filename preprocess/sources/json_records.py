@@ -115,10 +115,9 @@ class JsonUnit(FileUnit):
     def _read_chats(self, body: bytes, begin: int, content: Bytes) -> DocumentBatch:
         """Return the conversations of all records; `body` begins at byte `begin` of the unit."""
         from bpe.pretokenize.pretokenizer import is_utf8
-        from preprocess.sources.chats import UNTRAINED, batch_of
+        from preprocess.sources.chats import batch_of
 
         rejected, rendered, reading = list[Rejected](), list[Any](), self.reading
-        path, places = shown_path(self.file), list[Rejected]()
         n_skipped = n_replaced = number = 0
         all_valid = is_utf8(np.frombuffer(body, np.uint8))
         for number, (position, record) in enumerate(self._records(body), start=1):
@@ -135,14 +134,12 @@ class JsonUnit(FileUnit):
             n_replaced += n
             try:
                 rendered.append(self._render(valid))
-                if reading.skip_bad_records:
-                    places.append(Rejected(path, number, byte, UNTRAINED))
             except BadConversationError as error:
                 if not reading.skip_bad_records:
                     place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
                     raise CorpusError(f"{self.file.path}: {place}: {error}") from error
-                rejected.append(Rejected(path, number, byte, str(error)))
-        batch = batch_of(rendered, content, places if reading.skip_bad_records else None)
+                rejected.append(Rejected(shown_path(self.file), number, byte, str(error)))
+        batch = batch_of(rendered, content)
         # White space around messages is theirs.
         prepared = prepare(batch, structs.replace(reading, strip=False), self.byte)
         n_records = self._n_places(memoryview(body), number) if reading.skip_bad_records else 0
@@ -153,14 +150,15 @@ class JsonUnit(FileUnit):
 
     def _render(self, record: bytes) -> Any:
         """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
+        from bpe.json_strings import is_nested_deeper
         from preprocess.sources.chats import render_record
 
-        fields = KINDS[self.reading.chat].fields
+        fields = KINDS[self.reading.chat]
         try:
             found = msgspec.json.decode(record)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadConversationError(_describe(record, (), self.record)) from error
-        if not isinstance(found, dict) or not found.keys() >= {*fields}:
+        if not isinstance(found, dict) or not found.keys() >= {*fields} or is_nested_deeper(record):
             raise BadConversationError(_describe(record, fields, self.record))
         return render_record(found, self.reading)
 
@@ -170,6 +168,7 @@ class JsonUnit(FileUnit):
         Raises:
             _BadRecordError: Some record is bad.
         """
+        from bpe.json_strings import is_nested_deeper
         from bpe.pretokenize.pretokenizer import is_utf8
 
         decoder, values_of = _decoder(self.fields)
@@ -186,6 +185,8 @@ class JsonUnit(FileUnit):
                 raise _BadRecordError from error
             if len(found) != self._n_records(memoryview(group), len(found)):
                 raise _BadRecordError  # several values in a line, or one in several lines
+            if is_nested_deeper(group):
+                raise _BadRecordError
             values += values_of(found)
         return values, n_skipped, n_replaced
 
@@ -219,6 +220,8 @@ class JsonUnit(FileUnit):
         Raises:
             CorpusError: A record is bad, and bad records are errors.
         """
+        from bpe.json_strings import is_nested_deeper
+
         decoder, values_of = _decoder(self.fields)
         kinds = _TEXT_OR_NULL if self.reading.text_preset else _TEXT
         values: list[Any] = []
@@ -239,6 +242,7 @@ class JsonUnit(FileUnit):
                 is_bad = any(value[:1] not in kinds for value in own)
                 # Lines may be blank.
                 is_bad |= len(found) > 1 or (not found and self.separator == b",")
+                is_bad |= is_nested_deeper(valid)
             except (msgspec.DecodeError, RecursionError):
                 is_bad = True
             if not is_bad:
@@ -327,13 +331,16 @@ def _describe(record: bytes, fields: tuple[str, ...], noun: str) -> str:
     """Describe what is wrong with a record, with a remedy."""
     import json
 
+    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
+    if is_nested_deeper(record):
+        what = f"its values are nested too deep, more than {MAX_NESTING} levels"
+        return f"{what}; correct or remove the {noun}"
     try:
         found = json.loads(record, parse_constant=refuse)
-    except RecursionError:
-        return f"its values are nested too deep; correct or remove the {noun}"
     except json.JSONDecodeError as error:
         ends = noun == "line" and error.pos >= len(error.doc.rstrip())
         hint = "; a value must be in one line (jq -c . writes it so)" * ends

@@ -11,6 +11,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
@@ -273,6 +274,17 @@ def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | str | No
                 yield from _outermost(sorted(map(Path, found), key=os.fsencode))
             else:
                 raise CorpusError(f"{each}: no file or directory matches this pattern; correct it")
+
+
+def looks_into(path: str, directory: str) -> bool:
+    """Return True if files of a directory would be among those that a path of text means."""
+    place, inside = os.path.realpath(path), os.path.realpath(directory)
+    if not glob.has_magic(path) or os.path.lexists(path):
+        return os.path.isdir(place) and f"{inside}/".startswith(f"{place}/")
+    searched = os.path.dirname(place)  # directories that match the pattern are searched, too
+    return inside == searched.removesuffix("/**") or any(
+        fnmatch(inside, pattern) for pattern in (searched, place)
+    )
 
 
 def _outermost(paths: list[Path]) -> Iterator[Path]:

@@ -119,19 +119,18 @@ class ChatRowsUnit(_RowRange):
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         from preprocess.documents.conversations import BadConversationError
-        from preprocess.sources.chats import UNTRAINED, batch_of, record_of, render_record
+        from preprocess.sources.chats import batch_of, render_record, without_null
 
-        rendered, rejected, places = list[Any](), list[Rejected](), list[Rejected]()
-        path, skips = shown_path(self.file), self.reading.skip_bad_records
+        rendered, rejected = list[Any](), list[Rejected]()
         for row, record in enumerate(self.records, self.first):
             try:
-                rendered.append(render_record(record_of(record), self.reading))
-                places.append(Rejected(path, row, None, UNTRAINED))
+                given = {name: without_null(value) for name, value in record.items()}
+                rendered.append(render_record(given, self.reading))
             except BadConversationError as error:
-                if not skips:
+                if not self.reading.skip_bad_records:
                     raise CorpusError(f"{self.file.path}: row {row:,}: {error}") from error
-                rejected.append(Rejected(path, row, None, str(error)))
-        batch = batch_of(rendered, self.content(array), places if skips else None)
+                rejected.append(Rejected(shown_path(self.file), row, None, str(error)))
+        batch = batch_of(rendered, self.content(array))
         prepared = prepare(batch, structs.replace(self.reading, strip=False), self.byte)
         return structs.replace(prepared, rejected=tuple(rejected))
 
@@ -214,7 +213,8 @@ class RowsSource(FileSource):
 
     def _choose_columns(self) -> list[tuple[str, ...]]:
         """Return the paths of what is read: columns with text, or with conversations."""
-        from preprocess.sources.chats import choose_fields, tools_field
+        from preprocess.documents.conversations import FIELDS_BESIDE
+        from preprocess.sources.chats import choose_fields
 
         names = self.schema.names
         chosen, fields = choose_fields(self.file.path, names, self.reading)
@@ -228,7 +228,7 @@ class RowsSource(FileSource):
                     f"{self.file.path}: has {names.count(field)} columns named {field!r}, expected"
                     f" one, for conversations need {listed(fields)}; choose another --chat"
                 )
-        return [(name,) for name in (*fields, *tools_field(names))]
+        return [(name,) for name in (*fields, *(x for x in names if x in FIELDS_BESIDE))]
 
     @abstractmethod
     def _schema(self) -> pa.Schema:

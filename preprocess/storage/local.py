@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from bpe.files.atomic_write import sync_directory, write_all, write_atomically
+from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
 from bpe.parallel import Lock
 from preprocess.storage.base import (
     JOURNAL_FILE,
@@ -102,7 +102,7 @@ class LocalStream:
     def sync(self) -> None:
         with self._lock, writing(self._path):
             if self._descriptor is not None:
-                getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS has no fdatasync
+                sync(self._descriptor, data_only=True)
 
     def finish(self, n_bytes: int) -> None:
         self.sync()
@@ -265,7 +265,7 @@ class LocalStorage(LocalFiles):
                 write_all(descriptor, memoryview(data))
                 if cut:
                     os.ftruncate(descriptor, start + len(data))
-                os.fsync(descriptor)
+                sync(descriptor)
             finally:
                 os.close(descriptor)
 

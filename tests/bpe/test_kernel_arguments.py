@@ -111,7 +111,8 @@ def test_pairs_of_a_restored_vocabulary(column: int, value: int) -> None:
     sound = PLAIN.vocabulary
     columns = [each.copy() for each in sound.pair_table()]
     columns[column][0] = value
-    damaged = Vocabulary.restore(sound.flat, PairTable(*columns), (), ignore_merges=False)
+    pairs = PairTable(*columns)
+    damaged = Vocabulary.restore(sound.flat, pairs, (), ignore_merges=False, normal_forms=())
     tokenizer = Tokenizer.from_vocabulary(damaged)
     with pytest.raises(VocabularyError, match=r"a merge has an id without a token|there are 2,147"):
         tokenizer.encode("hello")

@@ -98,7 +98,9 @@ def test_steps_survive(listed: list[Any]) -> None:
         ([split("a", pattern={"Regex": 3})], r"Expected `str`, got `int` - at `\$\[0\].pattern"),
         ([split("a", pattern={"Glob": "a"})], "Invalid enum value 'Glob'"),
         ([split("")], r"`str` of length >= 1 - at `\$\[0\].pattern"),
-        ([split("a", behavior="Removed")], "'Removed' .* that loses no text .Isolated, Contig"),
+        ([split("a", behavior="Left")], "'Left' .* and a behavior .Isolated, Contig"),
+        ([split("a|[^a]", behavior="Removed")], "with the behavior Removed can drop text: exp"),
+        ([split(r"\s+(?!\S)|\S+", behavior="Removed", invert=True)], "a pattern that matches all"),
         ([split("a", invert=0)], r"Expected `bool`, got `int` - at `\$\[0\].invert`"),
     ],
 )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizer_file_cases import MERGES, write
 
+from bpe import Tokenizer
 from bpe.byte_level import to_byte_level
-from bpe.errors import TokenizerFileError
+from bpe.errors import EncodingError, TokenizerFileError
 from bpe.formats import rank_files
 from bpe.vocabulary import Vocabulary
 
@@ -34,6 +37,30 @@ def test_merges_are_read_with_and_without_a_header(
     assert merges == MERGES
     assert tokens == Vocabulary.from_merges(MERGES).tokens | {260: b"<|endoftext|>"}
     assert others == {}
+
+
+def test_peculiarities_of_published_files(tmp_path: Path) -> None:
+    vocab_path, merges_path = gpt2_files(tmp_path, "Ġ a\nà ¤\n")
+    lacking = {to_byte_level(bytes([byte])) for byte in (0xC0, 0xC1, *range(0xF5, 0x100))}
+    vocab = json.loads(vocab_path.read_text(encoding="utf-8")) | {"": 261, "à¤": 262}
+    write(vocab_path, {text: i for text, i in vocab.items() if text not in lacking})
+    tokenizer = Tokenizer.from_gpt2_files(vocab_path, merges_path)
+    # Of the merge that is there twice, the last counts.
+    assert tokenizer.merges == [(b"\xe0", b"\xa4"), *MERGES]
+    assert tokenizer.encode(" aहé<|endoftext|>") == [257, 262, 185, 259, 260]
+    assert (tokenizer.decode([261, 262, 185]), tokenizer.vocab[261]) == ("ह", b"")
+    with pytest.raises(EncodingError, match="token id 192 is not in the vocabulary"):
+        tokenizer.decode(np.array([192]))
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "t.tiktoken"])
+def test_a_pointer_is_told_from_the_file(name: str, tmp_path: Path) -> None:
+    files = gpt2_files(tmp_path, "")
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(TokenizerFileError, match=rf"{name}: it is a Git LFS pointer: .* lfs pull"):
+        Tokenizer.from_tiktoken(tmp_path / name, pattern="gpt2") if name[0] == "t" else (
+            Tokenizer.from_gpt2_files(*files)
+        )
 
 
 def test_a_first_merge_that_looks_like_a_header_is_a_merge(tmp_path: Path) -> None:

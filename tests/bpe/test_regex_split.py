@@ -78,7 +78,7 @@ def test_text_that_tiktoken_would_lose_is_refused() -> None:
         ("(?<name>a)", r"the group '\(\?<na"),
         ("(?m:a)", r"the group '\(\?m:"),
         ("(*FAIL)a", r"the verb"),
-        (r"\p{Han}", r"the property '\{Han\}'"),
+        (r"\p{Hira}", r"the property '\{Hira\}'"),
         (r"\p{Cn}", r"the property '\{Cn\}'"),
         (r"\pL", r"'\\\\pL'"),
         ("[[:alpha:]]", "unsupported .*: a class of the form .* 1; supported are charact"),
@@ -124,9 +124,9 @@ def test_what_tiktoken_reads_otherwise_is_refused(regex: str, what: str) -> None
 
 
 @pytest.mark.parametrize("regex", ["", "a*", "a|", "(?=a)", "^", r"(?:a?b*)+"])
-def test_a_regex_that_can_match_nothing_is_refused(regex: str) -> None:
+def test_a_regex_for_tiktoken_that_can_match_nothing_is_refused(regex: str) -> None:
     with pytest.raises(PatternError, match="can match nothing at all"):
-        RegexSplitter(regex)
+        RegexSplitter(regex, "tiktoken")
 
 
 @pytest.mark.parametrize("arguments", [("perl",), ("huggingface", "Removed")])

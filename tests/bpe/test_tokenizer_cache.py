@@ -42,6 +42,12 @@ VOCABULARIES = {
         {},
         ignore_merges=True,
     ),
+    "normalized": Vocabulary(
+        {number: bytes([number]) for number in range(0xF5)} | {256: b""},
+        [],
+        [AddedToken("\u212a", 257, normalized=True), AddedToken("<|pad|>", 247)],
+        normal_forms=("NFC", "NFKC"),
+    ),
     "ranks": Vocabulary.from_ranks(RANKS, {"<|endoftext|>": 300}),
     "added": Vocabulary(
         {number: bytes([number]) for number in range(256)},
@@ -54,11 +60,10 @@ VOCABULARIES = {
 }
 PARTS = {name: TokenizerParts(vocabulary, "gpt2") for name, vocabulary in VOCABULARIES.items()} | {
     "all": TokenizerParts(
-        VOCABULARIES["merges"],
+        VOCABULARIES["normalized"],
         "o200k",
         "huggingface",
         "<|pad|>",
-        ("NFC", "NFKC"),
         False,
         frozenset({"<|pad|>"}),
     ),

@@ -70,6 +70,36 @@ def test_gaps_and_special_tokens_in_the_middle(tmp_path: Path) -> None:
         ours.save(tmp_path / "tokenizer.json")
 
 
+def test_special_tokens_that_begin_alike() -> None:
+    # tiktoken looks for one or the other first, as its hash table has them.
+    refused = 0
+    plain = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges())).to_tiktoken()
+    for begin in ("<|end", "<a>", "x", "<|x|>", "<s>", "é", "<|", "[INST]"):
+        special = {begin: 2000, f"{begin}oftext|>": 2001, f"{begin}>": 2002}
+        ours = Tokenizer(BASE.tokens, BASE.merges, special)
+        theirs = tiktoken.Encoding(
+            "alike", pat_str=plain._pat_str, mergeable_ranks=plain._mergeable_ranks,
+            special_tokens=special,
+        )  # fmt: skip
+        text = f"a{begin} {begin}oftext|>{begin}>>"
+        if theirs.encode(text, allowed_special="all") == ours.encode(text):
+            assert ours.to_tiktoken().encode(text, allowed_special="all") == ours.encode(text)
+            assert Tokenizer.from_tiktoken(theirs).encode(text) == ours.encode(text)
+            continue
+        refused += 1
+        with pytest.raises(VocabularyError, match=r"tiktoken gives \[.*\] for it, as it finds"):
+            ours.to_tiktoken()
+        with pytest.raises(VocabularyError, match=r"expected special tokens of which none begins"):
+            Tokenizer.from_tiktoken(theirs)
+    assert refused
+
+
+def test_an_empty_token_is_never_looked_for() -> None:
+    ours = Tokenizer(BASE.tokens | {999: b""}, BASE.merges, {"<|endoftext|>": 1000})
+    assert ours.to_tiktoken().encode(TEXT) == ours.encode(TEXT) == TOKENIZER.encode(TEXT)
+    assert ours.vocab_size == 1001
+
+
 def test_a_name_that_tiktoken_does_not_know() -> None:
     with pytest.raises(TokenizerFileError, match=r"no encoding of tiktoken's .* o200k_base"):
         Tokenizer.from_tiktoken("gpt-99")
@@ -90,7 +120,7 @@ def test_an_encoding_that_cannot_be_downloaded(monkeypatch: pytest.MonkeyPatch) 
     ("before", "after", "special", "message"),
     [
         ("YQ== 97\n", "YQ== 98\n", {}, "tokens b'a' and b'b' share the rank 98: expected one"),
-        ("YQ== 97\n", "", {}, "1 of the 256 bytes have no token, the first is b'a'"),
+        ("YQ== 97\n", "", {}, "1 of the bytes in UTF-8 have no token, the first is b'a'"),
         ("", "", {"<|x|>": 97}, "special token '<|x|>'"),
     ],
 )

@@ -121,7 +121,7 @@ def test_gpt2_files(tmp_path: Path) -> None:
     del vocab["a"]
     (tmp_path / "v.json").write_text(json.dumps(vocab), encoding="utf-8")
     with pytest.raises(
-        TokenizerFileError, match=r"v.json with .*m.txt: .* 256 bytes have no token"
+        TokenizerFileError, match=r"v.json with .*m.txt: .* bytes in UTF-8 have no token"
     ):
         Tokenizer.from_gpt2_files(tmp_path / "v.json", tmp_path / "m.txt")
 

@@ -66,7 +66,7 @@ def test_a_damaged_state_is_refused(options: dict[str, Any], name: str, what: st
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(TokenmillError, match=rf"{what}.*start over \(--overwrite\)"):
+    with pytest.raises(TokenmillError, match=rf"{what}.*start over \(overwrite=True\)"):
         build(**options)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")
@@ -133,7 +133,7 @@ def test_a_damaged_state_of_a_run_that_overwrites_is_given_up(
     content = bytearray(path.read_bytes())
     content[10] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DamagedStateError, match=r"damaged.*start over \(--overwrite\)"):
+    with pytest.raises(DamagedStateError, match=r"damaged.*start over \(overwrite=True\)"):
         build(**options, overwrite=True)
     build(**options, overwrite=True)
     peace = options["out"].with_name("peace")
@@ -157,7 +157,7 @@ def test_damage_to_what_a_pass_has_finished_is_found(
         "extend": content + b"x",
     }
     path.write_bytes(changed[how]) if how != "remove" else path.unlink()
-    with pytest.raises(DamagedStateError, match=rf"{name}: damaged or missing .* \(--overwrite\)"):
+    with pytest.raises(DamagedStateError, match=rf"{name}: damaged or missing .* \(overwrite"):
         build(**options, val=options["train"])
     assert not (options["out"] / "train.json").exists()
     build(**options, val=options["train"], overwrite=True)
@@ -245,7 +245,7 @@ def test_entries_that_nobody_writes_are_refused(
             wrong.append(entry or first)
     (line,) = format_lines(facts(options["out"]))
     assert "not finished: " in line
-    with pytest.raises(JournalError, match=rf"{message}.*--overwrite"):
+    with pytest.raises(JournalError, match=rf"{message}.*overwrite=True"):
         build(**options)
     build(**options, overwrite=True)
 

@@ -184,7 +184,7 @@ def test_merging_that_does_not_fit_is_refused_and_counts_are_kept(
         patch.setattr(memory, "_BASE", 0)
         patch.setattr(memory, "_CACHE", 0)
         patch.setattr(memory, "_OF_WORKER", 0)
-        with pytest.raises(MemoryLimitError, match=r"merging \d+ different .* --memory-limit 51MB"):
+        with pytest.raises(MemoryLimitError, match=r"merging \d+ different .* memory_limit 51MB"):
             build(out=tmp_path / "out", memory_limit="40MB", **options)
     names = {path.name for path in (tmp_path / "out" / ".build.partial").iterdir()}
     assert names == {"journal.jsonl", "counts-all"}

@@ -165,7 +165,7 @@ def test_changed_sources_are_named_and_not_mixed(
     change(options["train"] / "b.txt")
     with pytest.raises(TokenmillError, match=message) as refusal:
         build(**options)
-    assert "--overwrite" in str(refusal.value)
+    assert "overwrite=True" in str(refusal.value)
     if finished:
         assert contents(options["out"]) == before
     build(**options, overwrite=True)
@@ -243,10 +243,10 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
     assert caplog.messages[-1].endswith(
         "/.build.partial; rerun the same command to resume, once the file can be read and is as it"
         " was, with its modification time (cp -p); without it, or with its new content, start over"
-        " (--overwrite)"
+        " (overwrite=True)"
     )
     if call == "write":
-        with pytest.raises(OutputError, match=r"b\.txt was written to or touched.*--overwrite"):
+        with pytest.raises(OutputError, match=r"b\.txt was written to or touched.*overwrite=True"):
             build(**options)
     path.write_bytes(text)
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))

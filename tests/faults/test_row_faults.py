@@ -51,7 +51,7 @@ def options_of(format_name: str, out: Path) -> dict[str, Any]:
 def contents(directory: Path) -> dict[str, bytes]:
     """All but the statistics, of which times are a part."""
     return {
-        path.name: path.read_bytes() for path in (directory / "train").iterdir()
+        path.name: path.read_bytes() for path in directory.iterdir()
         if path.is_file() and path.name != "tokenization_stats.json"
     }
 
@@ -77,9 +77,9 @@ def test_a_disk_that_fails_at_each_call(
                 assert "could not be written" in str(error) or "lock" in str(error)
             else:
                 assert len(system.calls) <= at or contents(out) == peace
-        final = out / "train" / MANIFEST_FILE
+        final = out / MANIFEST_FILE
         if final.exists():  # the manifest is the last
-            assert {*contents(out)} >= {each.name for each in read_manifest(out / "train").shards}
+            assert {*contents(out)} >= {each.name for each in read_manifest(out).shards}
         write_rows(data, **options_of(format_name, out))
         assert contents(out) == peace
         if len(system.calls) < at:
@@ -129,7 +129,7 @@ def test_shards_that_are_complete_are_kept(
         write_rows(data, **options)
     with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
         write_rows(data, **options | {"max_length": 8})
-    assert run(["inspect", str(tmp_path / "out" / "train")]) == 0
+    assert run(["inspect", str(tmp_path / "out")]) == 0
     assert ".rows.partial: not finished: rows: 2 files are complete" in capsys.readouterr().out
     write_rows(data, **options)
     assert [name[6:11] for name in made] == ["00000", "00001", "00002", "00002"]
@@ -141,7 +141,7 @@ def test_flipped_bytes_are_found_and_repaired(
 ) -> None:
     need(format_name)
     write_rows(data, **options_of(format_name, tmp_path / "out"))
-    directory = tmp_path / "out" / "train"
+    directory = tmp_path / "out"
     assert all(each.sound for each in verify(tmp_path / "out"))
     for number, facts in enumerate(read_manifest(directory).shards):
         path = directory / facts.name
@@ -169,7 +169,7 @@ def test_flipped_bytes_are_found_and_repaired(
 
 def test_other_bytes_of_the_same_rows_are_no_damage(data: Path, tmp_path: Path) -> None:
     write_rows(data, **options_of("jsonl", tmp_path / "out"))
-    directory = tmp_path / "out" / "train"
+    directory = tmp_path / "out"
     manifest = read_manifest(directory)
     path = directory / manifest.shards[1].name
     path.write_bytes(path.read_bytes().replace(b",", b", "))
@@ -180,7 +180,7 @@ def test_other_bytes_of_the_same_rows_are_no_damage(data: Path, tmp_path: Path) 
 
 def test_rows_whose_dataset_has_changed(data: Path, tmp_path: Path) -> None:
     write_rows(data, **options_of("jsonl", tmp_path / "out"))
-    directory = tmp_path / "out" / "train"
+    directory = tmp_path / "out"
     manifest = read_manifest(directory)
     path = directory / manifest.shards[0].name
     sound = path.read_bytes()
@@ -206,7 +206,7 @@ def test_counts_that_disagree(data: Path, tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     write_rows(data, format="jsonl", seq_length=9, out=tmp_path / "out")
-    directory = tmp_path / "out" / "train"
+    directory = tmp_path / "out"
     manifest = read_manifest(directory)
     assert manifest.tokens == sum(SIZES)
     (facts,) = manifest.shards
@@ -247,17 +247,17 @@ def test_rows_and_their_dataset_are_moved_together(data: Path, tmp_path: Path) -
 
 
 def test_rows_beside_a_dataset_are_verified(data: Path) -> None:
-    write_rows(data, format="jsonl", out=data)
+    write_rows(data, format="jsonl", out=data / "rows")
     found = verify(data)
-    assert all(each.sound for each in found if each.path.parent.name == "train")
-    assert any(each.path.parent.name == "train" for each in found)
-    path = next((data / "train").glob("*.jsonl"))
+    assert all(each.sound for each in found if each.path.parent.name == "rows")
+    assert any(each.path.parent.name == "rows" for each in found)
+    path = next((data / "rows").glob("*.jsonl"))
     path.write_text("[]")
     assert path in [each.path for each in verify(data) if not each.sound]
     # Rows may be sound without their dataset.
-    write_rows(data, format="jsonl", out=data, overwrite=True)
+    write_rows(data, format="jsonl", out=data / "rows", overwrite=True)
     (data / "train.bin").rename(data / "moved")
-    assert all(each.sound for each in verify(data / "train"))
+    assert all(each.sound for each in verify(data / "rows"))
 
 
 def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
@@ -287,7 +287,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
         assert text in found[name].text
         assert found[name].sound == (name == "good.jsonl")
     (first, *_) = verify(rows)
-    assert "ids not checked without --tokenizer" in first.text
+    assert "ids not checked without tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
     assert "has the columns" in capsys.readouterr().err
     for path in rows.iterdir():

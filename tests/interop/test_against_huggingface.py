@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trained
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import nasty_text, nasty_texts
 
-from bpe import Tokenizer, reference
+from bpe import Tokenizer, reference, train_bpe
 from bpe.byte_level import from_byte_level
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 from bpe.vocabulary import Vocabulary
@@ -227,11 +228,11 @@ def test_their_own_files_are_read(ignore_merges: bool, tmp_path: Path) -> None:
         assert ours.encode(text) == theirs.encode(text).ids
 
 
-def test_their_file_without_some_bytes_is_refused(tmp_path: Path) -> None:
+def test_their_file_without_some_bytes_is_not_read_natively(tmp_path: Path) -> None:
     theirs = bpe_of_theirs()
     theirs.train_from_iterator(["abc"], tokenizers.trainers.BpeTrainer(show_progress=False))
     theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerFileError, match="of the 256 bytes have no token"):
+    with pytest.raises(TokenizerFileError, match="of the bytes in UTF-8 have no token"):
         Tokenizer.from_file(tmp_path / "tokenizer.json")
 
 
@@ -253,12 +254,13 @@ def test_the_settings_that_we_leave_out_have_the_values_that_we_think(saved: Pat
 
 
 def their_merges(
-    documents: list[str], vocab_size: int, min_frequency: int = 2
+    documents: list[str], vocab_size: int, min_frequency: int = 2, limit: int | None = None
 ) -> list[tuple[bytes, bytes]]:
     theirs = bpe_of_theirs()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
+        max_token_length=limit,
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -272,12 +274,29 @@ def test_their_trainer_learns_what_the_reference_learns() -> None:
 
 
 @settings(max_examples=200)
-@given(st.lists(st.text("ab c\n1é", max_size=40), min_size=1, max_size=8), st.integers(1, 3))
-def test_on_small_corpora_as_well(documents: list[str], min_frequency: int) -> None:
-    learnt = reference.train(
-        documents, 256 + 60, tie_break="huggingface", min_frequency=min_frequency
-    )
-    assert learnt == their_merges(documents, 256 + 60, min_frequency)
+@given(
+    st.lists(st.text("ab c\n1é", max_size=40), min_size=1, max_size=8), st.integers(1, 3),
+    st.none() | st.integers(1, 7),
+)  # fmt: skip
+def test_on_small_corpora_as_well(
+    documents: list[str], min_frequency: int, limit: int | None
+) -> None:
+    documents.append("abcd abcd")
+    options: dict[str, Any] = {"min_frequency": min_frequency, "max_token_length": limit}
+    learnt = reference.train(documents, 256 + 60, tie_break="huggingface", **options)
+    assert learnt == their_merges(documents, 256 + 60, min_frequency, limit)
+    assert learnt == train_bpe(documents, 256 + 60, tie_break="huggingface", **options).merges
+
+
+@pytest.mark.parametrize(
+    ("tie_break", "expected"),
+    [("huggingface", [b"ab", b"cd"]), ("greatest-bytes", [b"cd", b"bcd", b" a"])],
+)
+def test_the_limit_of_a_token_is_that_of_the_tie_break(
+    tie_break: str, expected: list[bytes]
+) -> None:
+    learnt = train_bpe(["abcd abcd abcd"], 300, tie_break=tie_break, max_token_length=3).merges
+    assert [left + right for left, right in learnt] == expected
 
 
 def test_equality_needs_their_tie_break() -> None:

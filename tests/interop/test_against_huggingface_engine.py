@@ -12,79 +12,17 @@ import pytest
 import trained
 from hypothesis import given, settings
 from nasty import nasty_texts
+from published import END, made
 
 from bpe import HuggingFaceTokenizer, Tokenizer, WordLevelTokenizer, load_tokenizer
-from bpe.errors import (
-    EncodingError,
-    TokenizerFileError,
-    UnsupportedTokenizerError,
-    VocabularyError,
-)
+from bpe.errors import EncodingError, TokenizerFileError, VocabularyError
 from preprocess import build, open_tokens, pipeline
 from preprocess.check.inspect import decode_range
 from preprocess.check.verify import verify
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers")
 
-END = "</s>"
 KINDS = ["unigram", "llama", "wordpiece", "wordlevel"]
-
-
-def made(kind: str) -> Any:
-    """Train a small tokenizer of a kind, with special tokens first, as its owners have them."""
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
-    special = ["<unk>", "<s>", END]
-    if kind == "unigram":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-    elif kind == "llama":
-        tokenizer = tokenizers.Tokenizer(
-            models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-        )
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-        tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-             decoders.Strip(" ", 1, 0)]
-        )  # fmt: skip
-        trainer = trainers.BpeTrainer(
-            vocab_size=700,
-            special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)],
-            show_progress=False,
-        )
-    elif kind == "wordpiece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        # Leaves what spells a special token in one piece, which the model has as an entry.
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=500, special_tokens=special, show_progress=False
-        )
-    else:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=300, special_tokens=special, show_progress=False
-        )
-    tokenizer.train_from_iterator(trained.documents(), trainer)
-    if kind == "llama":
-        top = json.loads(tokenizer.to_str())
-        top["added_tokens"] = [t for t in top["added_tokens"] if not t["content"].startswith("<0x")]
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(top))
-    # One that the model does not know, and one that is not special.
-    tokenizer.add_special_tokens(["<|pad|>"])
-    tokenizer.add_tokens(["xyzzy"])
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=9)
-    return tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -243,16 +181,6 @@ def test_each_file_gets_the_engine_that_is_its_own(directory: Path, tmp_path: Pa
     assert other.encode("THE naïve") == native.encode("the naïve")
 
 
-def test_a_configuration_that_contradicts_is_not_passed_over(tmp_path: Path) -> None:
-    from bpe.vocabulary import Vocabulary
-
-    native = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges(), ["<|endoftext|>"]))
-    native.save(tmp_path / "tokenizer.json")
-    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
-    with pytest.raises(UnsupportedTokenizerError, match="add_prefix_space is true"):
-        load_tokenizer(tmp_path)
-
-
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -262,9 +190,9 @@ def unigram(directory: Path) -> dict[str, Any]:
     return top
 
 
-def refused(path: Path, top: object, kind: type[Exception] = TokenizerFileError) -> str:
+def refused(path: Path, top: object) -> str:
     path.write_text(json.dumps(top))
-    with pytest.raises(kind) as error:
+    with pytest.raises(TokenizerFileError) as error:
         HuggingFaceTokenizer(path)
     return str(error.value)
 
@@ -276,26 +204,6 @@ def test_damaged_files(tmp_path: Path, unigram: dict[str, Any]) -> None:
     assert message.startswith(f"{path}; Hugging Face's library cannot read it either: ")
     message = refused(path, unigram | {"pre_tokenizer": {"type": "Nothing"}})
     assert message.startswith(f"{path}; Hugging Face's library cannot read it either: ")
-
-
-def test_dropout(tmp_path: Path, directory: Path) -> None:
-    top = json.loads((directory / "llama" / "tokenizer.json").read_text())
-    top["model"]["dropout"] = 0.1
-    message = refused(tmp_path / "t.json", top, UnsupportedTokenizerError)
-    assert "model.dropout is 0.1, with which the same text has other ids each time" in message
-
-
-def test_ids_that_the_library_changes(tmp_path: Path, unigram: dict[str, Any]) -> None:
-    unigram["added_tokens"][-1]["id"] += 5
-    message = refused(tmp_path / "t.json", unigram)
-    assert "the added token 'xyzzy' has the id" in message
-    assert "expected an id that both agree on" in message
-
-
-def test_an_end_of_text_that_is_no_special_token(tmp_path: Path, unigram: dict[str, Any]) -> None:
-    (tmp_path / "t_config.json").write_text('{"eos_token": "the"}')
-    message = refused(tmp_path / "t.json", unigram)
-    assert f"{tmp_path / 't_config.json'}: eos_token is 'the', which is no special token" in message
 
 
 def test_without_the_library(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ import pytest
 from engines import differs_in_huggingface, splitting
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nasty import nasty_texts, pattern_texts, regex_texts, regexes
+from nasty import hard_texts, nasty_texts, pattern_texts, regex_texts, regexes
 
-from bpe.errors import PatternError
 from bpe.pretokenize.patterns import PATTERNS, from_huggingface
 from bpe.pretokenize.pretokenizer import Pretokenizer
 from bpe.pretokenize.regex_splitter import RegexSplitter
@@ -25,7 +24,13 @@ REGEXES = [
     PATTERNS["cl100k"],
     r"\s+$|^a|[\p{L}&&[^a-z]]+|a{1,2}+",
     r"[\u0300-\u036f\u00e0-\u00ff]+|\u3000|\x{1F44D}",
+    # That of SuperBPE matches nothing, between groups of digits.
+    r"(?=(\d{3})+(?!\d))", r"|a", r"a*|'", r"(?<=a)|b+", r"^|$|\d",
 ]
+COVERING = [
+    *(text for name, text in PATTERNS.items() if name != "cl100k"),
+    r"\p{L}+|\s+|[^\p{L}\s]?[^\s\p{L}]", r"(?:a|bc)d?|(?i:a)|[^aA]", r"(?:a{2})?a|[^a]", r".+|\n",
+]  # fmt: skip
 CHARACTERS = [chr(c) for c in range(0x110000) if c >> 11 != 0x1B]
 
 
@@ -36,18 +41,31 @@ def test_published_regexes(regex: str, texts: list[str]) -> None:
     assert differs_in_huggingface(regex, texts, splitting(RegexSplitter(regex))) is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=400)
 @given(regexes, st.lists(regex_texts, max_size=6))
 def test_any_regex(regex: str, texts: list[str]) -> None:
-    try:
-        splitter = RegexSplitter(regex)
-    except PatternError as error:
-        assert "can match nothing" in str(error)
-        return
+    splitter = RegexSplitter(regex)
     assert differs_in_huggingface(regex, texts, splitting(splitter)) is None
+    if splitter.covers_all:  # nothing is outside of all matches
+        theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "removed", invert=True)
+        for text in texts:
+            pieces = [piece for piece, _ in theirs.pre_tokenize_str(text)]
+            assert pieces == splitting(splitter)(text)
 
 
-@pytest.mark.parametrize("regex", [r"\p{P}+", r"\p{S}+", r"\p{Nd}+", r"(?i:[a-z])"])
+@pytest.mark.parametrize("regex", COVERING)
+def test_what_covers_all_text(regex: str) -> None:
+    step = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}
+    isolated = step | {"behavior": "Isolated", "invert": False}
+    assert from_huggingface([step]) == from_huggingface([isolated])
+    theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "removed", invert=True)
+    for text in hard_texts(["1234567", "'ll", "\u212a"]):
+        assert "".join(piece for piece, _ in theirs.pre_tokenize_str(text)) == text
+
+
+@pytest.mark.parametrize(
+    "regex", [r"\p{Han}", r"\p{han}+", r"\p{P}+", r"\p{S}+", r"\p{Nd}+", r"(?i:[a-z])"]
+)
 def test_sets_are_the_same_for_every_code_point(regex: str) -> None:
     texts = [
         "a\n".join(CHARACTERS[first : first + 4096]) for first in range(0, len(CHARACTERS), 4096)
@@ -77,7 +95,10 @@ def test_digits_for_every_code_point(individual: bool) -> None:
     ],
 )
 @settings(max_examples=80)
-@given(regex=st.sampled_from([r"\p{L}", r"\s+|1", "a|'"]), texts=st.lists(regex_texts, max_size=6))
+@given(
+    regex=st.sampled_from([r"\p{L}", r"\s+|1", "a|'", "(?=a)|b", "b*"]),
+    texts=st.lists(regex_texts, max_size=6),
+)
 def test_behaviors(behavior: str, name: str, invert: bool, regex: str, texts: list[str]) -> None:
     theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), behavior, invert)
     split = splitting(RegexSplitter(regex, "huggingface", name, invert))

@@ -256,10 +256,10 @@ def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> N
     ("column", "field", "message"),
     [
         (["a", None, "c"], "text", r"row 1: column 'text' is null, expected text; correct or re"),
-        ([1, 2], "text", r"column 'text' is int64, expected text; choose another with --content-f"),
+        ([1, 2], "text", r"column 'text' is int64, expected text; choose another with content_f"),
         ([["a"]], "text", r"column 'text' is list<.*>, expected text"),
         ([{"a": "b"}], "text", r"column 'text' is struct<a: string>, expected text"),
-        (["a"], "body", r"has no column named 'body', there are 'text'; choose another with --c"),
+        (["a"], "body", r"has no column named 'body', there are 'text'; choose another with c"),
         ([{"a": "b"}], "text.c", r"has no column named 'text\.c', there are 'a'"),
         (["a"], "text.c", r"has no column named 'text\.c', there are \(none\)"),
         ([b"\xff"], "text", r"row 0: not valid UTF-8"),
@@ -277,7 +277,7 @@ def test_a_bad_column_is_named(
 
 def test_a_column_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     write_parquet(tmp_path / "x.parquet", pa.table({"body": ["a"], "id": [1]}))
-    with pytest.raises(CorpusError, match="none is named text: choose it with --content-field; th"):
+    with pytest.raises(CorpusError, match="none is named text: choose it with content_field; the"):
         documents_of(tmp_path / "x.parquet")
     write_parquet(tmp_path / "x.parquet", pa.table({"content": ["a"], "id": [1]}))
     assert documents_of(tmp_path / "x.parquet") == ["a"]

@@ -53,6 +53,14 @@ def test_ids_are_those_of_transformers(
     build(train=path, val_fraction=0, tokenizer=own, out=tmp_path / "out")
     file = open_tokens(tmp_path / "out" / "train.bin")
     transform = ChatTemplateTransform(own)
+    loaded = transformers.AutoTokenizer.from_pretrained(own)
+    of_object = ChatTemplateTransform(loaded)
+    build(train=path, val_fraction=0, tokenizer=loaded, out=tmp_path / "object")
+    assert all(each.sound for each in verify(tmp_path / "object", deep=True))
+    for column in ("train.bin", "train.mask"):
+        both = ((tmp_path / name / column).read_bytes() for name in ("out", "object"))
+        assert len({*both}) == 1
+    assert of_object.pad_id == transform.pad_id == SPECIAL_ID
     assert file.n_documents == len(DIALOGUES)
     for number, dialogue in enumerate(DIALOGUES):
         expected = theirs.apply_chat_template(
@@ -62,6 +70,9 @@ def test_ids_are_those_of_transformers(
         assert ids == [*expected, *[SPECIAL_ID] * (expected[-1] != SPECIAL_ID)]
         found = transform({"messages": dialogue})
         assert found["input_ids"].tolist() == expected
+        assert found["attention_mask"].tolist() == [1] * len(expected)
+        again = of_object({"messages": dialogue})
+        assert all(np.array_equal(again[name], found[name]) for name in found)
         end = int(file.document_ends[number])
         mask = file.loss_mask[end - len(ids) : end][: len(expected)]
         assert mask.tolist() == found["loss_mask"].tolist()
@@ -81,17 +92,25 @@ def _end_of_text(model: Path) -> None:
     SPECIAL_ID = Tokenizer.from_file(model / "tokenizer.json").special_tokens["<|endoftext|>"]
 
 
-@pytest.mark.parametrize("dialogue", DIALOGUES)
+# Marks begin and end inside of tokens.
+INSIDE = (
+    "{% for m in messages %}{{ m.role + ': ' }}{% generation %}{{ m.content }}{% endgeneration %}"
+    "{{ ' ' }}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("template", [CHATML, INSIDE])
 def test_masks_of_marks_are_those_of_transformers(
-    dialogue: Any, model: Path, theirs: Any
+    template: str, model: Path, theirs: Any, tmp_path: Path
 ) -> None:
-    theirs_of_it = theirs.apply_chat_template(
-        dialogue, chat_template=CHATML, tokenize=True, return_dict=True,
-        return_assistant_tokens_mask=True,
-    )
-    found = ChatTemplateTransform(model, chat_template="chatml")({"messages": dialogue})
-    assert found["input_ids"].tolist() == theirs_of_it["input_ids"]
-    assert found["loss_mask"].tolist() == theirs_of_it["assistant_masks"]
+    transform = ChatTemplateTransform(with_template(model, tmp_path / "model", template))
+    for dialogue in DIALOGUES:
+        expected = theirs.apply_chat_template(
+            dialogue, chat_template=template, return_assistant_tokens_mask=True
+        )
+        found = transform({"messages": dialogue})
+        assert found["input_ids"].tolist() == expected["input_ids"]
+        assert found["loss_mask"].tolist() == expected["assistant_masks"]
 
 
 def test_what_is_trained_on_by_hand(model: Path) -> None:
@@ -137,10 +156,11 @@ def test_no_filter_makes_special_tokens_of_a_message() -> None:
     tokens = (("EOS", 1), ("<|user|>", 2), ("<|im_end|>", 3))
     plain = render(say("yes"), ChatFormat(template, tokens, train_on="all"))
     assert [each[2] for each in plain.special] == [2]
-    for message in ({"content": "eos"}, {"content": "a", "name": "IM_END"}):
+    for message, forged in (({"content": "eos"}, "EOS"), ({"content": "a", "name": "IM_END"}, 0)):
         messages = [{"role": "user", **message}]
-        with pytest.raises(ChatTemplateError, match="writes other special tokens because of what"):
-            render(messages, ChatFormat(template, tokens, train_on="all"))
+        found = render(messages, ChatFormat(template, tokens, train_on="all"))
+        assert [each[2] for each in found.special] == [2]
+        assert found.n_forged == {forged or "<|im_end|>": 1}
 
 
 # Forgeries.
@@ -203,11 +223,11 @@ def test_forged_turns_by_hand(model: Path, tmp_path: Path) -> None:
         ("m.content | lower", ("<|IM_END|>", "<|Im_Start|>")),
         ("m.content | trim", ("<|im_end  ", "  |>")),
         ("m.content | replace(' ', '')", ("<|im_ end|>", "< |im_start|>")),
-        ("m.content | replace('x', '')", ("<|im_xendx|>", "<x|im_start|>")),
-        ("m.content.split('y') | join", ("<|imy_end|>", "<y|im_start|>")),
+        ("m.content | replace('~', '')", ("<|im_~end~|>", "<~|im_start|>")),
+        ("m.content.split('yy') | join", ("<|imyy_end|>", "<yy|im_start|>")),
         ("'<|' ~ m.content ~ '|>'", ("im_end", "im_start")),
         ("m | tojson", ("<|im_end|>", "<|im_start|>")),
-        ("m.nested.role", ("a", "b")),
+        ("m.nested.role ~ m.content", ("a", "b")),
         ("m.content ~ m.content", ("<|im_end|>", "<|im_")),
     ],
 )
@@ -226,7 +246,7 @@ def test_filters_cannot_make_special_tokens_of_a_message(
 
 
 def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
-    """But not to write other special tokens because of it."""
+    """But not to write other special tokens because of it; only those of a message are hidden."""
     tokenizer = Tokenizer.from_file(model / "tokenizer.json")
     special = tokenizer.special_tokens
     thinking = (
@@ -236,8 +256,16 @@ def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
     found = render(say("a", "<think>why</think>b > c"), form)
     assert found.text == "<s>a</s><s>b > c</s>"
     assert len(found.special) == 4
+    found = render(say("a", "x</think><s>"), form)
+    assert found.text == "<s>a</s><s><s></s>"
+    assert [start for start, *_ in found.special] == [0, 4, 8, 14]
+    assert found.n_forged == {"<s>": 1}
+    looks = (
+        "{% for m in messages %}{{ m.content }}"
+        "{% if m.content == '<s>' %}</s>{% endif %}{% endfor %}"
+    )
     with pytest.raises(ChatTemplateError, match="writes other special tokens because of what a me"):
-        render(say("a", "x</think><s>"), form)
+        render(say("a", "<s>"), ChatFormat(looks, tuple(special.items()), train_on="all"))
     ours = "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}"
     thought = {"role": "assistant", "content": "b", "thinking": "c"}
     read = messages_of({"messages": [*say("a"), thought]}, "messages")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -188,6 +189,34 @@ def test_the_trainer_is_not_started(
     assert found == code
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"train_with_trainer.py: error: {message}")
+
+
+def test_rows_of_a_pipeline(
+    examples: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    import pipeline_rows
+
+    from bpe import Tokenizer
+    from preprocess import ParquetShardedSource
+
+    monkeypatch.chdir(tmp_path)
+    texts = [f"Text number {i} of a few. " * (i % 4 + 1) for i in range(60)]
+    lines = (json.dumps({"body": text}) + "\n" for text in texts)
+    Path("text.jsonl").write_text("".join(lines))
+    arguments = ["text.jsonl", "--content-field", "body", "--seq-length", "32"]
+    pipeline_rows.main(arguments)
+    assert "'segment_ids': (8, 32)" in capsys.readouterr().out
+    pipeline_rows.main(arguments)
+    assert "text: packed: up to date" in capsys.readouterr().out
+    tokenizer = Tokenizer.from_file("packed/tokenizer.json")
+    found = [
+        tokenizer.decode(row["input_ids"][row["segment_ids"] == number])
+        for row in ParquetShardedSource("packed")
+        for number in range(1, 1 + row["segment_ids"].max())
+    ]
+    assert sorted(found) == sorted(f"{text}<|endoftext|>" for text in texts)
 
 
 def test_embeddings_of_a_batch(examples: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,25 @@ import numpy as np
 import pytest
 from chat_cases import DIALOGUES, make_model
 
-from bpe import TokenizerFileError
+from bpe import TokenizerFileError, load_tokenizer
 from bpe.formats.post_processor import read_special_ids
-from preprocess import TokenFileError, build
+from preprocess import (
+    AsyncDataLoader,
+    ChatTemplateTransform,
+    DatasetConfig,
+    JsonShardedSource,
+    ParquetShardedSource,
+    Pipeline,
+    PipelineConfig,
+    SaveStageConfig,
+    TokenFileError,
+    TokenizerConfig,
+    TokenizeStageConfig,
+    TransformedShardedSource,
+    build,
+    tokenize_and_save,
+)
+from preprocess.documents.chat_template import CHATML
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.manifest import read_manifest
 from preprocess.rows.write import write_rows
@@ -107,6 +123,113 @@ def test_rows_are_those_of_the_tokenizer(
     assert [row["attention_mask"] for row in found] == expected["attention_mask"]
 
 
+@pytest.mark.parametrize("padding", [False, True, "longest", "max_length"])
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("kind", ["path", "object", "options"])
+def test_pipelines_in_the_spelling_of_transformers(
+    model: Path, data: Path, tmp_path: Path, adds: bool, padding: Any, kind: str
+) -> None:
+    """With special tokens, rows are those of transformers' default; else documents end."""
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(model), eos_token=END, pad_token="<|im_end|>"
+    )
+    theirs.save_pretrained(tmp_path / "model")
+    given: dict[str, Any] = {
+        "name_or_path": theirs if kind == "object" else str(tmp_path / "model"), "max_length": 12,
+        "truncation": True, "padding": padding, "add_special_tokens": adds,
+        "return_attention_mask": True, "trust_remote_code": True,
+    }
+    dataset = DatasetConfig(
+        data_files=data.parent / "text.jsonl", tokenizer_kwargs={"use_fast": True},
+        tokenizer=given if kind == "options" else TokenizerConfig(**given),
+        content_field="text", save_path=tmp_path / "out",
+    )
+    config = PipelineConfig(
+        datasets=[dataset], tokenize=TokenizeStageConfig(max_length=2048, batch_size=1000),
+        save=SaveStageConfig(enabled=True, format="parquet", compression="zstd", num_shards=2),
+    )
+    Pipeline.from_config(config).source().tokenize().save().build()
+    expected = theirs(
+        [text + END * (not adds) for text in TEXTS], padding=padding, truncation=True,
+        max_length=12, add_special_tokens=adds,
+    )
+    source = ParquetShardedSource(str(tmp_path / "out" / "*.parquet"))
+    found = [example for shard in source.shard_names for example in source.open_shard(shard)]
+    for name in ("input_ids", "attention_mask"):
+        assert [each[name].tolist() for each in found] == expected[name]
+    for batch in AsyncDataLoader(source=source, batch_size=len(TEXTS), prefetch_buffer_size=4):
+        padded = theirs.pad({"input_ids": expected["input_ids"]}, return_tensors="np")
+        assert np.array_equal(batch["input_ids"], padded["input_ids"])
+        masks = theirs.pad({name: expected[name] for name in expected}, return_tensors="np")
+        assert np.array_equal(batch["attention_mask"], masks["attention_mask"])
+
+
+@pytest.mark.parametrize("kind", ["path", "object", "options", "ours", "tokenizers"])
+def test_one_call_with_any_tokenizer(model: Path, data: Path, tmp_path: Path, kind: str) -> None:
+    from pyarrow import parquet
+
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(model), eos_token=END)
+    tokenizer: Any = {
+        "path": model, "object": theirs, "options": {"name_or_path": str(model)},
+        "ours": load_tokenizer(model), "tokenizers": theirs.backend_tokenizer,
+    }[kind]
+    tokenize_and_save(
+        data_files=str(data.parent / "*.jsonl"), tokenizer=tokenizer, output_path=tmp_path / "out",
+        output_format="parquet", max_length=2048,
+    )
+    (path,) = (tmp_path / "out").glob("*.parquet")
+    found = parquet.read_table(path)
+    assert [(each.name, each.type.value_type) for each in found.schema] == [
+        ("input_ids", "int32"), ("attention_mask", "int32"),
+    ]  # fmt: skip
+    expected = theirs([f"{text}{END}" for text in TEXTS], add_special_tokens=False)
+    assert found.to_pydict() == {name: expected[name] for name in found.column_names}
+    about = json.loads((tmp_path / "out" / "metadata.json").read_text())
+    assert (about["num_examples"], about["max_length"]) == (len(TEXTS), 2048)
+    assert about["tokenizer"] == str(model) or about["tokenizer"].startswith("sha256:")
+
+
+@pytest.mark.parametrize("chats", [False, True])
+def test_the_trainer_takes_a_source(
+    model: Path, data: Path, tmp_path: Path, chats: bool
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `torch`")
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    theirs = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(model), eos_token=END, pad_token="<|im_end|>", chat_template=CHATML
+    )
+    source: Any
+    if chats:
+        lines = (json.dumps({"messages": each}) + "\n" for each in DIALOGUES)
+        (tmp_path / "chats.jsonl").write_text("".join(lines))
+        records = JsonShardedSource(tmp_path / "chats.jsonl")
+        source = TransformedShardedSource(records, transform=ChatTemplateTransform(theirs))
+        expected = [theirs.apply_chat_template(x, return_dict=False) for x in DIALOGUES]
+    else:
+        (rows,) = write_rows(
+            data, out=tmp_path / "rows", add_special_tokens=True,
+            columns=("input_ids", "attention_mask"),
+        )
+        source, expected = ParquetShardedSource(rows.path), theirs(TEXTS)["input_ids"]
+    assert [source[i]["input_ids"].tolist() for i in range(len(source))] == expected
+    shape = transformers.GPT2Config(
+        vocab_size=len(theirs), n_positions=2048, n_embd=8, n_layer=1, n_head=1,
+        bos_token_id=None, eos_token_id=None,
+    )
+    trainer = transformers.Trainer(
+        transformers.GPT2LMHeadModel(shape),
+        transformers.TrainingArguments(
+            str(tmp_path / "trained"), max_steps=2, report_to=[], use_cpu=True, disable_tqdm=True
+        ),
+        train_dataset=source,
+        data_collator=transformers.DataCollatorForLanguageModeling(theirs, mlm=False),
+    )
+    batch = next(iter(trainer.get_train_dataloader()))
+    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+        assert ids[mask == 1].tolist() in expected
+    assert trainer.train().global_step == 2
+
+
 @pytest.mark.parametrize("adds", [False, True])
 def test_windows_are_those_of_the_tokenizer(
     model: Path, data: Path, tmp_path: Path, adds: bool
@@ -131,7 +254,7 @@ def test_other_libraries_read_rows(data: Path, tmp_path: Path) -> None:
     for name in FORMATS:
         (result,) = write_rows(data, out=tmp_path / name, format=name, **kinds)  # type: ignore[arg-type]
         paths[name] = result.path / result.manifest.shards[0].name
-    expected = [row["input_ids"] for row in rows_in(tmp_path / "jsonl" / "train")]
+    expected = [row["input_ids"] for row in rows_in(tmp_path / "jsonl")]
     assert parquet.read_table(paths["parquet"])["input_ids"].to_pylist() == expected
     assert feather.read_table(paths["arrow"])["input_ids"].to_pylist() == expected
     with np.load(paths["npz"]) as arrays:
@@ -201,8 +324,9 @@ def test_special_tokens_that_cannot_be(model: Path, data: Path, tmp_path: Path) 
     make_model(tmp_path)
     (tmp_path / "text.txt").write_text("some text")
     build(train=tmp_path / "text.txt", val_fraction=0, tokenizer=other, out=tmp_path / "plain")
-    with pytest.raises(RowsError, match="has no post-processor with special tokens; leave out ad"):
-        write_rows(tmp_path / "plain", out=tmp_path / "x", add_special_tokens=True)
+    (result,) = write_rows(tmp_path / "plain", out=tmp_path / "none", add_special_tokens=True)
+    plain = transformers.PreTrainedTokenizerFast(tokenizer_file=str(other))
+    assert [row["input_ids"] for row in rows_in(result.path)] == [plain("some text")["input_ids"]]
     content = json.loads(other.read_text())
     wide = content | {"post_processor": post_processor({BEGIN: 3, END: 999_999})}
     (tmp_path / "wide.json").write_text(json.dumps(wide))

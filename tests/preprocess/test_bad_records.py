@@ -80,7 +80,7 @@ def test_more_bad_records_than_allowed(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     write(path, "jsonl")
     options: dict[str, Any] = {"on_bad_record": "skip", "max_bad_records": 3}
-    message = r"x\.jsonl: byte [\d,]+: .*This is bad record 4, and 3 are allowed \(--max-bad"
+    message = r"x\.jsonl: byte [\d,]+: .*This is bad record 4, and 3 are allowed \(max_bad"
     for run in (
         lambda: build(**OPTIONS, **options, train=path, out=tmp_path / "out"),
         lambda: train(paths=path, out=tmp_path / "t.json", vocab_size=270, **options),
@@ -159,7 +159,7 @@ def test_a_line_is_one_value(tmp_path: Path, unit_size: int) -> None:
         ('{"text": "a"} {"text": "b"}', r"line 1 \(byte 0\): is not JSON \(Extra data"),
         ('{"text": "a"}\n{"text":\n"b"}', r"line 2 \(byte 14\): is not JSON"),
         ('{"text": "a"}\n\ufeff{"text": "b"}', r"line 2 \(byte 14\): begins with a byte order m"),
-        ('[{"text": "a"}]', r"is an array, expected an object; .*--format json reads a file"),
+        ('[{"text": "a"}]', r"is an array, expected an object; .*format json reads a file"),
     ):
         path.write_text(content)
         with pytest.raises(CorpusError, match=message):
@@ -192,7 +192,7 @@ def test_an_array_that_is_damaged_is_never_skipped(tmp_path: Path, unit_size: in
 def test_nothing_is_left(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n[]\n{"text": "abcdef"}\n')
     options: dict[str, Any] = {"min_length": 2, "max_length_chars": 5, "on_bad_record": "skip"}
-    message = "1 are shorter than --min-length, 1 are longer than --max-length-chars, 1 are bad rec"
+    message = "1 are shorter than min_length, 1 are longer than max_length_chars, 1 are bad rec"
     with pytest.raises(CorpusError, match=message):
         build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")
     options["min_length"] = 6

@@ -347,7 +347,7 @@ def test_existing_outputs_are_refused_and_overwritten_on_request(
     }
     build(**options, vocab_size=300)
     before = contents(tmp_path)
-    with pytest.raises(ValueError, match=r"train\.json: exists; .*--overwrite"):
+    with pytest.raises(ValueError, match=r"train\.json: exists; .*overwrite=True"):
         build(**options, vocab_size=280)
     assert contents(tmp_path) == before
     build(**options, vocab_size=280, overwrite=True)

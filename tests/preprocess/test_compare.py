@@ -202,6 +202,12 @@ def test_what_the_pattern_cuts() -> None:
     assert whole.encode("a b") == [257]
 
 
+def test_an_empty_token_is_out_of_reach() -> None:
+    tokenizer = Tokenizer(BASE.tokens | {999: b""}, BASE.merges, {"<|endoftext|>": 1000})
+    assert 999 in find_out_of_reach(tokenizer).never
+    assert describe(Path("t.json"), tokenizer)["vocab_size"] == 1001
+
+
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_text_gives_what_no_text_is_said_to_give(data: st.DataObject) -> None:

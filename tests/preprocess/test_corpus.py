@@ -176,7 +176,7 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
         ("workers: 2", "workers: two", r"3: workers: should be a whole number of at least 1; got"),
         ("    val_fraction: 0.2", "    val_fraction: 2",
          r"13: val_fraction: should be a number of at least 0 and less than 1; got 2"),
-        ("  - name: posts\n", "  - nam: posts\n", r"14: name: is required; .*nam: there is no"),
+        ("  - name: posts\n", "  - nam: posts\n", r"14: nam: there is no .*; did you mean name\?"),
         ("name: posts", "name: prose", r"14: name: 'prose' is an earlier dataset; rename one"),
         ("save_path: elsewhere", "save_path: out/prose",
          r"11: save_path: 'out/prose' is that of the dataset 'code', too; give each its own"),
@@ -213,7 +213,7 @@ def test_files_that_are_no_configuration(corpus: Path) -> None:
         Path("c.yaml").write_bytes(content)
         with pytest.raises(SettingsError, match=message):
             build("c.yaml")
-    with pytest.raises(SettingsError, match=r"a\.txt: expected a \.yaml file .* with --train"):
+    with pytest.raises(SettingsError, match=r"a\.txt: expected a \.yaml file .* given with train$"):
         build("a.txt")
     with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read: No such file or"):
         build("none.yaml")

@@ -191,7 +191,7 @@ def test_a_damaged_manifest(tmp_path: Path) -> None:
     path = tmp_path / "out" / "train.export.json"
     text = path.read_text()
     path.write_text(text.replace('"documents": 9', '"documents": 8'))
-    with pytest.raises(ExportError, match=r"was changed since it was written; export again \(--ov"):
+    with pytest.raises(ExportError, match=r"was changed since it was written; export again \(ove"):
         export_tokens(**options)
     export_tokens(overwrite=True, **options)
     assert path.read_text() == text

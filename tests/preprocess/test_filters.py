@@ -65,8 +65,8 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert counts == {"empty": 2, "short": 1, "long": 1}
     assert result.stats["documents"] == 3
     lines = "\n".join(result.lines)
-    assert "left out, for fewer characters than --min-length: 1 document" in lines
-    assert "left out, for more than --max-length-chars: 1 document" in lines
+    assert "left out, for fewer characters than min_length: 1 document" in lines
+    assert "left out, for more than max_length_chars: 1 document" in lines
 
 
 ROWS: list[dict[str, Any]] = [

@@ -87,7 +87,7 @@ def test_damage_before_the_last_line_is_an_error(content: bytes, data: st.DataOb
     bit = data.draw(st.integers(0, 7))
     damaged = bytearray(content)
     damaged[place] ^= 1 << bit
-    with pytest.raises(JournalError, match=r"journal: line [123] is damaged.*--overwrite"):
+    with pytest.raises(JournalError, match=r"journal: line [123] is damaged.*overwrite=True"):
         read(bytes(damaged))
 
 

@@ -91,7 +91,7 @@ def test_a_corpus(here: Path, capsys: Any) -> None:
         "  - {name: b, data_files: text/a.jsonl, max_documents: 1}\n"
     )
     lines = printed(capsys, "corpus.yaml")
-    assert lines[:2] == ["data/tokenizer.json: is trained on the datasets a, b", "dataset a:"]
+    assert lines[:2] == ["tokenized/tokenizer.json: is trained on the datasets a, b", "dataset a:"]
     assert "  train and val, document 0" not in lines
     assert "  train, document 0: 17 characters: Once upon a time." in lines
     start = lines.index("dataset b:")

@@ -24,7 +24,7 @@ def test_without_ray_it_is_said_what_to_install(
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "text").write_text("some text")
     options: dict[str, Any] = {"train": tmp_path / "text", "val_fraction": 0, "vocab_size": 257}
-    with pytest.raises(RayError, match="--executor ray needs Ray, which is not installed; install"):
+    with pytest.raises(RayError, match="executor ray needs Ray, which is not installed; install"):
         build(**options, out=tmp_path / "out", executor="ray")
     build(**options, out=tmp_path / "out")
 

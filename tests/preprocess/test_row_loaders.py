@@ -122,6 +122,43 @@ def test_every_place_resumes(tmp_path: Path, kind: str, transformed: bool) -> No
         assert found + [record["n"] for record in stopped] == [*range(14)]
 
 
+@pytest.mark.parametrize("kind", [*CLASSES])
+def test_every_row_of_several_batches_resumes(tmp_path: Path, kind: str) -> None:
+    """A large row group, or record batch, is decoded a part at a time."""
+    n, size, near = (12, 200_000, [*range(12)]) if kind == "parquet" else (
+        2100, 2, [0, 1, 1023, 1024, 1025, 2047, 2048, 2099]
+    )  # fmt: skip
+    ids = np.random.default_rng(0).integers(2**40, size=(n, size))
+    records = [{"n": i, "ids": row.tolist()} for i, row in enumerate(ids)]
+    save(tmp_path / f"x.{kind}", records, kind, at_once=n)
+    source, other = class_of(kind)(tmp_path), class_of(kind)(tmp_path)
+    for i in near:
+        source.place = None
+        assert len(list(islice(source, i))) == i
+        other.load_state_dict(source.state_dict())
+        following = next(iter(other))
+        assert following["n"] == i
+        assert np.array_equal(following["ids"], ids[i])
+        assert np.array_equal(source[i]["ids"], ids[i])
+
+
+@EACH
+def test_a_record_by_its_number(tmp_path: Path, kind: str) -> None:
+    source = shards(tmp_path, kind)
+    place = source.place
+    for i in (*range(14), -1, -14):
+        assert plain(source[i]) == conversation(i % 14)
+        assert source[i]["ids"].dtype == np.int64
+        assert plain(pickle.loads(pickle.dumps(source))[np.int32(i)]) == conversation(i % 14)
+    assert source.place == place
+    doubled = TransformedShardedSource(source, lambda record: {"n": 2 * record["n"]})
+    assert [doubled[i]["n"] for i in range(14)] == [2 * i for i in range(14)]
+    for i in (14, -15):
+        with pytest.raises(IndexError, match=f"there are 14 rows; got {i}"):
+            doubled[i]
+    assert "4 shards" in repr(source) or "3 shards" in repr(source)
+
+
 def test_rows_begin_at_the_row_group_of_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +294,11 @@ def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
         JsonShardedSource([tmp_path / "x.txt", tmp_path / paths])
     with pytest.raises(RowsError, match="no paths of JSON Lines files were given; give a list"):
         JsonShardedSource([])
+    for name in ("val", "train"):
+        (tmp_path / name).mkdir()
+        save(tmp_path / name / "x.jsonl", [{"n": 1}], "jsonl")
+    with pytest.raises(RowsError, match=r"in the directory .*, only in train, val inside of it; "):
+        JsonShardedSource(tmp_path)
 
 
 # Batches.
@@ -285,6 +327,28 @@ def test_the_loader_counts_what_was_used(tmp_path: Path, kind: str, enabled: boo
         found += [batch["ids"][:, 0].tolist() for batch in batches]
         assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13]]
         assert source.state_dict()["place"] is None
+
+
+@pytest.mark.parametrize("pad_id", [None, 7])
+def test_batches_of_rows_are_padded(tmp_path: Path, pad_id: int | None) -> None:
+    rows: list[dict[str, Any]] = [
+        {"input_ids": [*range(n)], "labels": [*range(n)], "attention_mask": [1] * n, "n": n}
+        for n in (3, 0, 5, 2)
+    ]
+    save(tmp_path / "x.jsonl", rows, "jsonl")
+    source = JsonShardedSource(tmp_path)
+    first, second = AsyncDataLoader(source=source, batch_size=3, pad_id=pad_id)
+    filler = pad_id or 0
+    assert first["input_ids"].tolist() == [
+        [0, 1, 2, filler, filler], [filler] * 5, [0, 1, 2, 3, 4],
+    ]  # fmt: skip
+    assert first["labels"].tolist() == [[0, 1, 2, -100, -100], [-100] * 5, [0, 1, 2, 3, 4]]
+    assert first["attention_mask"].sum(1).tolist() == first["n"].tolist() == [3, 0, 5]
+    assert second["input_ids"].tolist() == [[0, 1]]
+    assert first["input_ids"].dtype == np.int64
+    other = [{"input_ids": [1], "tags": [1, 2]}, {"input_ids": [1], "tags": [1]}]
+    with pytest.raises(SamplingError, match="arrays of a batch should have one shape; 'tags' has"):
+        list(AsyncDataLoader(other, batch_size=2))
 
 
 def test_errors_of_a_transform(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -217,9 +218,9 @@ def test_what_is_written_is_read(tmp_path: Path, format_name: Any, kind: str) ->
                 assert rows == expected
                 assert len(rows) == result.manifest.rows
                 if workers == 2:
-                    one = tmp_path / f"{n_shards}{compression}1" / "train"
+                    one = tmp_path / f"{n_shards}{compression}1"
                     for each in result.manifest.shards:
-                        data = (out / "train" / each.name).read_bytes()
+                        data = (out / each.name).read_bytes()
                         assert (one / each.name).read_bytes() == data
     texts = documents_of(file)
     if kind == "documents" and format_name != "npz":
@@ -266,7 +267,6 @@ def test_settings_that_contradict() -> None:
         ({"max_length": 4, "stride": 2, "truncation": True}, "truncation leaves one row per docu"),
         ({"padding": "max-length"}, "padding max-length needs max_length or seq_length; give one"),
         ({"pad_token": "x"}, "pad_token and padding_side are for padding; say how"),
-        ({"num_shards": 3, "max_shard_size": "1KB"}, "num_shards and max_shard_size both say how"),
     ]:
         with pytest.raises(SettingsError, match=message):
             write_rows("data", **options)
@@ -282,7 +282,6 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         ({"format": "jsonl", "columns": ["input_ids", "text"]}, SettingsError,
          "columns: 'text' should be one of input_ids, .*, each once at most"),
         ({"format": "jsonl", "columns": ["labels"]}, SettingsError, "columns: input_ids is missi"),
-        ({"format": "jsonl", "num_shards": 4}, SettingsError, "num_shards 4 is above the number"),
         ({"format": "jsonl", "add_special_tokens": True}, SettingsError,
          "add_special_tokens needs the tokenizer of .*train.bin, and there is no"),
         ({"format": "jsonl", "padding": "longest", "pad_token": "<pad>"}, SettingsError,
@@ -311,7 +310,7 @@ def test_ids_beyond_the_vocabulary_are_not_written(tmp_path: Path) -> None:
     Path(file.path).write_bytes(data.tobytes())
     with pytest.raises(RowsError, match="the dataset has ids outside of its vocabulary of 301"):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl")
-    assert not (tmp_path / "rows" / "train" / MANIFEST_FILE).exists()
+    assert not (tmp_path / "rows" / MANIFEST_FILE).exists()
 
 
 @pytest.mark.parametrize("shards", [None, 7])
@@ -337,37 +336,102 @@ def test_rows_that_are_there(tmp_path: Path) -> None:
         write_rows(tmp_path / "data", max_length=3, **options)
     write_rows(tmp_path / "data", num_shards=3, overwrite=True, **options)
     write_rows(tmp_path / "data", max_length=3, overwrite=True, **options)
-    names = sorted(each.name for each in (tmp_path / "rows" / "train").iterdir())
+    names = sorted(each.name for each in (tmp_path / "rows").iterdir())
     assert names == [
         "config.json", "metadata.json", "rows.json", "tokenization_stats.json",
         "train-00000-of-00001.jsonl",
     ]
     dataset(tmp_path / "other", [5, 6])
-    message = r"has rows of another dataset; choose another directory, or replace them \(--overw"
+    message = r"has rows of another dataset; choose another directory, or replace them \(overwr"
     with pytest.raises(OutputError, match=message):
         write_rows(tmp_path / "other", max_length=3, **options)
 
 
 def test_files_that_are_in_the_way(tmp_path: Path) -> None:
     dataset(tmp_path / "data", [5, 6, 7])
-    (tmp_path / "rows" / "train").mkdir(parents=True)
-    (tmp_path / "rows" / "train" / "config.json").write_text("mine")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "config.json").write_text("mine")
     message = "config.json: exists and was not written by tokenmill rows, so it is left alone"
     with pytest.raises(OutputError, match=message):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
-    assert (tmp_path / "rows" / "train" / "config.json").read_text() == "mine"
-    (tmp_path / "rows" / "train" / "config.json").unlink()
+    assert (tmp_path / "rows" / "config.json").read_text() == "mine"
+    (tmp_path / "rows" / "config.json").unlink()
     write_rows(tmp_path / "data", out=tmp_path / "rows", format="pickle")
-    foreign = tmp_path / "rows" / "train" / "train-00000-of-00001.jsonl"
+    foreign = tmp_path / "rows" / "train-00000-of-00001.jsonl"
     foreign.write_text("mine")
     with pytest.raises(OutputError, match="jsonl: exists and was not written by tokenmill rows"):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
     foreign.unlink()
     write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", overwrite=True)
     assert not [*foreign.parent.glob("dump-*")]
-    (tmp_path / "data").rename(tmp_path / "train")
     with pytest.raises(OutputError, match="has a dataset; choose another directory for its rows"):
-        write_rows(tmp_path / "train", out=tmp_path, format="jsonl")
+        write_rows(tmp_path / "data", out=tmp_path / "data", format="jsonl")
+
+
+@pytest.mark.parametrize(
+    ("more", "n_files", "why"),
+    [
+        ({"num_shards": 3}, 3, ""),
+        ({"num_shards": 100}, 10, "10 files instead of num_shards=100, for there are 10 rows"),
+        ({"num_shards": 2, "max_shard_size": "500MB"}, 2, ""),
+        ({"num_shards": 2, "max_shard_size": 240}, 5, "5 files instead of num_shards=2, for their"),
+        ({"max_shard_size": 240}, 5, ""),
+        ({}, 1, ""),
+    ],
+)
+def test_the_number_of_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: dict[str, Any], n_files: int, why: str
+) -> None:
+    dataset(tmp_path / "data", [10] * 10)
+    (result,) = write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", **more)
+    assert len(result.manifest.shards) == n_files
+    assert why in caplog.text
+    assert bool(why) == bool(caplog.text)
+    assert repr(result) == f"RowsResult({result.line})"
+
+
+def test_rows_of_two_layouts_are_not_mixed(tmp_path: Path) -> None:
+    """Rows of one token file are in the directory, those of several in directories inside of it."""
+    dataset(tmp_path / "data", [5, 6, 7])
+    out, options = tmp_path / "rows", {"format": "jsonl", "overwrite": True}
+    write_rows(tmp_path / "data", out=out, **options)
+    for suffix in ("bin", "docs", "json"):
+        (tmp_path / "data" / f"train.{suffix}").rename(tmp_path / "data" / f"val.{suffix}")
+    dataset(tmp_path / "data", [5, 6])
+    with pytest.raises(OutputError, match=r"has rows, and these would be beside them in .*train "):
+        write_rows(tmp_path / "data", out=out, **options)
+    both = write_rows(tmp_path / "data", out=tmp_path / "both", **options)
+    assert [each.path for each in both] == [tmp_path / "both" / "train", tmp_path / "both" / "val"]
+    with pytest.raises(OutputError, match="train: has rows, and these would be beside them in"):
+        write_rows(tmp_path / "data" / "train.bin", out=tmp_path / "both", **options)
+
+
+def test_rows_say_where_they_are_from(tmp_path: Path) -> None:
+    """The tokenizer, and the time of the newest source instead of the time of the run."""
+    tokenizer = train_bpe(["some text"], 262, special_tokens=["<|endoftext|>"])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    for name, seconds in (("a.txt", 1_700_000_000), ("b.txt", 1_600_000_000)):
+        (tmp_path / name).write_text("some text")
+        os.utime(tmp_path / name, (seconds, seconds))
+    build(train=[tmp_path / "a.txt", tmp_path / "b.txt"], val_fraction=0, out=tmp_path / "data",
+          tokenizer=tmp_path / "tokenizer.json")
+    write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl", max_length=15)
+    config, about = (
+        json.loads((tmp_path / "rows" / name).read_text())
+        for name in ("config.json", "metadata.json")
+    )
+    expected = {
+        "tokenizer": str(tmp_path / "tokenizer.json"), "max_length": 15, "truncation": False,
+    }
+    assert expected.items() <= config.items()
+    assert expected | {"num_examples": 2, "created_at": "2023-11-14T22:13:20Z"} == {
+        name: about[name] for name in (*expected, "num_examples", "created_at")
+    }
+    assert config["tokenizer_fingerprint"] == tokenizer.fingerprint
+    (tmp_path / "data" / "stats.json").unlink()
+    write_rows(tmp_path / "data", out=tmp_path / "other", format="jsonl")
+    about = json.loads((tmp_path / "other" / "metadata.json").read_text())
+    assert (about["tokenizer"], about["created_at"]) == (f"sha256:{tokenizer.fingerprint}", None)
 
 
 def test_padding_of_another_tokenizer_is_another_run(tmp_path: Path) -> None:
@@ -407,7 +471,7 @@ def test_descriptions(tmp_path: Path) -> None:
         path.name: json.loads(path.read_text()) for path in result.path.glob("*.json")
     }
     assert found["dump-meta_data.json"] == {"files": 2, "samples": 3, "tokens": 18}
-    assert found["metadata.json"]["examples"] == 3
+    assert found["metadata.json"]["num_examples"] == 3
     assert found["metadata.json"]["average_length"] == 6
     assert found["config.json"]["format"] == "pickle"
     assert found["tokenization_stats.json"].keys() == {

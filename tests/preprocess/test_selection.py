@@ -448,5 +448,5 @@ def test_wrong_values(tmp_path: Path, tokenizer: Path) -> None:
     given["out"] = tmp_path / "x.bin"
     with pytest.raises(SettingsError, match="cut_documents is for start_character and max"):
         encode(**given, cut_documents=True)
-    with pytest.raises(CorpusError, match="1 are outside of --start-character"):
+    with pytest.raises(CorpusError, match="1 are outside of start_character"):
         encode(**given, start_character=9)

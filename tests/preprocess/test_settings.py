@@ -18,7 +18,7 @@ from msgspec.structs import replace
 import preprocess
 from preprocess.cli import COMMANDS, run
 from preprocess.run.record import differences, record_inputs
-from preprocess.settings import schema
+from preprocess.settings import corpus, keywords, schema
 from preprocess.settings.options import (
     Option,
     SettingsError,
@@ -43,17 +43,34 @@ def settings_of(command: str) -> type:
 def test_signature_and_schema_are_the_same(command: str) -> None:
     function, options = docs.FUNCTIONS[command], options_of(settings_of(command))
     parameters = dict(inspect.signature(function).parameters)
-    names = vars(sys.modules[function.__module__])
+    names = vars(keywords) | vars(sys.modules[function.__module__])
     progress = parameters.pop("progress", None)
     assert (progress is None) == (command in ("merge", "decode", "inspect", "doctor"))
-    assert parameters.keys() == options.keys()
+    parameters.pop("options", None)  # of a TypedDict
+    annotations = docs.keywords(function)
+    del annotations["return"]
+    annotations.pop("progress", None)
+    assert annotations.keys() == options.keys()
+    for name, annotation in annotations.items():
+        assert eval(annotation, names) == options[name].accepts, name
     for name, parameter in parameters.items():
         required = parameter.default is inspect.Parameter.empty
         assert required == options[name].is_required
         assert required or parameter.default == options[name].default, name
         assert required or type(parameter.default) is type(options[name].default), name
-        assert eval(parameter.annotation, names) == options[name].accepts, name
         assert parameter.kind is parameter.KEYWORD_ONLY or name in ("path", "config")
+
+
+def test_one_call_from_text_to_rows_has_all_options() -> None:
+    """As editors and mypy know them; those of packing are in a `PipelineConfig`."""
+    given = docs.keywords(preprocess.tokenize_and_save)
+    wanted = options_of(corpus.DatasetConfig) | options_of(corpus.TokenizeStageConfig)
+    wanted |= options_of(corpus.SaveStageConfig)
+    others = {"name", "tokenizer_kwargs", "save_path", "batch_size", "enabled", "output_dir"}
+    named = {"output_path", "output_format", "keep_tokens", "progress", "return"}
+    assert given.keys() - named | {"format"} == wanted.keys() - others
+    for name in given.keys() - named - {"tokenizer", "format"}:
+        assert eval(given[name], vars(keywords)) == wanted[name].accepts, name
 
 
 def test_help_of_python_shows_every_option() -> None:
@@ -140,6 +157,10 @@ reveal_type(result)
 train(paths="a", memory_limit="1GB")
 encode(paths=["a"], tokenizer="t.json", shard_tokens=5)
 count(paths="a", tokenizer=Path("t"))
+preprocess.tokenize_and_save(
+    data_files="a", tokenizer={"vocab_size": 300}, output_path="b", content_field="c", padding=True
+)
+preprocess.write_rows("a", max_length=5, num_shards=2, progress=False)
 """
 WRONG = {
     "preprocess.build(vocab_sise=8)": 'Unexpected keyword argument "vocab_sise" for "build"',
@@ -147,6 +168,9 @@ WRONG = {
     'preprocess.build(tie_break="coin")': 'Argument "tie_break" to "build" has incompatible type',
     "preprocess.build(train=3)": 'Argument "train" to "build" has incompatible type "int"',
     'encode(paths="a")': 'Missing named argument "tokenizer" for "encode"',
+    'preprocess.write_rows("a", num_shard=3)': 'Unexpected keyword argument "num_shard" for "wri',
+    'preprocess.tokenize_and_save(data_files="a", tokenizer="b", output_path="c", strip=3)':
+        'Argument "strip" to "tokenize_and_save" has incompatible type "int"',
     'preprocess.build("a.yaml", "b")': 'Too many positional arguments for "build"',
 }
 
@@ -179,6 +203,7 @@ OTHER = {
     **{"on_bad_record": "skip", "max_bad_records": 5, "config": "x.yaml"},
     **{"deduplicate": True, "start_character": 9, "max_characters": 9, "max_documents": 9},
     **{"chat": "off", "chat_template": "x.jinja", "train_on": "all"},
+    **{"chat_date": "2024-07-26", "chat_template_kwargs": '{"x": 1}'},
     **{"cut_documents": True, "shuffle_documents": 0, "profile": "speed"},
     **{"task_index": 1, "task_count": 3, "executor": "ray", "ray_address": "auto"},
     **{"ray_resources": ("CPU=2",)},
@@ -248,6 +273,7 @@ def test_settings_in_stats_of_before_are_read() -> None:
         "deduplicate": False, "start_character": 0, "max_characters": None, "max_documents": None,
         "cut_documents": False, "shuffle_documents": None, "profile": None, "chat": "auto",
         "chat_template": None, "train_on": "assistant", "executor": "threads",
+        "chat_date": None, "chat_template_kwargs": None,
         "ray_address": None, "ray_resources": [],
     }
     of_build = {"config": None, "task_index": None, "task_count": None}

@@ -378,6 +378,6 @@ def test_invalid_text_is_an_error_that_names_the_byte_in_the_file(
         path, data, separator=b"\n\n", unit_size=unit_size, validation_fraction=fraction
     )
     with pytest.raises(
-        CorpusError, match=r"text\.txt: byte 35: not valid UTF-8 \(0xff: .*--on-invalid-utf8"
+        CorpusError, match=r"text\.txt: byte 35: not valid UTF-8 \(0xff: .*on_invalid_utf8"
     ):
         documents_of(units)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import copy
+import io
 import json
+import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from row_cases import rows_in
 
-from bpe import train_bpe
+from bpe import Tokenizer, train_bpe
 from preprocess import (
+    AsyncDataLoader,
     DatasetConfig,
+    JsonShardedSource,
+    Mixture,
     PackStageConfig,
     Pipeline,
     PipelineConfig,
+    Progress,
+    RayConfig,
+    Sampler,
     SaveStageConfig,
     SettingsError,
     TokenizerConfig,
     TokenizeStageConfig,
+    TransformedShardedSource,
     build,
+    export_tokens,
     open_tokens,
     tokenize_and_save,
     verify,
+    write_rows,
 )
 from preprocess.cli import run
 from preprocess.rows import write
@@ -40,42 +53,43 @@ def text(tmp_path: Path) -> Path:
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.json"
-    train_bpe(TEXTS, 300, special_tokens=["<|endoftext|>"]).save(path)
+    train_bpe(TEXTS, 302, special_tokens=["<|endoftext|>", "<|end|>"]).save(path)
     return path
 
 
 def test_text_becomes_rows(text: Path, tokenizer: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "data_files": text, "tokenizer": tokenizer, "output_path": tmp_path / "out",
-        "output_format": "jsonl", "max_length": 16, "val_fraction": 0.2,
+        "output_format": "jsonl", "max_length": 16, "content_field": "text", "min_length": 24,
     }
     result = tokenize_and_save(**options)
-    for name in ("train", "val"):
-        file = open_tokens(tmp_path / "out" / "tokens" / f"{name}.bin")
-        found = rows_in(tmp_path / "out" / name)
-        assert [x for row in found for x in row["input_ids"]] == file.tokens.tolist()
-        assert max(len(row["input_ids"]) for row in found) == 16
-    assert [each.is_new for each in result.rows["tokens"]] == [True, True]
+    file = open_tokens(tmp_path / "out" / "tokens" / "train.bin")
+    found = rows_in(tmp_path / "out")
+    assert [x for row in found for x in row["input_ids"]] == file.tokens.tolist()
+    assert max(len(row["input_ids"]) for row in found) == 16
+    assert {*found[0]} == {"input_ids", "attention_mask"}
+    assert file.n_documents == sum(len(each) >= 24 for each in TEXTS)
+    assert [each.path for each in result.rows["tokens"]] == [tmp_path / "out"]
+    assert not [*(tmp_path / "out").rglob("val*")]  # unless it is asked for
     assert all(each.sound for each in verify(tmp_path / "out"))
     again = tokenize_and_save(**options)
-    assert not any(each.is_new for each in again.rows["tokens"])
+    assert all("up to date" in line for line in again.lines)
+    for each in (result, Pipeline.from_config(config(text, tmp_path / "two")).source()):
+        assert "\n" not in repr(each)
+        assert len(repr(each)) < 200
+    both = tokenize_and_save(**options | {"output_path": tmp_path / "both", "val_fraction": 0.2})
+    assert [each.path.name for each in both.rows["tokens"]] == ["train", "val"]
+    # Without the dataset, its tokenizer is kept.
     (tmp_path / "out" / "tokens" / "notes.txt").write_text("mine")
-    tokenize_and_save(**options | {"keep_tokens": False})
-    assert [x.name for x in (tmp_path / "out" / "tokens").iterdir()] == ["notes.txt"]
-    (tmp_path / "out" / "tokens" / "notes.txt").unlink()
-    own = tmp_path / "out" / "tokens" / "tokenizer.json"
-    tokenize_and_save(**options)
-    tokenize_and_save(**options | {"keep_tokens": False, "tokenizer": own})
-    assert own.exists()
-    own.unlink()
-    own.with_name("tokenizer_config.json").unlink()
-    own.with_name("stats.json").unlink()
-    tokenize_and_save(**options | {"keep_tokens": False})
-    assert not (tmp_path / "out" / "tokens").exists()
+    for _ in range(2):
+        tokenize_and_save(**options | {"keep_tokens": False})
+        names = sorted(x.name for x in (tmp_path / "out" / "tokens").iterdir())
+        assert names == ["notes.txt", "tokenizer.json", "tokenizer_config.json"]
+    about = json.loads((tmp_path / "out" / "metadata.json").read_text())
+    assert about["tokenizer"] == str(tokenizer)
     assert all(each.sound for each in verify(tmp_path / "out"))
     deep = verify(tmp_path / "out", deep=True)
     assert any("cannot be compared with its dataset" in each.text for each in deep)
-    assert "out" in str(tokenize_and_save(**options).directory)
 
 
 def test_an_interruption_between_the_stages(
@@ -99,14 +113,14 @@ def test_an_interruption_between_the_stages(
     result = tokenize_and_save(**options)
     assert [each[6:11] for each in made] == ["00000", "00001", "00001", "00002"]
     assert "up to date" in result.lines[0] or "train" in result.lines[0]
-    assert len(rows_in(tmp_path / "out" / "train")) == len(TEXTS)
+    assert len(rows_in(tmp_path / "out")) == len(TEXTS)
 
 
 def config(text: Path, out: Path, **more: Any) -> PipelineConfig:
     given: dict[str, Any] = {
         "datasets": [
-            DatasetConfig(name="a", data_files=text, val_fraction=0),
-            {"name": "b", "data_files": text, "val_fraction": 0, "max_length": 9},
+            DatasetConfig(name="a", data_files=text),
+            {"name": "b", "data_files": text, "max_length": 9},
         ],
         "tokenizer": TokenizerConfig(vocab_size=300),
         "tokenize": TokenizeStageConfig(max_length=16),
@@ -122,28 +136,43 @@ def test_stages_of_a_configuration(text: Path, tmp_path: Path) -> None:
     staged = pipeline.build()
     for name, length in (("a", 16), ("b", 9)):
         (one,), (two,) = whole.rows[name], staged.rows[name]
-        assert one.path == tmp_path / "one" / name / "rows" / "train"
+        assert one.path == tmp_path / "one" / name
         assert rows_in(one.path) == rows_in(two.path)
         assert one.manifest.longest == length
+        assert (one.path / "tokens" / "train.bin").exists()
     only = Pipeline.from_config(config(text, tmp_path / "three")).source().tokenize().build()
     assert not only.rows
-    assert not (tmp_path / "three" / "a" / "rows").exists()
+    assert not (tmp_path / "three" / "a" / "rows.json").exists()
     written = json.loads((tmp_path / "one" / "config.json").read_text())
     assert written["rows"]["a"]["max_length"] == 16
+    assert written["datasets"]["a"]["val_fraction"] == 0
 
 
 @pytest.mark.parametrize("segments", [True, False])
-def test_packed_stages(text: Path, tmp_path: Path, segments: bool) -> None:
-    packed = PackStageConfig(seq_length=32, strategy="best_fit", include_segment_ids=segments)
+def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bool) -> None:
+    special = Tokenizer.from_file(tokenizer).special_tokens
+    packed = PackStageConfig(
+        seq_length=32, strategy="best_fit", include_segment_ids=segments, pad_token_id=0,
+        eos_token_id=special["<|end|>"],
+    )
     found = config(
-        text, tmp_path / "out", pack=packed, datasets=[{"name": "a", "data_files": text}],
-        tokenize={"max_length": 32}, save={"format": "jsonl", "output_dir": tmp_path / "rows"},
+        text, tmp_path / "out", pack=packed, datasets=[{"data_files": text, "val_fraction": 0.2}],
+        tokenizer=str(tokenizer), tokenize={"max_length": 32},
+        save={"format": "jsonl", "output_dir": tmp_path / "rows"}, output_path=None,
     )
     result = Pipeline.from_config(found).source().tokenize().pack().save().build()
-    train, val = result.rows["a"]
+    train, val = result.rows["text"]
     assert (train.path, val.path) == (tmp_path / "rows" / "train", tmp_path / "rows" / "val")
     assert ("segment_ids" in train.manifest.columns) == segments
     assert train.manifest.settings["strategy"] == "best_fit"
+    file = open_tokens(tmp_path / "rows" / "tokens" / "train.bin")
+    assert file.manifest.end_of_text_id == special["<|end|>"]
+    rows = rows_in(train.path)
+    assert {len(row["input_ids"]) for row in rows} == {32}
+    kept = [x for row in rows for x, y in zip(row["input_ids"], row["labels"], strict=True) if x]
+    assert sorted(kept) == sorted(x for x in file.tokens.tolist() if x)
+    mask = "segment_ids" if segments else "attention_mask"
+    assert not any(row["input_ids"][i] for row in rows for i in range(32) if not row[mask][i])
     # Without pack() rows are of documents.
     unpacked = config(
         text, tmp_path / "other", pack=packed, datasets=[{"name": "a", "data_files": text}],
@@ -153,8 +182,253 @@ def test_packed_stages(text: Path, tmp_path: Path, segments: bool) -> None:
     assert result.rows["a"][0].manifest.settings["strategy"] is None
 
 
-def test_stages_that_are_missing(text: Path, tmp_path: Path) -> None:
-    plain = PipelineConfig(datasets=[{"name": "a", "data_files": text}], output_path=tmp_path)
+@pytest.mark.parametrize(
+    ("pack", "message"),
+    [
+        ({"eos_token_id": 5}, r"end_of_text of packed rows would be \(5,\), expected the id of "),
+        ({"eos_token_id": 10**6}, r"end_of_text of packed rows would be \(1000000,\), expected"),
+        ({"pad_token_id": 302}, "pad_token 302 is no id of the vocabulary of 302; give one"),
+    ],
+)
+def test_ids_that_the_tokenizer_has_not(
+    text: Path, tokenizer: Path, tmp_path: Path, pack: dict[str, int], message: str
+) -> None:
+    found = config(text, tmp_path / "out", tokenizer=tokenizer, tokenize=None,
+                   datasets=[{"data_files": text}], pack={"seq_length": 16} | pack)
+    with pytest.raises(SettingsError, match=message):
+        build(found)
+
+
+def test_special_tokens_of_packed_rows(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Those that the tokenizer puts around a text are around each document."""
+    top = json.loads(tokenizer.read_text())
+    special = Tokenizer.from_file(tokenizer).special_tokens
+    begin, end = ("<|endoftext|>", "<|end|>")
+    parts = [{"SpecialToken": {"id": x, "type_id": 0}} for x in (begin, end)]
+    single = [parts[0], {"Sequence": {"id": "A", "type_id": 0}}, parts[1]]
+    known = {x: {"id": x, "ids": [special[x]], "tokens": [x]} for x in (begin, end)}
+    for many in (False, True):
+        top["post_processor"] = {
+            "type": "TemplateProcessing", "single": [*parts[:1] * many, *single], "pair": [],
+            "special_tokens": known,
+        }
+        tokenizer.write_text(json.dumps(top))
+        found = config(
+            text, tmp_path / "out", tokenizer=str(tokenizer), datasets=[{"data_files": text}],
+            tokenize={"max_length": 2048, "add_special_tokens": True}, pack={"seq_length": 2048},
+        )
+        if many:
+            with pytest.raises(SettingsError, match="begin_of_text of packed rows would be"):
+                build(found)
+            return
+        build(found)
+        file = open_tokens(tmp_path / "out" / "text" / "tokens" / "train.bin")
+        for i, each in enumerate(TEXTS):
+            ids = Tokenizer.from_file(tokenizer).encode(each)
+            assert file.doc(i).tolist() == [special[begin], *ids, special[end]]
+
+
+def test_where_outputs_are(
+    text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the directory that is named; nothing is in a directory that is read."""
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    for name in ("a", "b"):
+        (Path("data") / f"{name}.jsonl").write_bytes(text.read_bytes())
+    inputs = {"data_files": "data/*.jsonl", "tokenizer": tokenizer}
+    rows = SaveStageConfig(format="jsonl")
+    for n, (more, places) in enumerate([
+        ({"datasets": [inputs]}, ["tokenized/data"]),
+        ({"datasets": [inputs | {"save_path": "x"}]}, ["x"]),
+        ({"datasets": [inputs | {"name": "n"}], "output_path": "o"}, ["o/n"]),
+        ({"datasets": [inputs, inputs | {"data_files": "data/"}]},
+         ["tokenized/data", "tokenized/data-2"]),
+        ({"datasets": [inputs | {"save_path": "t/a"}, inputs | {"save_path": "t/b"}]},
+         ["t/a", "t/b"]),
+        ({"datasets": [inputs], "save": {"format": "jsonl", "output_dir": "p"}}, ["p"]),
+        ({"datasets": [inputs, inputs | {"data_files": "data/b.jsonl"}],
+          "save": {"format": "jsonl", "output_dir": "q"}}, ["q/data", "q/b"]),
+        ({"datasets": [{"data_files": ["data/b.jsonl", "data/a.jsonl"], "save_path": "v.1"}],
+          "tokenizer": {"vocab_size": 300}}, ["v.1"]),
+    ]):  # fmt: skip
+        for _ in range(2):
+            shutil.rmtree(places[0].split("/")[0], ignore_errors=True)
+            before = {*tmp_path.rglob("*")}
+            config = PipelineConfig(**{"save": rows} | more)
+            result = Pipeline.from_config(config).source().tokenize().save().build()
+            found = [str(each.path) for rows_of in result.rows.values() for each in rows_of]
+            assert found == places, n
+            assert [str(each.directory) for each in result.datasets.values()] == [
+                f"{place}/tokens" for place in places
+            ]
+            made = {each.parts[0] for each in map(Path, places)}
+            new = {*tmp_path.rglob("*")} - before
+            assert {each.relative_to(tmp_path).parts[0] for each in new} == made, n
+        again = Pipeline.from_config(config).source().tokenize().save().build()
+        assert all("up to date" in line for line in again.lines)
+    without_rows = build(PipelineConfig(datasets=[inputs | {"save_path": "w"}]))
+    assert (str(without_rows.directory), Path("w/train.bin").exists()) == ("w", True)
+    assert json.loads(Path("w/config.json").read_text())["format"] == "tokenmill-corpus"
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ("data", "data"), ("data", "data/rows"), ("data/*.jsonl", "data"),
+        ("data/**/*.jsonl", "data"), ("data/**/*.jsonl", "data/a/b"), ("data/*", "data/rows"),
+        ("./data/../data", "data/x"), ("data/*/x.jsonl", "data/rows"),
+    ],
+)  # fmt: skip
+def test_outputs_in_a_directory_that_is_read(
+    text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: str,
+    place: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path in ("data/x.jsonl", "data/inner/x.jsonl"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_bytes(text.read_bytes())
+    before = {*tmp_path.rglob("*")}
+    dataset = {"data_files": files, "tokenizer": tokenizer, "save_path": place}
+    message = "outputs would be in data.*, where .* is looked for, and be text of the next run; cho"
+    with pytest.raises(SettingsError, match=message):
+        build(PipelineConfig(datasets=[dataset], save={"format": "jsonl"}))
+    assert {*tmp_path.rglob("*")} == before
+    beside = dataset | {"data_files": "data/x.jsonl", "save_path": "data/rows"}
+    build(PipelineConfig(datasets=[beside], save={"format": "jsonl"}))
+
+
+def test_what_wins(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """The dataset over its tokenizer config, that over the stage, the stage over the default."""
+    own = TokenizerConfig(name_or_path=tokenizer, max_length=20, truncation=True, padding=False)
+    given = {"stage": {"max_length": 30, "padding": "longest", "padding_side": "left"}}
+    for dataset, expected in [
+        ({"tokenizer": own, "max_length": 10}, (10, True, "none", "left")),
+        ({"tokenizer": own, "padding": True}, (20, True, "longest", "left")),
+        ({"tokenizer": {"name_or_path": str(tokenizer)}}, (30, False, "longest", "left")),
+        ({"padding": "max_length"}, (40, False, "max-length", "left")),
+    ]:
+        stage = given["stage"] | ({"padding_side": "right"} if expected[2] == "none" else {})
+        found = PipelineConfig(
+            datasets=[{"data_files": text, "name": "a"} | dataset], tokenize=stage,
+            tokenizer={"name_or_path": tokenizer, "max_length": 40}, save={},
+        ).rows["a"]
+        names = ("max_length", "truncation", "padding")
+        assert tuple(getattr(found, name) for name in names) == expected[:3]
+
+
+def test_arguments_without_effect_are_said_once(
+    text: Path, tokenizer: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = TokenizerConfig(name_or_path=tokenizer, trust_remote_code=True)
+    dataset = {"data_files": text, "tokenizer": own, "tokenizer_kwargs": {"use_fast": True}}
+    found = config(
+        text, tmp_path / "out", datasets=[dataset | {"name": name} for name in "ab"],
+        tokenize=TokenizeStageConfig(max_length=2048, batch_size=1000),
+        pack={"seq_length": 64},
+    )
+    result = build(found)
+    said = [each.getMessage() for each in caplog.records if "no effect" in each.getMessage()]
+    assert said == [
+        "trust_remote_code has no effect: no code of a repository is run",
+        "batch_size has no effect: units of work have unit_size bytes",
+        "tokenizer_kwargs: use_fast has no effect", "max_length 2,048 has no effect on packed rows",
+    ] or sorted(said) == sorted({*said})
+    assert len(said) == 4
+    plain = config(
+        text, tmp_path / "plain", tokenize={"unit_size": 100}, pack={"seq_length": 64},
+        datasets=[{"name": "a", "data_files": text, "tokenizer": tokenizer}],
+    )
+    assert rows_in(build(plain).rows["a"][0].path) == rows_in(result.rows["a"][0].path)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: DatasetConfig(data_file="x"), r"data_file: .*; did you mean data_files\?"),
+        (lambda: DatasetConfig(name="x"), "DatasetConfig: data_files: is required"),
+        (lambda: DatasetConfig(data_files="x", train="y"), r"train: .*; did you mean data_files\?"),
+        (lambda: DatasetConfig(data_files="x", text_field="y"), r"did you mean content_field\?"),
+        (lambda: DatasetConfig(data_files="x", min_length="y"), "min_length: should be a whole"),
+        (lambda: DatasetConfig(data_files="x", workers=3), "it belongs in the section tokenize"),
+        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
+         "should have what cannot change ids .* revision could; give it to transformers, and its"),
+        (lambda: TokenizerConfig(padding="most"), r"padding: should be .*or True; got 'most'"),
+        (lambda: TokenizerConfig(seq_length=3), "it belongs in the section pack"),
+        (lambda: PackStageConfig(), "PackStageConfig: seq_length: is required"),
+        (lambda: SaveStageConfig(formats="x"), r"formats: .*; did you mean format\?"),
+        (lambda: RayConfig(workers=3), "it belongs in the section tokenize"),
+        (lambda: PipelineConfig(dataset=[]), r"dataset: there is no .*; did you mean datasets\?"),
+        (lambda: build(data_files="x"), r"data_files: there is no .*; did you mean train\?"),
+        (lambda: build(vocab_sise=3), r"vocab_sise: there is no .*; did you mean vocab_size\?"),
+        (lambda: write_rows("x", output_path="y"), r"output_path: .*; did you mean out\?"),
+        (lambda: write_rows("x", num_shard=3), r"num_shard: .*; did you mean num_shards\?"),
+        (lambda: tokenize_and_save(datafiles="x"), r"datafiles: .*; did you mean data_files\?"),
+        (lambda: tokenize_and_save(data_files="x", tokenizer="y", output_path="z", min_lenght=3),
+         r"min_lenght: there is no such argument; did you mean min_length\?"),
+        (lambda: tokenize_and_save(data_files="x", tokenizer="y", output_path="z", min_length=-1),
+         r"^min_length: should be a whole number of at least 0; got -1$"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(call: Any, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "module", "progress", "shows"),
+    [
+        (True, "io", None, True), (False, "io", None, False), (True, "io", False, False),
+        (False, "ipykernel.iostream", None, True), (False, "io", True, False),
+        (False, "io", Progress("bars"), True),
+    ],
+)
+def test_a_bar_is_shown_to_people(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, module: str,
+    progress: Any, shows: bool,
+) -> None:
+    """On a terminal and in a notebook, unless they want none."""
+    stream = type("Stream", (io.StringIO,), {"__module__": module})()
+    stream.isatty = lambda: is_terminal
+    monkeypatch.setattr("sys.stderr", stream)
+    monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
+    build(train=text, val_fraction=0, vocab_size=260, out=tmp_path / "out", progress=progress)
+    write_rows(tmp_path / "out", out=tmp_path / "rows", format="jsonl", progress=progress)
+    for stage in ("encoding train", "writing rows of train"):
+        assert (stage in stream.getvalue()) == shows
+
+
+def test_objects_are_shown_in_a_line(text: Path, tmp_path: Path) -> None:
+    result = build(train=text, vocab_size=260, out=tmp_path / "out")
+    file = open_tokens(tmp_path / "out" / "train.bin")
+    sampler = Sampler(file, 1, 8)
+    (rows, _) = write_rows(tmp_path / "out", out=tmp_path / "rows", format="jsonl")
+    source = JsonShardedSource(rows.path)
+    (export, _) = export_tokens(tmp_path / "out", to="npy", out=tmp_path / "npy")
+    for each, word in [
+        (result, "train: "), (file, "train.bin"), (sampler, "windows"), (rows, "jsonl"),
+        (Mixture({"a": sampler}, {"a": 1}), "a, step=0"), (source, "1 shards"),
+        (TransformedShardedSource(source, dict), "1 shards"), (export, "npy"),
+        (AsyncDataLoader(sampler), "Sampler("), (config(text, tmp_path), "PackStage|datasets=["),
+    ]:
+        shown = repr(each)
+        assert shown.startswith(f"{type(each).__name__}(")
+        assert "\n" not in shown
+        assert len(shown) < 800
+        assert any(x in shown for x in word.split("|")) or word == "jsonl", shown
+
+
+def test_sections_are_values() -> None:
+    given = DatasetConfig(name="a", data_files="data.text", content_field="a.b")
+    assert pickle.loads(pickle.dumps(given)).given == copy.deepcopy(given).given == given.given
+    assert repr(given) == (
+        "DatasetConfig(name='a', data_files=('data.text',), content_field=('a.b',))"
+    )
+
+
+def test_stages_that_are_missing(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    one = [{"name": "a", "data_files": text}]
+    plain = PipelineConfig(datasets=one, output_path=tmp_path)
     pipeline = Pipeline.from_config(plain).source()
     for stage, message in (
         ("tokenize", r"tokenize\(\) has no configuration; set tokenizer or tokenize of Pipel"),
@@ -163,15 +437,18 @@ def test_stages_that_are_missing(text: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match=message):
             getattr(pipeline, stage)()
-    one = [{"name": "a", "data_files": text}]
     whole = Pipeline.from_config(config(text, tmp_path, datasets=one, pack={"seq_length": 16}))
     for some in (whole, whole.source(), whole.tokenize().save(), whole.source().tokenize().pack()):
         with pytest.raises(SettingsError, match=r"is not enabled, and build needs it; call "):
             some.build()
     assert not (tmp_path / "a").exists()
-    message = "tokenizer should be a path, a name, or options to train one; save an object first"
-    with pytest.raises(SettingsError, match=message):
-        tokenize_and_save(data_files=text, tokenizer=object(), output_path=tmp_path)  # type: ignore[arg-type]
+    # A dataset with a tokenizer needs no section for it, and save() enables rows.
+    own = PipelineConfig(
+        datasets=[{"data_files": text, "tokenizer": tokenizer, "save_path": tmp_path / "own"}],
+        save=SaveStageConfig(enabled=False, format="jsonl"),
+    )
+    result = Pipeline.from_config(own).source().tokenize().save().build()
+    assert len(rows_in(result.rows["own"][0].path)) == len(TEXTS)
 
 
 def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> None:
@@ -179,12 +456,16 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
         ({"save": None}, "save: max_length: for rows, which are not written; add a section save"),
         ({"save": {"enabled": False}, "tokenize": None, "pack": {"seq_length": 4}},
          "for rows, which are not written; add a section save"),
-        ({"pack": {"seq_length": 8}}, "max_length is for rows of documents, seq_length for"),
+        ({"pack": {"seq_length": 8}, "tokenize": {"max_length": 8, "truncation": True}},
+         "truncation is for rows of documents, seq_length for rows across"),
         ({"pack": {"strategy": "greedy"}}, "seq_length: is required"),
         ({"save": {"formats": "jsonl"}}, "formats: there is no such setting; did you mean format"),
-        ({"tokenizer": {"max_length": 3}}, "it belongs in the section tokenize"),
+        ({"tokenizer": {"workers": 3}}, "it belongs in the section tokenize"),
         ({"tokenize": {"seq_length": 3}}, "it belongs in the section pack"),
-        ({"tokenizer": {"trust_remote_code": True}}, "trust_remote_code: is refused, for no code"),
+        ({"datasets": [{"data_files": "x", "tokenizer": {"vocab_size": 300}}]},
+         "tokenizer: a tokenizer is trained on all datasets; train it in the section tokenizer"),
+        ({"datasets": ["x"]}, "expected options with values, found 'x'"),
+        ({"datasets": [TokenizerConfig()]}, "expected options with values, found TokenizerConfig"),
     ]:  # fmt: skip
         with pytest.raises(SettingsError, match=message):
             config(text, tmp_path, **more)
@@ -196,7 +477,7 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
     )
     assert run(["build", str(path)]) == 0
     assert "a: " in capsys.readouterr().out
-    assert len(rows_in(tmp_path / "out" / "a" / "rows" / "train")) > 10
+    assert len(rows_in(tmp_path / "out" / "a")) > 10
     path.write_text(path.read_text().replace("format: jsonl", "format: jsonl, compression: zlib"))
     assert run(["build", str(path)]) == 2
     error = capsys.readouterr().err

@@ -416,7 +416,7 @@ def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
 
 
 def test_existing_files_are_kept(built: Path) -> None:
-    with pytest.raises(TokenFileError, match=r"train\.json: exists; .*--overwrite"):
+    with pytest.raises(TokenFileError, match=r"train\.json: exists; .*overwrite=True"):
         check_token_file_absent(LocalFiles(built.parent), "train", False)
     check_token_file_absent(LocalFiles(built.parent), "train", True)
     built.with_suffix(".json").unlink()

@@ -217,7 +217,7 @@ def copied(built: Path, root: Path, **more: Any) -> tuple[Path, dict[str, Any]]:
     return root / "data", options
 
 
-AGAIN = "rerun the command that wrote it, with --overwrite"
+AGAIN = "rerun the command that wrote it, with overwrite=True"
 
 
 @pytest.mark.parametrize("how", ["flip", "empty"])

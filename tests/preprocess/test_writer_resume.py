@@ -70,7 +70,7 @@ def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str)
         content = path.read_bytes()
         path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
         expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes, .* found 13"
-        with pytest.raises(TokenmillError, match=expected + r".*--overwrite"):
+        with pytest.raises(TokenmillError, match=expected + r".*overwrite=True"):
             TokenFileWriter(storage, "train", vocab_size=301, states=states)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from bpe.word_level import SPECIAL_TOKENS
@@ -120,3 +123,15 @@ word_texts = st.lists(
     ),
     max_size=12,
 ).map("".join)
+
+
+def hard_texts(inside: Sequence[str] = (), n: int = 400) -> list[str]:
+    """Return the same `n` texts of nasty pieces at each call, a quarter with texts of `inside`."""
+    chosen = random.Random(7)
+    pieces = [*SAMPLES, *APOSTROPHES, *WHITE_SPACES, *NEARLY_SPACES, *LONE_MARKS, *UNASSIGNED]
+    pieces += [*PRIVATE, *EDGES, *_FOLDING, *" \n\r\tab1./=_", " the", "12345678", " " * 30, "!!"]
+    mixed = [*pieces, *(text for text in inside for _ in range(9))]
+    return [
+        "".join(chosen.choices(pieces if number % 4 else mixed, k=chosen.randrange(16)))
+        for number in range(n)
+    ]

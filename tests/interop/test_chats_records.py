@@ -1,0 +1,342 @@
+"""Conversations as real data has them: each part is used, or the record is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chat_cases import TEMPLATES, make_model, say, with_template
+
+from bpe.errors import TokenizerFileError
+from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
+from preprocess.settings.options import SettingsError
+
+transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
+
+TURN = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+# Writes calls after content, results of tools, reasoning and tools.
+FULL = (
+    "{% if tools %}{{ '<|system|>' + tools | tojson }}{% endif %}" + TURN
+    + "{% if m.reasoning_content %}{{ '<think>' + m.reasoning_content + '</think>' }}{% endif %}"
+    "{{ m.content or '' }}{% for call in m.tool_calls or [] %}{% set f = call.function or call %}"
+    "{{ '<tool_call>' + f.name }}"
+    "{{ f.arguments if f.arguments is string else f.arguments | tojson }}"
+    "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+# Asks whether the content is null, and only then writes calls.
+OF_NULL = (
+    "{% for m in messages %}{% if m.role == 'assistant' and m['content'] is none %}"
+    "{{ '<|assistant|>' }}{% for c in m['tool_calls'] %}{{ c['function']['name'] + ': ' +"
+    " c['function']['arguments'] }}{% endfor %}{{ '</s>' }}{% elif m.role == 'assistant' %}"
+    "{{ '<|assistant|>' + m['content'] + '</s>' }}{% else %}{{ '<|user|>' + m['content'] }}"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+CALL = {"type": "function", "function": {"name": "weather", "arguments": '{"at": "Rome"}'}}
+OF_LIST = {"type": "function", "function": {"name": "other", "arguments": {"x": None}}}
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+USER = {"role": "user", "content": "q"}
+RESULT = {"role": "tool", "content": "sun", "tool_call_id": "1"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a tokenizer."""
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def of(model: Path, tmp_path: Path) -> Any:
+    """Returns what is encoded and trained on of a record, with a template."""
+
+    def encode(record: Any, template: str = FULL, **options: Any) -> tuple[str, str]:
+        path = tmp_path / str(len([*tmp_path.iterdir()]))
+        transform = ChatTemplateTransform(with_template(model, path, template), **options)
+        found = transform(record)
+        ids, mask = found["input_ids"], found["loss_mask"]
+        decode = transform.tokenizer.decode
+        return decode(ids), decode(ids[mask == 1])
+
+    return encode
+
+
+# Parts of a record.
+
+
+@pytest.mark.parametrize(
+    ("record", "messages", "tools"),
+    [
+        ({"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]}]},
+         [USER, {"role": "assistant", "tool_calls": [CALL]}], None),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL, OF_LIST]}, RESULT]},
+         [USER, {"role": "assistant", "tool_calls": [CALL, OF_LIST]}, RESULT], None),
+        ({"messages": [{**USER, "tool_calls": None, "name": None}, *say("", "b")[1:]]},
+         say("q", "b"), None),
+        ({"messages": [USER, {"role": "assistant", "content": "b", "tool_calls": []}]},
+         say("q", "b"), None),
+        ({"messages": [USER, {"role": "assistant", "content": "b", "thinking": "c"}]},
+         [USER, {"role": "assistant", "content": "b", "reasoning_content": "c"}], None),
+        ({"messages": [USER, {"role": "assistant", "function_call": CALL["function"]}]},
+         [USER, {"role": "assistant", "tool_calls": [CALL]}], None),
+        ({"conversations": [{"from": "human", "value": "q"},
+                            {"from": "function_call", "value": json.dumps(CALL["function"])},
+                            {"from": "observation", "value": "sun"}]},
+         [USER, {"role": "assistant", "tool_calls": [CALL]}, RESULT], None),
+        ({"conversations": say("q", "b")}, say("q", "b"), None),
+        ({"messages": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "b"}]},
+         say("q", "b"), None),
+        *(({"messages": [USER, {"role": role, "content": "sun"}, *say("", "b")[1:]]},
+           [USER, RESULT, *say("", "b")[1:]], None)
+          for role in ("observation", "ipython", "environment", "function")),
+        *(({"messages": say("q", "b"), name: "kind"}, say("q", "b", system="kind"), None)
+          for name in ("system", "system_prompt")),
+        ({"prompt": "q", "completion": "b", "system": "kind"}, say("q", "b", system="kind"), None),
+        ({"messages": say("q", "b"), "system": None, "tools": "[]", "images": []},
+         say("q", "b"), None),
+        ({"messages": say("q", "b"), "tools": TOOLS}, say("q", "b"), TOOLS),
+        ({"messages": say("q", "b"), "tools": json.dumps(TOOLS), "functions": []},
+         say("q", "b"), TOOLS),
+        ({"messages": say("q", "b"), "functions": [TOOLS[0]["function"]]}, say("q", "b"), TOOLS),
+    ],
+)  # fmt: skip
+def test_parts_reach_the_template_as_those_of_transformers(
+    record: Any, messages: Any, tools: Any, model: Path, of: Any
+) -> None:
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(model)
+    text = theirs.apply_chat_template(messages, tools, chat_template=FULL, tokenize=False)
+    assert of(record)[0] == text
+
+
+@pytest.mark.parametrize(
+    ("record", "template", "message"),
+    [
+        ({"messages": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]}, OF_NULL,
+         "writes the call of 'weather' in message 2 nowhere, so it would be lost; use another te"),
+        ({"messages": [USER, {"role": "assistant", "content": "a", "tool_calls": [CALL]}]},
+         "chatml", "writes the call of 'weather' in message 2 nowhere, so it would be"),
+        ({"messages": [USER, RESULT, *say("", "b")[1:]]},
+         FULL.replace("{{ m.content or", "{{ m.content if m.role != 'tool' else"),
+         "writes message 2, of the role tool, nowhere, so it would be lost; use another"),
+        ({"messages": say("q", "b", system="s")},
+         TURN + "{% if m.role != 'system' %}{{ m.content }}{% endif %}{% endfor %}",
+         "writes message 1, of the role system, nowhere, so it would be lost"),
+        ({"messages": say("q", "b")},
+         "{% for m in messages %}{% for x in m.content %}{{ x.text }}{% endfor %}{% endfor %}",
+         "writes message 1, of the role user, nowhere, so it would be lost"),
+        ({"messages": [USER, {"role": "assistant", "content": "b", "reasoning": "c"}]}, "chatml",
+         "does not write reasoning_content, so they would be lost; use another template, or"),
+        ({"messages": say("q", "b"), "tools": TOOLS}, "chatml",
+         "does not write tools, so they would be lost; use another template, or remove them"),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": "weather"}]}]}, FULL,
+         "message 2 has a call without a name; correct it"),
+        ({"messages": say("q", "b"), "images": ["x.png"]}, FULL,
+         "has the field 'images', which would be lost: it is not used; remove it"),
+        ({"messages": say("q", "b", system="s"), "system": "t"}, FULL,
+         "has the field 'system' and another system message; remove one of them"),
+        ({"messages": say("q", "b"), "system": "s", "system_prompt": "t"}, FULL,
+         "has the field 'system' and another system message; remove one of them"),
+        ({"messages": say("q", "b"), "system": {"text": "s"}}, FULL,
+         "system is an object, expected text; correct or remove it"),
+        ({"messages": say("q", "b"), "tools": TOOLS, "functions": TOOLS}, FULL,
+         "has tools and functions; remove one of them"),
+        ({"messages": [USER, {"role": "assistant", "content": "b", "tool_calls": "call"}]}, FULL,
+         "message 2: tool_calls is no JSON .*; correct it"),
+        ({"conversations": [{"from": "function_call", "value": "weather in Rome"}]}, FULL,
+         "message 1: content is no JSON .*; correct it"),
+        ({"messages": say("q", "b"), "tools": "[" * 5000}, FULL,
+         "has values that are nested too deep; correct or remove them"),
+        ({"messages": [{**USER, "weight": 1}, *say("", "b")[1:]]}, FULL,
+         "message 1 has weight 1, and only what the assistant says is trained on, or not; corr"),
+        ({"messages": [USER, {**say("", "b")[1], "weight": 0, "train": True}]}, FULL,
+         "message 2 has weight 0, train True, and only what the assistant says is trained on"),
+        ({"messages": [USER, {**say("", "b")[1], "loss_weight": 0.5}]}, FULL,
+         "message 2 has 0.5 as loss_weight, expected 0 or 1, for a token is trained on or not"),
+        ({"messages": [USER, {**say("", "b")[1], "weight": 0}]}, FULL,
+         "the conversation has nothing to train on; remove it"),
+        *(({"messages": say("q", "b", "c", "b")}, template,
+           "writes message 2 of 4 nowhere, in pieces, or in another way because of what messages")
+          for template in (
+            "{{ messages | map(attribute='content') | unique | join }}{{ messages | length }}",
+            "{{ messages | length }}{% for i in 'ab' %}{% for m in messages %}{{ m.content }}"
+            "{% endfor %}{% endfor %}",
+            "{{ messages[0].content[0] }}{{ messages | length }}{% for m in messages %}"
+            "{{ m.content ~ (m.content == 'b') }}{% endfor %}",
+          )),
+    ],
+)  # fmt: skip
+def test_what_would_be_lost_is_refused(record: Any, template: str, message: str, of: Any) -> None:
+    options = {"chat_template": template} if template == "chatml" else {}
+    with pytest.raises(CorpusError, match=message):
+        of(record, template, **options)
+
+
+def test_calls_without_content_for_a_template_that_asks_for_null(of: Any) -> None:
+    for content in ({}, {"content": None}):
+        record = {"messages": [USER, {"role": "assistant", "tool_calls": [CALL], **content}]}
+        assert of(record, OF_NULL) == (
+            '<|user|>q<|assistant|>weather: {"at": "Rome"}</s>', 'weather: {"at": "Rome"}</s>'
+        )
+
+
+# What is trained on.
+
+
+@pytest.mark.parametrize("template", ["chatml", TEMPLATES["chatml"]])
+def test_turns_that_are_not_trained_on(template: str, of: Any) -> None:
+    def turn(text: str, **more: Any) -> dict[str, Any]:
+        return {"role": "assistant", "content": text, **more}
+
+    options = {"chat_template": template} if template == "chatml" else {}
+    for first, second, expected in (
+        ({"weight": 0}, {"weight": 1}, "c"), ({"train": False}, {}, "c"),
+        ({"loss_weight": 1.0}, {"loss_weight": 0.0}, "b"), ({"weight": None}, {}, "bc"),
+    ):
+        messages = [USER, turn("b", **first), {**USER, "weight": 0}, turn("c", **second)]
+        trained = "".join(f"{x}<|im_end|>" for x in expected)
+        assert of({"messages": messages}, template, **options)[1] == trained
+    messages = [*say("q", "b", "r"), turn("c", train=False), USER, turn("d")]
+    messages[0] = {**USER, "weight": 1}
+    text, trained = of({"messages": messages}, template, train_on="all", **options)
+    assert trained == text.replace("c<|im_end|>", "")
+    record = {"prompt": say("q", "b", "r"), "completion": [turn("c")]}
+    assert of(record, template, **options)[1] == "c<|im_end|>"
+    assert of(record, template, train_on="all", **options)[0] == of(
+        record, template, train_on="all", **options
+    )[1]
+    first = {"messages": [turn("b"), *say("q", "c")]}
+    assert of(first, template, **options)[1] == "b<|im_end|>c<|im_end|>"
+
+
+@pytest.mark.parametrize(("template", "trained"), [
+    ("{% for m in messages %}{{ m.role + ': ' + m.content + '</s>' }}{% endfor %}", " b</s>"),
+    ("{% for m in messages %}{{ m.role + ':\n' + m.content + '</s>' }}{% endfor %}", "b</s>"),
+    ("{% for m in messages %}{{ '[INST]' + m.content + '[/INST]' if m.role == 'user' else ' ' +"
+     " m.content + '</s>' }}{% endfor %}", " b</s>"),
+])  # fmt: skip
+def test_the_header_of_a_template_without_a_generation_prompt(
+    template: str, trained: str, of: Any
+) -> None:
+    assert of({"messages": say("q", "b")}, template)[1] == trained
+
+
+# Formats, templates, dates.
+
+
+def test_records_of_all_formats_give_the_same_bytes(model: Path, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    from pyarrow import feather, parquet
+
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"at": "Rome"}}}
+    rows = [
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, RESULT,
+                      {"role": "assistant", "content": "b", "tool_calls": None}],
+         "system": "kind", "tools": TOOLS, "images": None},
+        {"messages": [USER, {"role": "assistant", "content": "b", "weight": 1}], "system": None,
+         "tools": None, "images": None},
+    ]  # fmt: skip
+    own, found = with_template(model, tmp_path / "own", FULL), set()
+    for name in ("a.jsonl", "a.json", "a.parquet", "a.arrow"):
+        path = tmp_path / name
+        if name.endswith("jsonl"):
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif name.endswith("json"):
+            path.write_text(json.dumps(rows))
+        elif name.endswith("parquet"):
+            parquet.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            feather.write_feather(pa.Table.from_pylist(rows), str(path), "uncompressed")
+        build(train=path, val_fraction=0, tokenizer=own, out=tmp_path / f"{name}-out")
+        parts = ("bin", "docs", "mask")
+        found.add(tuple((tmp_path / f"{name}-out" / f"train.{x}").read_bytes() for x in parts))
+    assert len(found) == 1
+    file = open_tokens(tmp_path / "a.jsonl-out" / "train.bin")
+    assert '<tool_call>weather{"at": "Rome"}<|im_end|>' in file.decode(file.doc(0))
+
+
+def test_templates_with_names(model: Path, tmp_path: Path) -> None:
+    """In all places in which transformers looks, and as it chooses."""
+    templates = {"default": TEMPLATES["chatml"], "tool_use": FULL, "rag": "no"}
+    listed = [{"name": name, "template": text} for name, text in templates.items()]
+    records = [{"messages": say("q", "b")}, {"messages": say("q", "b"), "tools": TOOLS}]
+    config = json.loads((model / "tokenizer_config.json").read_text())
+    for place in ("list", "files"):
+        own = with_template(model, tmp_path / place, templates["default"])
+        if place == "list":
+            (own / "chat_template.jinja").unlink()
+            given = json.dumps(config | {"chat_template": listed})
+            (own / "tokenizer_config.json").write_text(given)
+        else:
+            (own / "additional_chat_templates").mkdir()
+            for name in ("tool_use", "rag"):
+                path = own / "additional_chat_templates" / f"{name}.jinja"
+                path.write_text(templates[name])
+        theirs = transformers.PreTrainedTokenizerFast.from_pretrained(own)
+        for record in records:
+            given = record["messages"], record.get("tools")
+            expected = theirs.apply_chat_template(*given, return_dict=False)
+            assert ChatTemplateTransform(own)(record)["input_ids"].tolist() == expected
+    (own / "chat_template.jinja").unlink()
+    with pytest.raises(TokenizerFileError, match=r"its chat templates are named 'rag', 'tool_use'"):
+        ChatTemplateTransform(own)
+
+
+def test_dates_and_variables(model: Path, tmp_path: Path) -> None:
+    """On the command line and in a file; they are in the record of the run."""
+    template = "{{ strftime_now('%d %B %Y') + ' ' + style + bos_token }}" + TEMPLATES["chatml"]
+    own = with_template(model, tmp_path / "own", template)
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": say("q", "b")}) + "\n")
+    options = ["--train", "chats.jsonl", "--tokenizer", "own", "--val-fraction", "0"]
+    options += ["--out", "out"]
+    variables = ["--chat-template-kwargs", '{"style": "terse", "bos_token": "<s>"}']
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, "-m", "preprocess", *arguments]
+        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "LC_ALL": "C.UTF-8"}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        return done.stderr if done.returncode else ""
+
+    assert "--chat-date YYYY-MM-DD" in run("build", *options, *variables)
+    assert run("build", *options, *variables, "--chat-date", "2024-07-26") == ""
+    text = "26 July 2024 terse<s><|im_start|>user\nq"
+    file = open_tokens(tmp_path / "out" / "train.bin")
+    assert file.decode(file.doc(0)).startswith(text)
+    assert file.doc(0)[len("26 July 2024 terse") :][0] != 0
+    changed = run("build", *options, *variables, "--chat-date", "2024-07-27")
+    assert "chat_date was '2024-07-26' and is '2024-07-27'" in changed
+    changed = run("build", *options, "--chat-template-kwargs", "{}", "--chat-date", "2024-07-26")
+    assert "chat_template_kwargs was" in changed
+    (tmp_path / "corpus.yaml").write_text(
+        "datasets:\n  - {name: a, data_files: chats.jsonl, tokenizer: own/tokenizer.json,"
+        " val_fraction: 0}\n"
+        "tokenize: {chat_date: 2024-07-26, chat_template_kwargs: {style: terse, bos_token: <s>}}\n"
+        "output_path: root\n"
+    )
+    assert run("build", "corpus.yaml") == ""
+    for name in ("train.bin", "train.mask"):
+        assert (tmp_path / "root/a" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+    for given, message in (
+        ("{1}", "should be a JSON object"), ("[]", "should be a JSON object"),
+        ({"tools": 1}, "should not have 'tools', which is set for each conversation"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            ChatTemplateTransform(own, chat_template_kwargs=given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("command", ["count", "compare"])
+def test_commands_that_read_no_conversations(command: str, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl"
+    path.write_text(json.dumps({"messages": say("q", "b")}) + "\n")
+    names = {"count": [str(path), "--tokenizer", str(model)],
+             "compare": [str(model), str(model), str(path)]}
+    done = subprocess.run(
+        [sys.executable, "-m", "preprocess", command, *names[command]],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 1
+    assert "has conversations ('messages'), which build and encode read without" in done.stderr
