@@ -75,7 +75,8 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
 def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses):
     """Put the ids of the misses that are in the thread cache into `scratch.found`.
 
-    The others are looked up in the cache, or merged; `scratch.keys` has their places: row 8 -> 8.
+    The others are looked up in the cache, or merged and added to it; `scratch.keys` then has their
+    places there.
     """
     machine.always_inline()
     group, keys, positions = scratch.group, scratch.keys, scratch.positions
@@ -120,7 +121,7 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
 
 @kernel
 def find_in_cache(cache, scratch, buffer, row):
-    """Find a miss in the rows or long rows of the cache; return as `find_row`: in row 8 -> 8."""
+    """Find a miss in the rows or long rows of the cache; return as `find_row`."""
     machine.always_inline()
     low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
     if high == layout.LONG:
@@ -131,7 +132,7 @@ def find_in_cache(cache, scratch, buffer, row):
 
 @kernel
 def merge_new(tables, cache, scratch, buffer, n_new):
-    """Merge the misses that `scratch.unseen` lists, and add them to the cache: ab twice -> one row.
+    """Merge the misses that `scratch.unseen` lists, and add each to the cache once.
 
     One call for all, because passing some thirty arrays takes longer than a look-up.
     """
