@@ -1,13 +1,9 @@
-"""Find documents between separators in one buffer, and cut the buffer into parts.
-
-Documents are those of `data.split(separator)`, as offsets; text is not copied.
-"""
+"""Find documents between separators in one buffer: those of `data.split(separator)`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,60 +13,7 @@ from bpe.pretokenize.pretokenizer import find_all, invalid_utf8, is_utf8
 
 Bytes = NDArray[np.uint8]
 
-_LOOK_AHEAD = 1 << 14  # bytes after the size of a part that are first searched for its end
 _RANGES = 1 << 12  # ranges converted to Python integers at a time, 150 bytes each
-
-
-class SeparatedPart(NamedTuple):
-    """Documents in `buffer[start:stop]`; the first may begin in the part before."""
-
-    start: int
-    stop: int
-    bounds: NDArray[np.int64]  # int64[2 * n_documents], start and end of each, relative to `start`
-    ends_mid_document: bool  # the last document continues in the next part
-
-
-def separated_parts(
-    buffer: Bytes, separator: bytes, part_size: Callable[[int], int],
-    safe_cut: Callable[[Bytes, int, int], int],
-) -> Iterator[SeparatedPart]:
-    """Cut a buffer into parts whose ids are those of the whole; `text_file.Cutter` cuts files.
-
-    Args:
-        buffer: uint8[n_bytes].
-        separator: Separator of documents, at least one byte.
-        part_size: Returns the size of the next part from the number of bytes left; the last part is
-            smaller, and a part without a safe cut is larger.
-        safe_cut: As `Pretokenizer.safe_cut`.
-    """
-    n, m, start = len(buffer), len(separator), 0
-    while True:
-        target = min(start + part_size(n - start), n)
-        # Separators that begin before the target; the last may end after it.
-        found = start + find_all(buffer[start : target + m - 1], separator)
-        stop, following, ends_mid_document = n, n, False
-        if target < n:
-            opened = int(found[-1]) + m if len(found) else start
-            begin, size = max(target, opened), _LOOK_AHEAD
-            while True:
-                limit = min(begin + size, n)
-                separators = find_all(buffer[begin : limit + m - 1], separator)
-                end = begin + int(separators[0]) if len(separators) else limit
-                # Not at the first byte of a document: a cut there depends on the text before it.
-                cut = safe_cut(buffer, max(begin, opened + 1), end)
-                if cut < end or len(separators) or end == n:
-                    break
-                size *= 2
-            if cut < end:
-                stop, following, ends_mid_document = cut, cut, True
-            elif len(separators):
-                stop, following = end, end + m
-        bounds = np.empty(2 * len(found) + 2, np.int64)
-        bounds[0], bounds[1:-1:2], bounds[2::2], bounds[-1] = start, found, found + m, stop
-        yield SeparatedPart(start, stop, bounds - start, ends_mid_document)
-        if following == stop == n:
-            return
-        start = following
 
 
 def find_pieces(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

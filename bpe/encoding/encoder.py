@@ -65,7 +65,7 @@ def _power_of_two_above(n: int) -> int:
 
 def group_scratch() -> group.Scratch:
     """Return scratch arrays for one group of pre-tokens."""
-    # GROUP positions, up to 64 of the last word of the bit set, and vectors of eight are read.
+    # GROUP positions, and up to 64 of the last word of the bit set, written eight at a time.
     n = group.GROUP + 80
     tail = np.empty(group.TAIL, np.uint8)
     return group.Scratch(
@@ -74,20 +74,14 @@ def group_scratch() -> group.Scratch:
         unseen=np.empty(group.KEYS, np.uint32),
         new_ids=np.empty(group.LONGEST_CACHED + 1, np.uint32),
         tail=tail, tail_text=read_only(tail), symbols=np.empty(MAX_SHORT, np.uint32),
-        packed=np.empty(merging.BLOCKED, np.uint32),
-        least=np.empty(merging.BLOCKED // 16, np.uint32),
-        begins=np.empty(merging.OVERLAP + 1, np.uint32), **_rows(merging.SCRATCH_BYTES),
+        packed=np.empty(MAX_SHORT, np.uint32), **_rows(merging.SCRATCH_BYTES),
     )
 
 
-def _rows(longest: int, n_ranks: int = 0) -> dict[str, NDArray[Any]]:
+def _rows(longest: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of `Scratch` that grow with the longest pre-token."""
-    is_bucketed = longest >= merging.MIN_BUCKETED
     return {
-        "rows": np.empty(4 * longest, np.uint32),
-        "heap": np.empty(2 * longest + 3, np.uint64),
-        "buckets": np.empty(2 * n_ranks if is_bucketed else 0, np.uint32),
-        "entries": np.empty(6 * longest if is_bucketed else 0, np.uint32),
+        "rows": np.empty(4 * longest, np.uint32), "heap": np.empty(2 * longest + 3, np.uint64)
     }
 
 
@@ -292,8 +286,7 @@ class Encoder:
         """
         self._check_fits(max(prefix_id, suffix_id))
         check_documents(buffer, offsets, gaps)
-        if gaps and (self._normalizer is not None or self._pretokenizer.pattern not in PATTERNS):
-            # Gaps must not meet a normalizer, nor a regex that may refuse them.
+        if gaps and self._normalizer is not None:
             buffer, offsets = close_gaps(buffer, offsets)
             gaps = False
         around: dict[str, Any] = {
@@ -325,12 +318,14 @@ class Encoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Encode as `encode`, without normalizer or checks; `gaps` needs a pattern with a scanner.
+        """Encode as `encode`, without normalizer or checks.
 
         Without `memory`, the ids are a view that is valid until the next call.
         """
-        if gaps and not len(offsets):
-            offsets, gaps = np.zeros(1, np.int64), False
+        if gaps and (not len(offsets) or self._pretokenizer.pattern not in PATTERNS):
+            # A regex may refuse what is in gaps.
+            buffer, offsets = close_gaps(buffer, offsets)
+            gaps = False
         self._n_bytes += len(buffer)
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
@@ -371,8 +366,7 @@ class Encoder:
             longest = int(cursor[3])
             if scratch is self._packed_scratch and 4 * longest > len(self._scratch.rows):
                 # Large scratch is for one long pre-token, and not kept.
-                larger = _rows(longest, len(self._tables.tables.merged))
-                scratch = pack(self._scratch._replace(**larger))
+                scratch = pack(self._scratch._replace(**_rows(longest)))
                 is_contended = False
             else:
                 needs_room = cursor[0] < len(starts) and bool(is_full(cache).any())

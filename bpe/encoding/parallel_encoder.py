@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 from bpe.encoding.added_tokens import Normalizer
 from bpe.encoding.part_collector import PartCollector
 from bpe.parallel import Lock, available_workers, run_in_order
-from bpe.pretokenize.patterns import PATTERNS
-from bpe.separated import SeparatedPart, check_utf8, separated_parts
+from bpe.separated import check_utf8, close_gaps, find_pieces
 from bpe.special_tokens import SpecialTokenMatcher, utf8
 from bpe.vocabulary import AddedToken
 
@@ -50,6 +48,15 @@ def join_documents(documents: Sequence[bytes]) -> Documents:
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, documents), np.int64, len(documents)), out=offsets[1:])
     return np.frombuffer(b"".join(documents), np.uint8), offsets
+
+
+class _Part(NamedTuple):
+    """Spans in `buffer[start:stop]`; the first may begin in the part before."""
+
+    start: int
+    stop: int
+    bounds: NDArray[np.int64]  # int64[2 * n_spans], start and end of each, relative to `start`
+    ends_mid_span: bool  # the last one continues in the next part
 
 
 class ParallelEncoder:
@@ -153,78 +160,97 @@ class ParallelEncoder:
 
     def encode(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
-        matcher: SpecialTokenMatcher | None = None,
+        matcher: SpecialTokenMatcher | None = None, encoder: Encoder | None = None,
     ) -> Encoded:
-        """Encode documents; the special tokens of the matcher, if any, become their ids."""
+        """Encode documents; the special tokens of the matcher, if any, become their ids.
+
+        An encoder that is given encodes all of them, on this thread.
+        """
         if self.normalizer is not None:
             recognised = () if matcher is None else matcher.special_tokens
-            return self.normalizer.encode(self._encode_normalized, buffer, offsets, recognised)
-        return self._encode_normalized(buffer, offsets, matcher)
-
-    def _encode_normalized(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
-        matcher: SpecialTokenMatcher | None = None,
-    ) -> Encoded:
-        if matcher is not None and matcher.occurs_in(buffer.data):
-            return self._encode_with_special(buffer, offsets, matcher)
-        if len(buffer) >= 2 * _PART_BYTES:
-            return self._encode_parts(buffer, offsets)
-        encoder = self._idle_encoder()
-        ids, token_offsets = encoder.encode_view(buffer, offsets)
-        ids = ids.copy()  # before its memory is used again
-        self._put_back(encoder)
-        return ids, token_offsets
-
-    def _encode_with_special(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], matcher: SpecialTokenMatcher
-    ) -> Encoded:
-        """Encode documents in which special tokens occur.
-
-        Text between special tokens is encoded in one call, with offsets at ends of documents and at
-        special tokens; then the ids of the special tokens are inserted.
-        """
-        found = matcher.find_in_documents(buffer, offsets)
-        starts, stops, special_ids = found.T
-        removed = np.concatenate([[0], np.cumsum(stops - starts)])
-        bounds = [0, *found[:, :2].ravel().tolist(), len(buffer)]
-        spans = map(slice, bounds[::2], bounds[1::2])
-        ordinary = b"".join(map(buffer.data.__getitem__, spans))
-        # No special token crosses the end of a document.
+            return self.normalizer.encode(
+                lambda text, cuts: self._encode_spans(text, np.repeat(cuts, 2)[1:-1]),
+                buffer, offsets, recognised,
+            )
+        bounds = np.repeat(offsets, 2)[1:-1]
+        if matcher is None or not matcher.occurs_in(buffer.data):
+            return self._encode_spans(buffer, bounds, encoder)
+        # Spans of text end, and begin again, at ends of documents and at special tokens, none of
+        # which crosses the end of a document.
+        starts, stops, special_ids = matcher.find_in_documents(buffer, offsets).T
+        bounds = np.sort(np.concatenate([bounds, starts, stops]))
+        ids, counts = self._encode_spans(buffer, bounds, encoder)
+        documents = np.searchsorted(offsets, starts, side="right")
+        places = counts[documents + np.arange(len(starts))]
         n_before = np.searchsorted(starts, offsets)
-        document_cuts = offsets - removed[n_before]
-        special_cuts = starts - removed[:-1]
-        # Equal offsets are an empty document, without ids.
-        cuts = np.sort(np.concatenate([document_cuts, special_cuts]))
-        ids, counts = self._encode_normalized(np.frombuffer(ordinary, np.uint8), cuts)
-        special_places = counts[np.searchsorted(cuts, special_cuts)]
-        token_offsets = counts[np.searchsorted(cuts, document_cuts)] + n_before
-        return np.insert(ids, special_places, special_ids), token_offsets
+        token_offsets = counts[np.arange(len(offsets)) + n_before] + n_before
+        return np.insert(ids, places, special_ids), token_offsets
 
-    def _encode_parts(self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Encoded:
-        # Ends of documents and of parts are offsets, so that the tokens before the end of each
-        # document are counted.
+    def _encode_spans(
+        self, buffer: NDArray[np.uint8], bounds: NDArray[np.int64], encoder: Encoder | None = None,
+        *, is_checked: bool = True,
+    ) -> Encoded:
+        """Encode spans of text, each a document, on all threads if they are long.
+
+        Args:
+            buffer: uint8[n_bytes]; what is in no span has no ids.
+            bounds: int64[2 * n_spans], start and end of each, ascending.
+            encoder: Encodes all of them, if given.
+            is_checked: Whether the buffer is known to be UTF-8.
+
+        Raises:
+            EncodingError: The buffer is not UTF-8.
+        """
+        collector = PartCollector(len(buffer))
+        is_long = len(buffer) >= 2 * _PART_BYTES
+        n_threads = min(available_workers(), len(buffer) // _PART_BYTES) if is_long else 1
+
+        def encode_part(encoder: Encoder, number: int, part: _Part) -> None:
+            text = buffer[part.start : part.stop]
+            if not is_checked:
+                check_utf8(text, part.start)
+            ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
+            if part.ends_mid_span:
+                offsets = offsets[:-1]
+            collector.put(number, ids, offsets, len(text))
+
+        parts = self._parts(buffer, bounds, n_threads)
+        if n_threads > 1 and encoder is None:
+            self._on_threads(parts, encode_part, n_threads)
+            return collector.result()
+        own = encoder or self._idle_encoder()
+        for number, part in enumerate(parts):
+            encode_part(own, number, part)
+        if encoder is None:
+            self._put_back(own)
+        return collector.result()
+
+    def _parts(
+        self, buffer: NDArray[np.uint8], bounds: NDArray[np.int64], n_threads: int
+    ) -> Iterator[_Part]:
+        """Cut spans into parts: between two, or inside a long one where no token changes."""
         safe_cut = self.tables().pretokenizer.safe_cut
-        edges = [0]
-        for target in range(_PART_BYTES, len(buffer), _PART_BYTES):
-            if target > edges[-1]:
-                end_of_document = int(offsets[np.searchsorted(offsets, target)])
-                edges.append(safe_cut(buffer, target, end_of_document))
-        if edges[-1] < len(buffer):
-            edges.append(len(buffer))
-        collector = PartCollector(len(edges) - 1)
-
-        def encode_part(encoder: Encoder, number: int, part: tuple[int, int]) -> None:
-            start, stop = part
-            first, last = np.searchsorted(offsets, [start, stop], side="right")
-            ends = offsets[first:last] - start
-            cuts = np.unique(np.concatenate([[0], ends, [stop - start]]))
-            ids, counts = encoder.encode_view(buffer[start:stop], cuts)
-            collector.put(number, ids, counts[np.searchsorted(cuts, [0, *ends])])
-
-        self._on_threads(pairwise(edges), encode_part, len(edges) - 1)
-        ids, token_offsets = collector.result()
-        n_empty = int(np.searchsorted(offsets, 0, side="right")) - 1
-        return ids, np.concatenate([np.zeros(n_empty, np.int64), token_offsets])
+        starts, stops = bounds[::2], bounds[1::2]
+        first, begin = 0, 0
+        while first < len(starts):
+            size = len(buffer) + 1
+            if size > 2 * _PART_BYTES:
+                # Large parts cost less; small ones at the end keep all threads busy.
+                size = min(4 * _PART_BYTES, (len(buffer) - begin) // (3 * n_threads))
+                size = max((_PART_BYTES + 1) // 2, size)
+            after = int(np.searchsorted(starts, begin + size))
+            stop, ends_mid_span = int(stops[after - 1]), False
+            if stop > begin + size:
+                # Not at the first byte of a span: a cut there depends on the text before it.
+                place = max(begin + size, int(starts[after - 1]) + 1)
+                cut = safe_cut(buffer, place, stop)
+                stop, ends_mid_span = cut, cut < stop
+            inside = bounds[2 * first : 2 * after] - begin
+            inside[0], inside[-1] = 0, stop - begin
+            yield _Part(begin, stop, inside, ends_mid_span)
+            first, begin = after - ends_mid_span, stop
+            if not ends_mid_span and after < len(starts):
+                begin = int(starts[after])
 
     def encode_texts(self, texts: list[str], matcher: SpecialTokenMatcher) -> Encoded:
         """Encode texts, each a document; special tokens of the matcher become their ids."""
@@ -236,10 +262,7 @@ class ParallelEncoder:
 
         def encode_group(encoder: Encoder, _: int, number: int) -> None:
             buffer, offsets = join_texts(groups[number])
-            if matcher.occurs_in(buffer.data):
-                collector.put(number, *self._encode_with_special(buffer, offsets, matcher))
-            else:
-                collector.put(number, *encoder.encode_view(buffer, offsets))
+            collector.put(number, *self.encode(buffer, offsets, matcher, encoder))
 
         # Very long texts are encoded in parts, on all threads.
         alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
@@ -251,29 +274,11 @@ class ParallelEncoder:
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
         """Encode documents between separators, see `Tokenizer.encode_separated_to_numpy`."""
-        if self.normalizer is not None or self._pattern not in PATTERNS:
-            # A normalizer could change the separator, and a regex refuse it.
+        bounds = np.stack(find_pieces(buffer, separator), axis=1).ravel()
+        if self.normalizer is not None:  # which could change the separator
             check_utf8(buffer, 0)
-            return self.encode(*join_documents(buffer.tobytes().split(separator)))
-        collector = PartCollector(len(buffer))
-        n_threads = min(available_workers(), 1 + 2 * len(buffer) // _PART_BYTES)
-
-        def part_size(n_left: int) -> int:
-            # Large parts cost less; small ones at the end keep all threads busy.
-            return max(_PART_BYTES // 2, min(4 * _PART_BYTES, n_left // (3 * n_threads)))
-
-        def encode_part(encoder: Encoder, number: int, part: SeparatedPart) -> None:
-            text = buffer[part.start : part.stop]
-            check_utf8(text, part.start)
-            ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
-            if part.ends_mid_document:
-                offsets = offsets[:-1]
-            collector.put(number, ids, offsets, part.stop - part.start)
-
-        safe_cut = self.tables().pretokenizer.safe_cut
-        parts = separated_parts(buffer, separator, part_size, safe_cut)
-        self._on_threads(parts, encode_part, n_threads)
-        return collector.result()
+            return self.encode(*close_gaps(buffer, bounds))
+        return self._encode_spans(buffer, bounds, is_checked=False)
 
     def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:
         """Yield the ids of one text, given in chunks, lazily."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import time
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bpe import PretokenCounts
+from bpe import PretokenCounts, train_bpe
 
 FACTORS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 LOW = np.uint64(2**32 - 1)
@@ -68,6 +69,23 @@ def test_pre_tokens_that_collided(
     assert len(words) > 900
     others = np.ascontiguousarray(words_of(len(words), 9)[:, : words.shape[1]])
     assert seconds_of(words) < 4 * seconds_of(others)
+
+
+@pytest.mark.parametrize("letters", ["a", "0123456789"])
+def test_a_huge_pre_token_takes_time_in_proportion_to_its_size(letters: str) -> None:
+    text = "".join(random.Random(2).choices(letters, k=1 << 19))
+    tokenizer = train_bpe([text[:5000]], 300)
+
+    def seconds_per_byte(n: int) -> float:
+        seconds = []
+        for _ in range(3):
+            began = time.process_time()
+            tokenizer.encode_to_numpy(text[:n])
+            seconds.append(time.process_time() - began)
+        return min(seconds) / n
+
+    # A heap of 16 times as many pairs is deeper; a scan of all pairs takes 16 times as long.
+    assert seconds_per_byte(1 << 19) < 5 * seconds_per_byte(1 << 15)
 
 
 def test_counts_are_pickled_without_their_tables() -> None:

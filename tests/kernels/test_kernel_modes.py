@@ -1,4 +1,4 @@
-"""The kernel tests once more: plain, with bounds checks, for others, between unreadable pages."""
+"""The kernel tests once more: plain, with bounds checks, between unreadable pages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from bpe.kernels.runtime import vectors
-from bpe.kernels.runtime.jit import kernel
 
 ROOT = Path(__file__).parents[2]
 KERNELS = sorted(Path(__file__).parent.glob("test_kernels_*.py"))
@@ -28,11 +25,6 @@ def run_tests(*arguments: str | Path, **environment: str) -> str:
     return run.stdout
 
 
-@kernel
-def has_eight():
-    return vectors.has_eight()
-
-
 @pytest.mark.parametrize("path", KERNELS, ids=lambda path: path.stem)
 def test_kernels_pass_uncompiled(path: Path) -> None:
     run_tests(path, NUMBA_DISABLE_JIT="1")
@@ -41,18 +33,6 @@ def test_kernels_pass_uncompiled(path: Path) -> None:
 def test_kernels_pass_with_bounds_checks(pytestconfig: pytest.Config) -> None:
     cache = pytestconfig.rootpath / ".pytest_cache" / "boundscheck"
     run_tests(*KERNELS, NUMBA_BOUNDSCHECK="1", NUMBA_CACHE_DIR=str(cache), NUMBA_OPT="0")
-
-
-def test_encoding_passes_on_other_processors(pytestconfig: pytest.Config) -> None:
-    if not has_eight():
-        pytest.skip("for a processor without AVX-512 all other tests are compiled already")
-    cache = pytestconfig.rootpath / ".pytest_cache" / "generic"
-    generic = {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": "", "NUMBA_BOUNDSCHECK": "1"}
-    tests = "encoder_gives_the_ids or beyond_a_window or eight"
-    output = run_tests(
-        *KERNELS, "-k", tests, **generic, NUMBA_CACHE_DIR=str(cache), NUMBA_OPT="0"
-    )
-    assert "3 skipped" in output, "eight words at a time were compiled for this processor"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect is called as on Linux")

@@ -11,32 +11,11 @@ import pytest
 from kernel_cases import as_batch, documents, filled_tables, trained, with_small_tables
 from numpy.typing import NDArray
 
-from bpe.encoding import encoder as encode
 from bpe.encoding import pretoken_cache
 from bpe.encoding.encoder import Encoder
 from bpe.errors import EncodingError
-from bpe.kernels.encode import apply_merges as merging
 from bpe.kernels.encode import cache_rows as word_kernels
 from bpe.vocabulary import Vocabulary
-
-
-def test_windows_that_do_not_meet() -> None:
-    """No token begins among the bytes that two windows share: all is merged at once."""
-    merges = [(b"a" * 2**k, b"a" * 2**k) for k in range(12)]
-    vocabulary = Vocabulary.from_merges(merges)
-    tables = filled_tables(vocabulary, "gpt2").tables
-    expected = [vocabulary.token_id(b"a" * n) for n in [4096] * 16 + [64, 32, 4]]
-    length = 65536 + 100
-    assert (merging.WINDOW, merging.OVERLAP) == (65536, 1024)
-    assert merging.BLOCKED == 2048
-    buffer = np.full(length + 2, ord("a"), np.uint8)
-    scratch = encode.group_scratch()._replace(**encode._rows(length, len(merges)))
-    ids = np.zeros(length + 3, np.uint32)
-    for windows in ((65536, 1024, True), (2048, 512, False)):
-        n = merging.merge_windows(tables, scratch, buffer, 0, length, ids, 0, *windows)
-        assert n == -1
-    n = merging.merge_pretoken(tables, scratch, buffer, 0, length, ids, 0)
-    assert ids[:n].tolist() == expected
 
 
 def test_gaps_have_no_ids() -> None:

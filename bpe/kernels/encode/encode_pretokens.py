@@ -29,7 +29,6 @@ from bpe.kernels.encode.group import (
 )
 from bpe.kernels.encode.misses import FACTOR, emit_unseen, look_up_misses
 from bpe.kernels.runtime import machine
-from bpe.kernels.runtime import vectors as simd
 from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine import copy_16_ids
 
@@ -66,12 +65,6 @@ def token_hash(word):
 
 
 @kernel
-def token_hashes(words):
-    """Return `token_hash` of eight words: eight times 0 -> eight times 0."""
-    return simd.rotate_eight(words * simd.all_eight(FACTOR), np.uint64(TOKEN_BITS))
-
-
-@kernel
 def longest_pretoken(starts):
     """Return the bytes of the longest pre-token, or SCRATCH_BYTES: starts 0 and 5000 -> 5000."""
     longest, k = np.int64(SCRATCH_BYTES), np.int64(0)
@@ -100,30 +93,10 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
     machine.noinline()
     most = np.uint64(2**TOKEN_BITS - 1)
     # Unsigned numbers need no test for places counted from the end.
-    i, n, one, eight = np.uint64(first), np.uint64(n_misses), np.uint64(1), np.uint64(8)
+    i, n, one = np.uint64(first), np.uint64(n_misses), np.uint64(1)
     start, last = positions[i], positions[np.uint64(stop)]
     # A loop whose end cannot be counted is not unrolled: registers are just enough.
     while start != last:
-        if simd.has_eight() and np.int64(i) + 8 <= stop:
-            # Of eight that are near together, all bytes come from two registers.
-            starts = simd.load_eight(positions, i)
-            lengths = simd.load_eight(positions, i + one) - starts
-            at = start - source_start
-            words = starts - simd.all_eight(np.uint64(start))
-            if positions[i + eight] - start <= simd.WINDOW and at + simd.WINDOW <= source.size:
-                words = simd.words_in_window(source, at, words)
-            else:
-                words = simd.gather_u64(source, at, words)
-            hashed = token_hashes(words | simd.from_byte(lengths))
-            differing = simd.gather_eight(tokens, hashed & simd.all_eight(most)) ^ hashed
-            others = simd.gt_mask(differing, simd.all_eight(most))
-            others |= simd.gt_mask(lengths, simd.all_eight(np.uint64(TOKEN_BYTES)))
-            simd.store_halves(differing, group, i)
-            simd.compress_store(others, i, group, n + MISSES)
-            n += np.uint64(machine.popcount(others))
-            i += eight
-            start = positions[i]
-            continue
         end = positions[i + one]
         length = np.uint64(min(end - start, np.int64(TOKEN_BYTES + 1)))
         hashed = token_hash(machine.load_u64(source, start - source_start) | PADDING[length])

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine import add, always_inline, popcount, trailing_zeros
-from bpe.kernels.runtime.vectors import has_eight, store_positions
 
 SHORT = 15  # bytes of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
@@ -63,15 +62,10 @@ class Scratch(NamedTuple):
     tail: NDArray[np.uint8]
     tail_text: NDArray[np.uint8]  # the same, read-only as text is
     symbols: NDArray[np.uint32]  # uint32[MAX_SHORT]
-    packed: NDArray[np.uint32]  # uint32[BLOCKED], see `pack`
-    least: NDArray[np.uint32]  # uint32[BLOCKED // 16], the smallest of every 16 of those
-    begins: NDArray[np.uint32]  # uint32[OVERLAP + 1], for `merge_windows`
+    packed: NDArray[np.uint32]  # uint32[MAX_SHORT], see `pack`
     # For those of more than MAX_SHORT bytes; n is the number of bytes of the longest.
     rows: NDArray[np.uint32]  # uint32[4 * n], see _SYMBOL
     heap: NDArray[np.uint64]  # uint64[2 * n + 3], the root at _ROOT
-    # For `merge_bucketed`; empty if n is below MIN_BUCKETED.
-    buckets: NDArray[np.uint32]  # uint32[2 * n_ranks]: first and last entry of each rank
-    entries: NDArray[np.uint32]  # uint32[6 * n]: position, next entry
 
 
 @kernel
@@ -119,9 +113,6 @@ def take_positions(starts, cursor, positions):
         word = starts[k]
         base = np.int64(k) << 6
         following = n + popcount(word)
-        if has_eight():
-            store_positions(word, base, positions, n)
-            word = np.uint64(0)
         # Eight at a time, even if there are fewer: the end of a loop over single bits would be
         # mispredicted, because their number differs from word to word.
         while word:

@@ -1,8 +1,7 @@
 """A pre-token of at most MAX_SHORT symbols -> token ids: the ranks of all pairs are compared.
 
-Pairs that no merge around them can precede are merged at once, see
-`bpe.kernels.encode.merge_tables`: a character of several bytes in text that is mostly made of
-those, elsewhere pairs of bytes.
+In text that begins with a character of several bytes, such a character is a symbol from the start
+where no merge around it can precede those that make it: see `bpe.kernels.encode.merge_tables`.
 
 `scratch` is a `bpe.kernels.encode.group.Scratch` everywhere.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.kernels.encode.merge_tables import (
-    EARLY,
     FLAGS,
     ID_BITS,
     N_BEFORE,
@@ -37,9 +35,9 @@ MAX_SHORT = 64  # symbols up to which the ranks of all pairs are compared
 
 
 @kernel
-def pack(rank, at, most):
-    """Pack a rank and a place below `most`, smaller for an earlier merge: 3, 5, most 64 -> 197."""
-    return NO_RANK if rank == NO_RANK else rank * np.uint32(most) | np.uint32(at)
+def pack(rank, at):
+    """Pack a rank and a place, smaller for an earlier merge: rank 3 at 5 -> 3 * MAX_SHORT + 5."""
+    return NO_RANK if rank == NO_RANK else rank * np.uint32(MAX_SHORT) | np.uint32(at)
 
 
 @kernel
@@ -51,63 +49,22 @@ def byte_rank(entry):
 
 @kernel
 def lay_out_bytes(tables, scratch, buffer, start, n):
-    """Fill `symbols` and `packed` for `buffer[start : start + n]`, each byte of which is a symbol.
-
-    Returns the bit set of the places of pairs that can be merged first: no merge of a neighbour at
-    their rank or a lower one takes one of their bytes or the result. Example: a b -> bit 0.
-    """
+    """Fill `symbols` and `packed`, one symbol for each of n bytes: a b -> ids; rank of (a, b)."""
     machine.always_inline()
-    one, bits = np.uint64(1), np.uint64(ID_BITS)
+    one = np.uint64(1)
     symbols, packed = scratch.symbols, scratch.packed
     here = np.uint64(start)
     byte = np.uint64(buffer[here])
-    first = np.uint64(0)
-    # The rank of the pair before, if no merge on its left can precede it; the lowest rank at which
-    # its second byte may be merged with something on its left.
-    waiting = limit = UNRANKED
     for i in range(n - 1):
         place = np.uint64(i)
         symbols[place] = np.uint32(tables.byte_ids[byte])
         following = np.uint64(buffer[here + place + one])
-        entry = tables.byte_pairs[byte << np.uint64(8) | following]
-        packed[place] = pack(byte_rank(entry), place, MAX_SHORT)
-        first |= np.uint64(waiting < (entry >> bits >> bits) & UNRANKED) << place
-        # A rank with EARLY set is larger than any limit.
-        rank = entry & (UNRANKED | EARLY)
-        waiting = rank if rank < limit else UNRANKED
-        limit = (entry >> bits) & UNRANKED
+        rank = byte_rank(tables.byte_pairs[byte << np.uint64(8) | following])
+        packed[place] = pack(rank, place)
         byte = following
     symbols[np.uint64(n - 1)] = np.uint32(tables.byte_ids[byte])
     for i in range(n - 1, (n + 15) & ~15):
         packed[np.uint64(i)] = NO_RANK
-    first |= np.uint64(waiting < UNRANKED) << np.uint64(n - 1)
-    return first >> one
-
-
-@kernel
-def merge_first(tables, symbols, packed, first, left):
-    """Merge the pairs at the places `first`; return the places left: 0b101, 0b1111 -> 0b101."""
-    machine.always_inline()
-    one = np.uint64(1)
-    left ^= first << one
-    places = first
-    while places != 0:
-        at = np.uint64(machine.trailing_zeros(places))
-        places &= places - one
-        symbols[at] = merged_id(tables, packed[at] >> np.uint32(6))
-        packed[at + one] = NO_RANK
-    # The pairs before them have changed, too.
-    places = first | ((first >> one) & left)
-    while places != 0:
-        at = np.uint64(machine.trailing_zeros(places))
-        places &= places - one
-        after = (left >> at) >> one
-        new = NO_RANK
-        if after != 0:
-            following = at + one + np.uint64(machine.trailing_zeros(after))
-            new = pack(pair_rank(tables, symbols[at], symbols[following]), at, MAX_SHORT)
-        packed[at] = new
-    return left
 
 
 @kernel
@@ -173,7 +130,7 @@ def lay_out_characters(tables, scratch, buffer, start, stop):
         place = np.uint64(machine.trailing_zeros(mergeable))
         mergeable &= mergeable - one
         rank = known_rank(tables, symbols[place], symbols[place + one])
-        packed[place] = pack(rank, place, MAX_SHORT)
+        packed[place] = pack(rank, place)
     return np.int64(n)
 
 
@@ -193,23 +150,20 @@ def merge_short(tables, scratch, buffer, start, stop, ids, n_ids):
     machine.always_inline()
     if begins_beyond_ascii(buffer, start, stop):
         n = lay_out_characters(tables, scratch, buffer, start, stop)
-        first = np.uint64(0)
     else:
         n = stop - start
-        first = lay_out_bytes(tables, scratch, buffer, start, n)
-    left = NONE >> np.uint64(64 - n)
-    if first != 0:
-        left = merge_first(tables, scratch.symbols, scratch.packed, first, left)
-    return merge_symbols(tables, scratch, n, left, ids, n_ids)
+        lay_out_bytes(tables, scratch, buffer, start, n)
+    return merge_symbols(tables, scratch, n, ids, n_ids)
 
 
 @kernel
-def merge_symbols(tables, scratch, n, left, ids, n_ids):
-    """Merge the symbols at the places `left` of the first n; append ids and return their number.
+def merge_symbols(tables, scratch, n, ids, n_ids):
+    """Merge the first n symbols; append their ids and return the number of ids.
 
     Of a merge the first place is left: a b c with merges (b, c), (a, bc) -> 0b111, 0b011, 0b001.
     """
     machine.always_inline()
+    left = NONE >> np.uint64(64 - n)
     one = np.uint64(1)
     symbols, packed = scratch.symbols, scratch.packed
     n_places = (n + 15) & ~15
@@ -236,11 +190,11 @@ def merge_symbols(tables, scratch, n, left, ids, n_ids):
         new = NO_RANK
         if after != 0:
             following = at + one + np.uint64(machine.trailing_zeros(after))
-            new = pack(pair_rank(tables, symbol, symbols[following]), at, MAX_SHORT)
+            new = pack(pair_rank(tables, symbol, symbols[following]), at)
         packed[at] = new
         best = min(best, new)
         if before != 0:
-            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding, MAX_SHORT)
+            new = pack(pair_rank(tables, symbols[preceding], symbol), preceding)
             packed[preceding] = new
             best = min(best, new)
     while left != 0:

@@ -4,9 +4,9 @@ A pair has the rank that `reference.encode` gives it. Most pairs of tokens are n
 set that fits into the second-level cache rules out nearly all of them, and only the others are
 looked up in the table of pairs.
 
-The bytes of a pair, or of a character, can be merged at once if their merges precede all merges of
-these bytes, or of what they become on the way, with a neighbour, and all of the result. Then no
-neighbour can take one of them. Neighbours are known by the nearest byte, or its kind: all tokens
+The bytes of a character can be merged at once if their merges precede all merges of these bytes, or
+of what they become on the way, with a neighbour, and all of the result. Then no neighbour can take
+one of them. Neighbours are known by the nearest byte, or its kind: all tokens
 that end, or begin, with it count.
 """
 
@@ -28,7 +28,6 @@ NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 # In `Tables.byte_pairs`.
 UNRANKED = np.uint64((1 << ID_BITS) - 1)
 NO_LIMITS = np.uint64((1 << 3 * ID_BITS) - (1 << ID_BITS))
-EARLY = np.uint64(1 << 63)  # what they become is merged with something at no higher rank
 
 CHARACTERS = 2**11 + 2**16  # of two bytes, and of three
 FLAGS = np.uint32(ID_BITS)  # where the bits of kinds begin in `Tables.characters`
@@ -43,7 +42,7 @@ class Tables(NamedTuple):
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
     # uint64[65536], for the bytes (a, b) at a << 8 | b, ID_BITS each, UNRANKED for none: their
     # rank; the lowest rank of b after a token that ends with a; the lowest of a before one that
-    # begins with b; and EARLY or not
+    # begins with b
     byte_pairs: NDArray[np.uint64]
     # uint32[CHARACTERS], at `place_of_two` or `place_of_three`: the rank of the merge that makes a
     # character one token, ID_BITS, UNRANKED if there is none or a merge of that token precedes it;
@@ -180,10 +179,6 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         before = np.int64(first_bytes[left])
         if tables.byte_ids[before] == left:
             lower_limit(byte_pairs, before << 8 | behind, 2 * ID_BITS, np.uint64(rank))
-    for i in range(byte_pairs.size):
-        rank = byte_pairs[i] & UNRANKED
-        if rank != UNRANKED and lowest[KINDS * tables.merged[rank]] <= rank:
-            byte_pairs[i] |= EARLY
     fill_characters(lowest, tables)
 
 

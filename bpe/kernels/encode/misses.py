@@ -13,7 +13,6 @@ from bpe.kernels.encode import group as layout
 from bpe.kernels.encode.apply_merges import merge_pretoken
 from bpe.kernels.encode.group import span_of
 from bpe.kernels.runtime import machine
-from bpe.kernels.runtime import vectors as simd
 from bpe.kernels.runtime.jit import kernel
 
 _IDS = layout.NONE >> np.uint64(3)  # of the last word of a row, without the number of ids
@@ -28,13 +27,6 @@ def thread_hash(low, high):
 
 
 @kernel
-def thread_hashes(lows, highs):
-    """Return `thread_hash` of eight keys: eight times (0, 0) -> eight times 0."""
-    mixed = simd.rotate_eight(lows * simd.all_eight(FACTOR), np.uint64(32)) ^ highs
-    return mixed * simd.all_eight(_OTHER_FACTOR)
-
-
-@kernel
 def keys_of_misses(group, positions, keys, source, source_start, first, stop, thread_cache):
     """Compute keys of misses `first` to `stop` (b"ab" -> 0x6261, 2 << 56); prefetch their rows.
 
@@ -44,25 +36,7 @@ def keys_of_misses(group, positions, keys, source, source_start, first, stop, th
     # The highest bits of the hash are the row, of four words.
     mask = np.uint64(thread_cache.size - 4)
     to_row = np.uint64(63 - machine.leading_zeros(np.uint64(thread_cache.size)))
-    number = first
-    while simd.has_eight() and number + 8 <= stop:
-        row = np.uint64(number)
-        eight, every = simd.all_eight(np.uint64(8)), simd.all_eight(layout.NONE)
-        lengths = simd.lengths_listed(positions, group, layout.MISSES + row)
-        lows, highs = simd.words_listed(source, source_start, positions, group, layout.MISSES + row)
-        lows = lows & (simd.from_byte(lengths) ^ every)
-        highs = highs & (simd.from_byte(simd.maximum(lengths, eight) - eight) ^ every)
-        highs = highs | simd.rotate_eight(lengths, np.uint64(56))
-        most = simd.all_eight(np.uint64(layout.SHORT))
-        highs = simd.select_gt(lengths, most, simd.all_eight(layout.LONG), highs)
-        simd.store_eight(lows, keys, row)
-        simd.store_eight(highs, keys, layout.HIGH + row)
-        places = simd.rotate_eight(thread_hashes(lows, highs), to_row) & simd.all_eight(mask)
-        simd.store_eight(places, keys, layout.AT + row)
-        for j in range(8):
-            machine.prefetch(thread_cache, keys[layout.AT + row + np.uint64(j)])
-        number += 8
-    while number < stop:
+    for number in range(first, stop):
         row = np.uint64(number)
         miss = group[layout.MISSES + row]
         high, at = layout.LONG, np.uint64(0)
@@ -77,7 +51,6 @@ def keys_of_misses(group, positions, keys, source, source_start, first, stop, th
             machine.prefetch(thread_cache, at)
             keys[row] = low
         keys[layout.HIGH + row], keys[layout.AT + row] = high, at
-        number += 1
 
 
 @kernel
@@ -85,19 +58,7 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
     """Copy ids of cached misses to `found`, list others in `unseen`: cached, not -> [1], 1."""
     machine.noinline()
     n, two = np.uint64(0), np.uint64(2)
-    number = 0
-    while simd.has_eight() and number + 8 <= n_misses:
-        row = np.uint64(number)
-        lows, highs = simd.pairs_listed(thread_cache, keys, layout.AT + row, np.uint64(0))
-        first_ids, last_ids = simd.pairs_listed(thread_cache, keys, layout.AT + row, two)
-        others = simd.ne_mask(lows, simd.load_eight(keys, row))
-        others |= simd.ne_mask(highs, simd.load_eight(keys, layout.HIGH + row))
-        simd.store_eight(first_ids, found, row)
-        simd.store_eight(simd.zero_lanes(last_ids, others), found, layout.HIGH + row)
-        simd.compress_store(others, row, unseen, n)
-        n += np.uint64(machine.popcount(others))
-        number += 8
-    while number < n_misses:
+    for number in range(n_misses):
         row = np.uint64(number)
         at, high = keys[layout.AT + row], keys[layout.HIGH + row]
         differing = (thread_cache[at] ^ keys[row]) | (thread_cache[at + np.uint64(1)] ^ high)
@@ -107,7 +68,6 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
         found[layout.HIGH + row] = np.uint64(0) if is_missing else second_ids
         unseen[n] = np.uint32(row)
         n += np.uint64(is_missing)
-        number += 1
     return n
 
 
@@ -115,7 +75,8 @@ def find_in_thread_cache(thread_cache, keys, found, unseen, n_misses):
 def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses):
     """Put the ids of the misses that are in the thread cache into `scratch.found`.
 
-    The others are looked up in the cache, or merged; `scratch.keys` has their places: row 8 -> 8.
+    The others are looked up in the cache, or merged and added to it; `scratch.keys` then has their
+    places there.
     """
     machine.always_inline()
     group, keys, positions = scratch.group, scratch.keys, scratch.positions
@@ -160,7 +121,7 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
 
 @kernel
 def find_in_cache(cache, scratch, buffer, row):
-    """Find a miss in the rows or long rows of the cache; return as `find_row`: in row 8 -> 8."""
+    """Find a miss in the rows or long rows of the cache; return as `find_row`."""
     machine.always_inline()
     low, high = scratch.keys[row], scratch.keys[layout.HIGH + row]
     if high == layout.LONG:
@@ -171,7 +132,7 @@ def find_in_cache(cache, scratch, buffer, row):
 
 @kernel
 def merge_new(tables, cache, scratch, buffer, n_new):
-    """Merge the misses that `scratch.unseen` lists, and add them to the cache: ab twice -> one row.
+    """Merge the misses that `scratch.unseen` lists, and add each to the cache once.
 
     One call for all, because passing some thirty arrays takes longer than a look-up.
     """

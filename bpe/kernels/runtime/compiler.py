@@ -31,7 +31,7 @@ from numba.core.typing import make_concrete_template
 from numba.extending import typeof_impl
 from numba.np import numpy_support
 
-from bpe.kernels.runtime import intrinsics, vector_intrinsics  # noqa: F401  (registers them)
+from bpe.kernels.runtime import intrinsics  # noqa: F401  (registers them)
 from bpe.kernels.runtime.machine_code import ERROR, OK, KernelError, MachineCode
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)

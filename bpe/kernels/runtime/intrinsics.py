@@ -67,10 +67,6 @@ class Call(NamedTuple):
         zeros = ir.Constant(ir.VectorType(I32, lanes), [0] * lanes)
         return self.builder.shuffle_vector(first, undefined, zeros)
 
-    def tuple(self, values: Any) -> Any:
-        """Return values as the tuple that the call returns."""
-        return self.context.make_tuple(self.builder, self.signature.return_type, values)
-
     def llvm(self, name: str, result: Any, *arguments: Any) -> Any:
         """Call one of LLVM's own functions."""
         function_type = ir.FunctionType(result, [argument.type for argument in arguments])
@@ -164,15 +160,6 @@ def _member_mask(call: Call, array: Any, i: Any, word: Any) -> Any:
 def _compare_exchange(call: Call, array: Any, i: Any, value: Any) -> Any:
     found = call.builder.cmpxchg(call.pointer(0, I64), I64(0), value, "acq_rel", "acquire")
     return call.builder.extract_value(found, 1)
-
-
-@instead_of(machine.take_key, types.void, ANY, _INT, ANY, _WORD, ANY, _WORD)
-def _take_key(call: Call, *_: Any) -> None:
-    builder, pair = call.builder, ir.VectorType(I64, 2)
-    masks = call.pointer(2, pair)
-    kept = builder.and_(call.load(0, pair, 1), builder.load(masks, align=8))
-    set_bits = builder.load(builder.gep(masks, [I64(1)]), align=8)
-    call.store(builder.or_(kept, set_bits), 4, 8)
 
 
 def _store_ids(call: Call, ids: Any, number: int) -> None:

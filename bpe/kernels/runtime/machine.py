@@ -71,17 +71,6 @@ def add_atomically(array: Any, i: int, value: int) -> np.int64:
     return before
 
 
-def take_key(source: Any, i: int, parts: Any, j: int, target: Any, k: int) -> None:
-    """Write the 16 bytes from `source[i]`, masked and completed, to `target[k : k + 2]`.
-
-    The mask is `parts[j : j + 2]`; the bits of `parts[j + 2 : j + 4]` are set as well.
-    Example: b"abc" and parts 0xFFFF, 0, 0, 2 << 56 -> 0x6261, 2 << 56.
-    """
-    for word in range(2):
-        found = int(load_u64(source, i + 8 * word)) & int(parts[j + word])
-        target[k + word] = np.uint64(found | int(parts[j + 2 + word]))
-
-
 def store_halves_of_two(first: int, second: int, target: Any, j: int) -> None:
     """Write two words, less the 3 top bits, as `target[j : j + 4]`: 5 | 6 << 32, 7 -> 5 6 7 0."""
     words = np.array([first, int(second) & _MASK64 >> 3], "<u8")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numba
 
-from bpe.kernels.runtime import intrinsics, vector_intrinsics  # noqa: F401  (registers them)
+from bpe.kernels.runtime import intrinsics  # noqa: F401  (registers them)
 from bpe.kernels.runtime.machine_code import kept_code
 
 
@@ -22,12 +22,17 @@ def dispatcher(kernel: Any) -> Any:
     function = kernel.py_func
 
     def replaced(value: Any) -> Any:
+        if isinstance(value, types.ModuleType) and value.__name__.startswith("bpe.kernels."):
+            module = types.ModuleType(value.__name__)
+            vars(module).update(namespace_of(vars(value)))
+            return module
         return dispatcher(value) if isinstance(value, type(kernel)) else value
 
-    namespace = {
-        name: replaced(value) if name in function.__code__.co_names else value
-        for name, value in function.__globals__.items()
-    }
+    def namespace_of(values: dict[str, Any]) -> dict[str, Any]:
+        names = function.__code__.co_names
+        return {name: replaced(x) if name in names else x for name, x in values.items()}
+
+    namespace = namespace_of(function.__globals__)
     cells = tuple(
         types.CellType(replaced(cell.cell_contents)) for cell in function.__closure__ or ()
     )
@@ -41,6 +46,7 @@ def dispatcher(kernel: Any) -> Any:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(directory)
     try:
-        return numba.njit(nogil=True, cache=is_cached)(copy)
+        # Kernels allocate nothing, so they need no reference counts.
+        return numba.njit(nogil=True, cache=is_cached, _nrt=False)(copy)
     finally:
         numba.config.CACHE_DIR = before

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bpe.kernels.encode.cache_rows import hash_bytes, long_bucket, same_bytes
 from bpe.kernels.encode.group import KEY_PARTS, LONG, SHORT, fill_tail, take_positions
 from bpe.kernels.runtime.jit import kernel
-from bpe.kernels.runtime.machine import always_inline, multiply_and_fold, prefetch, take_key
+from bpe.kernels.runtime.machine import always_inline, load_u64, multiply_and_fold, prefetch
 
 DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4
 
@@ -103,7 +103,10 @@ def compute_keys(source, source_start, first, last, scratch, rows, seeds):
         stop = positions[i + np.uint64(1)]
         part = np.uint64(min(stop - start, np.int64(SHORT + 1))) << np.uint64(2)
         k = i << np.uint64(2)
-        take_key(source, start - source_start, KEY_PARTS, part, keys, k)
+        one, at = np.uint64(1), start - source_start
+        keys[k] = load_u64(source, at) & KEY_PARTS[part]
+        high = load_u64(source, at + 8) & KEY_PARTS[part + one]
+        keys[k + one] = high | KEY_PARTS[part + np.uint64(3)]
         slot = short_slot(rows, keys[k], keys[k + np.uint64(1)], seeds)
         prefetch(rows, slot)
         keys[k + np.uint64(2)] = slot
