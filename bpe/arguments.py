@@ -80,25 +80,25 @@ def _checked(function: Checked, with_types: bool) -> Checked:
 
 
 def _checking(function: Checked, with_types: bool) -> Checked:
-    inner: Any = function
-    while hasattr(inner, "__wrapped__"):  # the one that has the parameters
-        inner = inner.__wrapped__
+    own = function
+    while hasattr(own, "__wrapped__"):  # by another decorator
+        own = own.__wrapped__
 
     @wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
-        least, plain = _plain_types(inner)
+        least, plain = _plain_types(own)
         if not given and least <= len(arguments) <= len(plain):
             for value, kinds in zip(arguments, plain, strict=False):
                 if kinds and type(value) not in kinds:
                     break
             else:
                 return function(*arguments)
-        check(inner, arguments, given, with_types)
+        check(own, arguments, given, with_types)
         try:
             return function(*arguments, **given)
         except (AttributeError, TypeError, ValueError) as error:
             if not with_types and not isinstance(error, TokenmillError):
-                check(inner, arguments, given)
+                check(own, arguments, given)
             raise
 
     return call  # type: ignore[return-value]

@@ -155,6 +155,8 @@ def test_wrong_arguments(
 def test_what_has_no_name() -> None:
     with pytest.raises(ArgumentError, match="errors: unknown error handler name 'ignored'"):
         train_bpe(["a text"], 260).decode([65, 255], errors="ignored")
+    with pytest.raises(ArgumentError, match="data: should be bytes in memory; got 5"):
+        train_bpe(["a text"], 260).encode_separated_to_numpy(5)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match=r"name: should be a name that files can have; got"):
         build(train="text.txt", name="\ud800")
 
