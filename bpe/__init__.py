@@ -13,9 +13,14 @@ processes belong to `preprocess`, on which this package does not depend.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
 
+if sys.platform == "win32":
+    raise ImportError("tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL")
+
 from bpe.errors import (
+    ArgumentError,
     EncodingError,
     PatternError,
     TokenizerFileError,
@@ -35,10 +40,10 @@ if TYPE_CHECKING:
     from bpe.word_level import WordLevelTokenizer
 
 __all__ = [
-    "UNICODE_VERSION", "AddedToken", "EncodingError", "HuggingFaceTokenizer", "PatternError",
-    "PretokenCounts", "Tokenizer", "TokenizerFileError", "TokenmillError", "TrainingError",
-    "UnsupportedTokenizerError", "Vocabulary", "VocabularyError", "WordLevelTokenizer",
-    "load_tokenizer", "train_bpe", "train_from_counts",
+    "UNICODE_VERSION", "AddedToken", "ArgumentError", "EncodingError", "HuggingFaceTokenizer",
+    "PatternError", "PretokenCounts", "Tokenizer", "TokenizerFileError", "TokenmillError",
+    "TrainingError", "UnsupportedTokenizerError", "Vocabulary", "VocabularyError",
+    "WordLevelTokenizer", "load_tokenizer", "train_bpe", "train_from_counts",
 ]
 
 _MODULE_OF = {

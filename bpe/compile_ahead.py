@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bpe.encoding.encoder import EncoderTables
-from bpe.json_strings import decode_strings
+from bpe.json_strings import decode_strings, is_nested_deeper
 from bpe.kernels import json_strings, search, utf8
 from bpe.kernels.encode import cache_rows, merge_tables
 from bpe.kernels.encode import encode_pretokens as encode
@@ -27,7 +27,10 @@ Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
 
 def reading_kernels(pattern: str) -> Kernels:
     """Return the kernels of both training and encoding."""
-    kernels = {search.find_all: 0.5, utf8.is_utf8: 0.2, json_strings.decode_strings: 0.5}
+    kernels = {
+        search.find_all: 0.5, utf8.is_utf8: 0.2, json_strings.decode_strings: 0.5,
+        json_strings.find_element_end: 0.2,
+    }
     for step in steps(pattern):
         if isinstance(step, str):
             kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
@@ -73,6 +76,7 @@ def compile_reading(pattern: str) -> None:
     find_all(text, b"\n")
     is_utf8(text)
     decode_strings([b'"a"'], 1)
+    is_nested_deeper(memoryview(b'"a"'))
     Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
 
 
@@ -87,8 +91,9 @@ def compile_training(pattern: str) -> None:
     counts = [PretokenCounts(pattern) for _ in range(2)]  # two, so that they are merged
     for each in counts:
         each.add(text, np.array([0, len(text)]))
+    seeds = counts[0]._table.seeds
     train_from_counts(sum_counts(counts), 258)
-    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False)
+    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False, seeds)
 
 
 def compile_encoding(pattern: str) -> None:

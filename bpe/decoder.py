@@ -16,7 +16,7 @@ _DECODE_IDS = 1 << 15  # ids decoded at a time, to bound memory beyond that of t
 
 def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
     """Return the bytes of tokens; raise EncodingError if an id has no token."""
-    if hasattr(ids, "__array__"):
+    if type(ids) is not list and hasattr(ids, "__array__"):
         return _decode_array(vocabulary, np.asarray(ids))
     try:
         return b"".join(map(vocabulary.bytes_of_id.__getitem__, ids))

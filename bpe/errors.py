@@ -5,6 +5,7 @@ a remedy. It is written with options as in a command, and shows arguments in Pyt
 values are also `ValueError`s.
 
     TokenmillError
+    +-- ArgumentError
     +-- TokenizerFileError
     |   +-- UnsupportedTokenizerError
     +-- VocabularyError
@@ -29,6 +30,13 @@ class TokenmillError(Exception):
 
     def __str__(self) -> str:
         return spelled(super().__str__())
+
+
+class ArgumentError(TokenmillError, TypeError, ValueError):
+    """An argument is unknown, missing, or of a type or value that cannot work.
+
+    Python raises TypeError for some of these, and ValueError for others.
+    """
 
 
 class TokenizerFileError(TokenmillError, ValueError):

@@ -23,6 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bpe.arguments import checked
 from bpe.errors import (
     EncodingError,
     PatternError,
@@ -49,6 +50,7 @@ _logger = logging.getLogger("bpe")
 _FILE_SUFFIXES = frozenset({".json", ".tiktoken", ".model", ".bin", ".txt"})
 
 
+@checked
 def load_tokenizer(
     name: str | os.PathLike[str] | Any, *, pattern: str | None = None,
     special_tokens: Iterable[str] = (),
@@ -143,6 +145,7 @@ def _errors_as(kind: type[TokenmillError], beginning: str) -> Iterator[None]:
         raise kind(f"{beginning}: {' '.join(str(error).split())}") from error
 
 
+@checked
 class HuggingFaceTokenizer(TextTokenizer):
     """Any tokenizer.json, run by Hugging Face's `tokenizers`.
 

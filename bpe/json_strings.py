@@ -1,4 +1,4 @@
-"""Decode strings of JSON to documents in one buffer, and find the elements of an array."""
+"""Decode strings of JSON to documents in one buffer, find elements of an array, limit nesting."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from bpe.kernels import json_strings as kernels
 from bpe.pretokenize.pretokenizer import Bytes, read_only
+
+MAX_NESTING = 300  # of what is read; every version of Python and of other programs reads so much
 
 
 def decode_strings(
@@ -32,6 +34,19 @@ def decode_strings(
     n = kernels.decode_strings(source, n_bytes, n_joined, text, offsets)
     offsets = offsets[: n // n_joined + 1]
     return read_only(text[: offsets[-1]]), offsets
+
+
+def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
+    """Return True if lists and objects in values of JSON, bytes-like, are nested deeper than that.
+
+    Parsers have limits of their own, which differ between versions of Python.
+    """
+    if isinstance(values, bytes) and values.count(b"[") + values.count(b"{") <= limit:
+        return False
+    state = np.zeros(kernels.STATE, np.int64)
+    part = np.frombuffer(values, np.uint8)
+    kernels.find_element_end(read_only(part), len(part), state)
+    return bool(state[kernels.DEEPEST] > limit)
 
 
 class ElementFinder:

@@ -1,5 +1,9 @@
 """Map a function over units on several threads, or run a generator ahead on one.
 
+Nobody waits for a thread that has not begun: where memory is limited, a thread that was started may
+end before it runs anything. A call is a `Task`, and whoever needs its result makes the call unless
+a thread has begun with it.
+
 Results of `run_in_order` are in the order of the units:
 
 - The first error in that order, of the function or of the iterator of units, is raised unchanged,
@@ -14,22 +18,21 @@ The function keeps state (an encoder, counts) and is used by one thread at a tim
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import itertools
 import os
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bpe.errors import TokenmillError
 
 Unit = TypeVar("Unit")
 Result = TypeVar("Result")
-
-_LOOK_SECONDS = 1.0  # between looks whether the other side is still there
 
 
 def available_workers() -> int:
@@ -40,11 +43,187 @@ def available_workers() -> int:
         return os.cpu_count() or 1
 
 
+class Lock:
+    """A lock that is free in a forked process, where no thread would release it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _locks.add(self)
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Acquire the lock; return False if it is held and `blocking` is False."""
+        return self._lock.acquire(blocking)
+
+    def release(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+_locks = weakref.WeakSet[Lock]()
+
+
+def _free_locks() -> None:
+    for each in _locks:
+        each._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_locks)
+
+
+def start_thread(run: Callable[..., object], *arguments: Any) -> None:
+    """Start a daemon thread, if the system has one to give; `run` raises nothing.
+
+    `threading.Thread.start` waits until the thread runs, for ever if it ends before that.
+    """
+    with contextlib.suppress(RuntimeError, MemoryError):
+        _thread.start_new_thread(run, arguments)
+
+
+def _check_process(process: int) -> None:
+    if process != os.getpid():
+        raise TokenmillError(
+            "the threads that run ahead are not in this process; begin the iteration after the"
+            " process was forked"
+        )
+
+
+class Task(Generic[Result]):
+    """A call that is made once, by the thread that comes first.
+
+    Attributes:
+        is_done: True when it was made.
+        error: What it raised.
+    """
+
+    __slots__ = ("_call", "_claimed", "_done", "_process", "_result", "error", "is_done")
+
+    def __init__(self, function: Callable[..., Result], *arguments: Any) -> None:
+        self._call: Any = function, arguments
+        self._claimed, self._done = threading.Lock(), threading.Lock()
+        self._done.acquire()
+        self.is_done = False
+        self._process = os.getpid()
+        self._result: Result
+        self.error: BaseException | None = None
+
+    def claim(self) -> bool:
+        """Return True to the first who asks, who has to `call`, or wants nobody to do it.
+
+        Raises:
+            TokenmillError: This is a fork of the process of the task.
+        """
+        _check_process(self._process)
+        return self._claimed.acquire(blocking=False)
+
+    def call(self) -> None:
+        """Make the call; its error is kept for `result`, and an interrupt is raised, too."""
+        try:
+            function, arguments = self._call
+            self._result = function(*arguments)
+        except BaseException as error:
+            self.error = error
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._call = function = arguments = None
+            self.is_done = True
+            self._done.release()
+            del self  # the error keeps this frame
+
+    def run(self) -> None:
+        """Make the call unless somebody has claimed it; see `claim` and `call`."""
+        try:
+            if self.claim():
+                self.call()
+        finally:
+            del self  # the error keeps this frame
+
+    def wait(self) -> None:
+        """Wait until the call was made; make it if nobody has claimed it; see `run`."""
+        try:
+            if not self.is_done:
+                self.run()
+                with self._done:
+                    pass
+        finally:
+            del self  # the error keeps this frame
+
+    def result(self) -> Result:
+        """Return the result, or raise the error; see `wait`."""
+        try:
+            self.wait()
+            if self.error is not None:
+                raise self.error
+            return self._result
+        finally:
+            del self  # the error keeps this frame
+
+
+class Threads:
+    """Up to `n` threads that run tasks in the order in which they are submitted."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._tasks: queue.SimpleQueue[Task[Any] | None] = queue.SimpleQueue()
+        self._running: list[threading.Lock] = []  # one per thread, held while it runs
+        self._process = os.getpid()
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Task[Result]:
+        """Return a task that one of the threads runs soon; raise TokenmillError in a fork."""
+        _check_process(self._process)
+        task = Task(function, *arguments)
+        self._tasks.put(task)
+        if len(self._running) < self._n:
+            self._running.append(threading.Lock())
+            start_thread(self._run, self._running[-1])
+        return task
+
+    def _run(self, running: threading.Lock) -> None:
+        if not running.acquire(blocking=False):
+            return  # closed meanwhile
+        try:
+            while (task := self._tasks.get()) is not None:
+                task.run()
+                del task
+        except BaseException:  # noqa: BLE001 (of a task, which has it, or a lack of memory)
+            pass
+        finally:
+            running.release()
+
+    def close(self) -> bool:
+        """Drop tasks that nobody has claimed, wait for the others; return False in a fork."""
+        if self._process != os.getpid():
+            return False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if (task := self._tasks.get_nowait()) is not None:
+                    task.claim()
+        for _ in self._running:
+            self._tasks.put(None)
+        for each in self._running:
+            each.acquire()
+        return True
+
+
 def for_each(items: Iterable[Unit], work: Callable[[int, Unit], object], workers: int) -> None:
     """Call `work(number, item)` for each item, on several threads; see `run_in_order`."""
     done = run_in_order(enumerate(items), lambda: lambda unit: work(*unit), workers)
     with contextlib.closing(done):
         deque(done, maxlen=0)
+
+
+def _raise(error: BaseException) -> Any:
+    try:
+        raise error
+    finally:
+        del error  # it keeps this frame
 
 
 def run_in_order(
@@ -69,10 +248,10 @@ def run_in_order(
         return
     remaining = iter(units)
     idle: deque[Callable[[Unit], Result]] = deque()
-    pool = ThreadPoolExecutor(workers - 1, thread_name_prefix="tokenmill")
-    # Units and results. An error keeps the frames it passed: with a local name there for its future
-    # or a unit, they would live until a garbage collection.
-    under_way: deque[tuple[Any, Future[Result]]] = deque()
+    threads = Threads(workers - 1)
+    # An error keeps the frames it passed: with a local name there for its task or a unit, they
+    # would live until a garbage collection.
+    under_way: deque[Task[Result]] = deque()
 
     def work_on(unit: Unit) -> Result:
         # The function that was used last has warm caches.
@@ -88,31 +267,23 @@ def run_in_order(
     def take(n: int) -> None:
         try:
             for unit in itertools.islice(remaining, n):
-                under_way.append((unit, pool.submit(work_on, unit)))
+                under_way.append(threads.submit(work_on, unit))
         except Exception as error:  # noqa: BLE001 (raised when it is its turn)
-            under_way.append((None, Future()))
-            under_way[-1][1].set_exception(error)
-
-    def work_here(place: int) -> None:
-        try:
-            under_way[place][1].set_result(work_on(under_way[place][0]))
-        except Exception as error:  # noqa: BLE001 (raised when it is its turn)
-            under_way[place][1].set_exception(error)
+            under_way.append(Task(_raise, error))
 
     try:
         take(2 * workers + 2)
         while under_way:
-            if not under_way[0][1].done():
-                # The calling thread takes the first unit that no thread has started.
-                place = next((i for i, each in enumerate(under_way) if each[1].cancel()), None)
+            if not under_way[0].is_done:
+                # The calling thread takes the first unit that no thread has begun with.
+                place = next((i for i, each in enumerate(under_way) if each.claim()), None)
                 if place is not None:
-                    under_way[place] = under_way[place][0], Future()
-                    work_here(place)
+                    under_way[place].call()
                     continue
-            yield under_way.popleft()[1].result()
+            yield under_way.popleft().result()
             take(1)
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        threads.close()
         under_way.clear()
 
 
@@ -126,44 +297,33 @@ def run_ahead(items: Generator[Unit], n_ahead: int) -> Generator[Unit]:
         TokenmillError: This is a fork of the process that has the thread.
         Exceptions of the generator, unchanged.
     """
-    ready: queue.SimpleQueue[tuple[Unit] | BaseException | None] = queue.SimpleQueue()
-    free = threading.Semaphore(n_ahead)
-    is_left = threading.Event()
+    turn = threading.Lock()
+    ready: deque[tuple[Unit] | Exception] = deque()
+    is_over = False
 
-    def run() -> None:
-        last: BaseException | None = None
-        try:
-            with contextlib.closing(items):
-                while free.acquire() and not is_left.is_set():
-                    ready.put((next(items),))
-        except StopIteration:
-            pass
-        except BaseException as error:  # noqa: BLE001 (raised by the iteration)
-            last = error
-        ready.put(last)
+    def produce() -> None:
+        nonlocal is_over
+        with turn:
+            if not is_over:
+                try:
+                    ready.append((next(items),))
+                except StopIteration:
+                    is_over = True
+                except Exception as error:  # noqa: BLE001 (raised by the iteration)
+                    is_over = True
+                    ready.append(error)
 
-    # A daemon thread, so that an abandoned iterator does not keep the process alive.
-    thread = threading.Thread(target=run, name="tokenmill-ahead", daemon=True)
-    thread.start()
+    threads = Threads(1)
     try:
+        tasks = deque([threads.submit(produce) for _ in range(n_ahead)])
         while True:
-            try:
-                item = ready.get(timeout=_LOOK_SECONDS)
-            except queue.Empty:
-                if not thread.is_alive() and ready.empty():
-                    raise TokenmillError(
-                        "the thread that runs ahead is not in this process; begin the"
-                        " iteration after the process was forked"
-                    ) from None
-                continue
-            if item is None:
+            tasks.popleft().result()
+            if not ready:
                 return
-            if isinstance(item, BaseException):
-                raise item
-            free.release()
-            yield item[0]
-            del item
+            if isinstance(ready[0], Exception):
+                raise ready.popleft()  # type: ignore[misc]
+            tasks.append(threads.submit(produce))
+            yield ready.popleft()[0]  # type: ignore[index]
     finally:
-        is_left.set()
-        free.release()
-        thread.join()
+        if threads.close():
+            items.close()

@@ -47,7 +47,7 @@ def split(text: str, pattern: str = "gpt2") -> list[str]:
     return _compiled(pattern).findall(text)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _compiled(pattern: str) -> re.Pattern[str]:
     """Compile a pattern, with classes as ranges of the pinned Unicode table."""
     return re.compile(re.sub(r"\[[^]]*]|\\p\{\w+}|\\[sS]|\$", _in_ranges, PATTERNS[pattern]))

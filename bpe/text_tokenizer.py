@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from bpe.arguments import checked
 from bpe.errors import EncodingError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.json_file import config_path
@@ -32,6 +33,7 @@ AnyTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
 AnyEncoder: TypeAlias = "Encoder | TextEncoder"
 
 
+@checked
 class TextTokenizer(ABC):
     """A tokenizer that encodes whole texts.
 
@@ -122,7 +124,7 @@ class TextTokenizer(ABC):
         return _concatenate(self.encode_batch(texts, allowed_special))
 
     def encode_iterable(
-        self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
+        self, chunks: str | Iterable[str], allowed_special: str | Collection[str] = "all"
     ) -> Iterator[int]:
         """Yield the ids of `encode("".join(chunks))`; all of the text is held in memory."""
         yield from self.encode("".join(chunks), allowed_special)
@@ -177,10 +179,14 @@ class TextEncoder:
         """Encode documents, see `bpe.encoding.encoder.Encoder.encode`; `memory` is not used.
 
         Raises:
-            EncodingError: An id does not fit into the encoder's type.
+            EncodingError: The arrays or offsets are others, a document is cut, or an id does not
+                fit into the encoder's type.
         """
-        is_cut = starts_mid_document or ends_mid_document
-        assert not is_cut, "this tokenizer allows no cut"
+        from bpe.pretokenize.pretokenizer import check_documents
+
+        check_documents(buffer, offsets, gaps)
+        if starts_mid_document or ends_mid_document:
+            raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
         texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
         before = [prefix_id] if prefix_id >= 0 else []

@@ -23,13 +23,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
+from bpe.arguments import check, checked
 from bpe.decoder import decode_bytes
 from bpe.encoding.parallel_encoder import ParallelEncoder, join_documents
-from bpe.errors import PatternError, VocabularyError
+from bpe.errors import ArgumentError, PatternError, VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.formats import convert, hf_read, hf_write, rank_files
 from bpe.formats.convert import END_OF_TEXT
@@ -49,7 +50,10 @@ if TYPE_CHECKING:
 
     from bpe.encoding.encoder import Encoder
 
+_KEPT_MATCHERS = 64  # of subsets of the special tokens
 
+
+@checked
 class Tokenizer:
     """A byte-level BPE tokenizer.
 
@@ -357,7 +361,9 @@ class Tokenizer:
         size, pattern = self.vocab_size, self.pattern
         return f"Tokenizer(vocab_size={size}, pattern={pattern!r}, special_tokens={names!r})"
 
-    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
+    def encode(
+        self, text: str, allowed_special: str | Collection[str] = "all", **_unknown: Never
+    ) -> list[int]:
         """Encode text; special tokens in it become their ids.
 
         Args:
@@ -369,16 +375,28 @@ class Tokenizer:
             EncodingError: The text has a lone surrogate.
             VocabularyError: A text in `allowed_special` is no special token.
         """
-        matcher = self._matcher_of(allowed_special)
-        return self._encoder.encode_text(utf8(text), matcher)
+        if _unknown:
+            check(Tokenizer.encode, (self, text, allowed_special), _unknown)
+        try:
+            matcher = self._matcher_of(allowed_special)
+            return self._encoder.encode_text(utf8(text), matcher)
+        except (AttributeError, TypeError, ValueError):
+            check(Tokenizer.encode, (self, text, allowed_special), {})
+            raise
 
-    def encode_ordinary(self, text: str) -> list[int]:
+    def encode_ordinary(self, text: str, **_unknown: Never) -> list[int]:
         """Encode text; special tokens in it are ordinary text.
 
         Raises:
             EncodingError: The text has a lone surrogate.
         """
-        return self._encoder.encode_text(utf8(text))
+        if _unknown:
+            check(Tokenizer.encode_ordinary, (self, text), _unknown)
+        try:
+            return self._encoder.encode_text(utf8(text))
+        except (AttributeError, TypeError):
+            check(Tokenizer.encode_ordinary, (self, text), {})
+            raise
 
     def encode_to_numpy(
         self, text: str, allowed_special: str | Collection[str] = "all"
@@ -438,10 +456,14 @@ class Tokenizer:
         wanted = utf8(separator)
         if not wanted:
             raise ValueError("the separator is empty: expected at least one character")
-        return self._encoder.encode_separated(np.frombuffer(data, np.uint8), wanted)
+        try:
+            content = np.frombuffer(data, np.uint8)
+        except TypeError:
+            raise ArgumentError(f"data: should be bytes in memory; got {data!r:.100}") from None
+        return self._encoder.encode_separated(content, wanted)
 
     def encode_iterable(
-        self, chunks: Iterable[str], allowed_special: str | Collection[str] = "all"
+        self, chunks: str | Iterable[str], allowed_special: str | Collection[str] = "all"
     ) -> Iterator[int]:
         """Encode a text given in chunks lazily: yield the ids of `encode("".join(chunks))`.
 
@@ -488,10 +510,13 @@ class Tokenizer:
         allowed = allowed_subset(allowed_special, special_tokens)
         if allowed is None:
             return self._matcher
-        if allowed not in self._matchers:
-            chosen = {text: special_tokens[text] for text in allowed}
-            self._matchers[allowed] = SpecialTokenMatcher(chosen)
-        return self._matchers[allowed]
+        matcher = self._matchers.get(allowed)
+        if matcher is None:
+            matcher = SpecialTokenMatcher({text: special_tokens[text] for text in allowed})
+            if len(self._matchers) >= _KEPT_MATCHERS:
+                self._matchers.clear()
+            self._matchers[allowed] = matcher
+        return matcher
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.
@@ -501,7 +526,7 @@ class Tokenizer:
         """
         return decode_bytes(self.vocabulary, ids)
 
-    def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
+    def decode(self, ids: Iterable[int], errors: str = "replace", **_unknown: Never) -> str:
         """Return the text of tokens.
 
         Args:
@@ -512,4 +537,10 @@ class Tokenizer:
         Raises:
             EncodingError: An id has no token.
         """
-        return self.decode_bytes(ids).decode("utf-8", errors)
+        if _unknown:
+            check(Tokenizer.decode, (self, ids, errors), _unknown)
+        try:
+            return decode_bytes(self.vocabulary, ids).decode("utf-8", errors)
+        except (LookupError, TypeError, UnicodeEncodeError) as error:
+            check(Tokenizer.decode, (self, ids, errors), {})
+            raise ArgumentError(f"errors: {error}") from error

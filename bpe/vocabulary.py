@@ -23,6 +23,7 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.arguments import checked, checks_names
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
 from bpe.normalize import normalized
@@ -33,6 +34,7 @@ _LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
 
+@checked
 @dataclass(frozen=True)
 class AddedToken:
     """A token that is found in text before it is split.
@@ -91,6 +93,7 @@ class Vocabulary:
         VocabularyError: Arguments are inconsistent.
     """
 
+    @checks_names
     def __init__(
         self, tokens: Mapping[int, bytes], merges: Iterable[Pair],
         special_tokens: Mapping[str, int] | Iterable[AddedToken], *, ignore_merges: bool = False,
@@ -100,7 +103,7 @@ class Vocabulary:
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
         added = list(special_tokens)
         self.tokens = dict(tokens)
-        self.ignore_merges, self.normal_forms = ignore_merges, normal_forms
+        self.ignore_merges, self.normal_forms = ignore_merges, tuple(normal_forms)
         self._ids = _check_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
@@ -121,6 +124,7 @@ class Vocabulary:
         return vocabulary
 
     @classmethod
+    @checks_names
     def from_merges(cls, merges: Sequence[Pair], special_tokens: Iterable[str] = ()) -> Vocabulary:
         """Make a vocabulary with the ids of training: bytes, merges in order, special tokens.
 
@@ -131,6 +135,7 @@ class Vocabulary:
         return cls(dict(enumerate(tokens)), merges, number_tokens(special_tokens, len(tokens)))
 
     @classmethod
+    @checks_names
     def from_merge_ids(
         cls, merge_ids: NDArray[np.int32], special_tokens: Iterable[str] = ()
     ) -> Vocabulary:
@@ -139,8 +144,15 @@ class Vocabulary:
         `merges` is built at its first use: garbage collection of its tuples takes most of the time.
 
         Raises:
-            VocabularyError: A special token is repeated, or two merges make the same token.
+            VocabularyError: A special token is repeated, two merges make the same token, or one
+                joins ids that no merge before it makes.
         """
+        limits = 256 + np.arange(len(merge_ids))
+        if (merge_ids < 0).any() or (limits <= merge_ids.T).any():
+            raise VocabularyError(
+                "a merge joins an id that no merge before it makes: expected ids below 256 + i in"
+                " merge i, none negative"
+            )
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
             tokens.append(tokens[left] + tokens[right])
@@ -153,6 +165,7 @@ class Vocabulary:
         return vocabulary
 
     @classmethod
+    @checks_names
     def from_ranks(
         cls, ranks: Mapping[bytes, int], special_tokens: Mapping[str, int] | Iterable[AddedToken],
         normal_forms: tuple[str, ...] = (),

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bpe.arguments import checked
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
 from bpe.files import json_file
 from bpe.special_tokens import SpecialTokenMatcher
@@ -88,6 +89,7 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
     return sorted(by_count[:max_size])
 
 
+@checked
 class WordLevelTokenizer(TextTokenizer):
     """A tokenizer whose tokens are words and punctuation.
 

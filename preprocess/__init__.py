@@ -15,6 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+import bpe as bpe  # says where it cannot run
+
 if TYPE_CHECKING:
     from bpe.errors import CorpusError
     from preprocess.check.verify import verify

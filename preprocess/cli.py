@@ -318,7 +318,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _advise(name: str, known: Iterable[str]) -> str:
     """Format what stands for an unknown option, to end a message; "" if nothing is known."""
-    from preprocess.settings.options import nearest
+    from bpe.arguments import nearest
     from preprocess.settings.schema import OTHER_SPELLINGS
 
     other = OTHER_SPELLINGS.get(name, "")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
 
 from msgspec import structs
 
+from bpe.arguments import checks_names
 from bpe.errors import TokenmillError, spelled
 from bpe.files.locations import is_url, shown_url, split_location
 from preprocess.dataset.columns import MASK
@@ -45,7 +46,6 @@ from preprocess.settings.options import (
     SettingsError,
     StrPath,
     TokenizerSource,
-    checks_names,
     convert,
     is_ranks_file,
     options_of,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any, Literal, Self, Unpack
 
+from bpe.arguments import checked
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
@@ -24,7 +25,6 @@ from preprocess.settings.options import (
     SettingsError,
     StrPath,
     TokenizerSource,
-    checks_names,
     options_of,
 )
 from preprocess.storage import open_storage
@@ -32,7 +32,7 @@ from preprocess.storage import open_storage
 _TOKENS = "tokens"  # directory of the dataset
 
 
-@checks_names
+@checked
 def tokenize_and_save(
     *, data_files: StrPath | Iterable[StrPath],
     tokenizer: TokenizerConfig | Mapping[str, Any] | TokenizerSource, output_path: StrPath,
@@ -93,6 +93,7 @@ def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
         storage.remove_finished(gone + ["stats.json"] * is_last)
 
 
+@checked
 class Pipeline:
     """The stages of a `PipelineConfig`, enabled one by one.
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import threads
 from hypothesis import HealthCheck, settings
 
 # Read by huggingface_hub when it is imported: a test that would go to the network fails at once.
@@ -33,6 +34,14 @@ def _kernels_are_compiled() -> None:
     if ahead.missing(ahead.training_kernels("gpt2") | ahead.encoding_kernels()):
         ahead.compile_training("gpt2")
         ahead.compile_encoding("gpt2")
+
+
+@pytest.fixture
+def threads_end() -> Iterator[None]:
+    """A test leaves no thread behind."""
+    before = threads.count()
+    yield
+    threads.wait_for(before)
 
 
 @pytest.fixture(scope="module")

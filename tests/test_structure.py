@@ -120,6 +120,7 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 
 def test_sampling_knows_only_the_token_file() -> None:
     allowed = {
+        "bpe.arguments",
         "bpe.errors",
         "bpe.files.atomic_write",
         "bpe.files.locations",
@@ -128,6 +129,7 @@ def test_sampling_knows_only_the_token_file() -> None:
         "bpe.kernels.runtime.jit",
         "bpe.parallel",
         "preprocess.dataset.columns",
+        "preprocess.dataset.file_map",
         "preprocess.dataset.manifest",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
@@ -175,12 +177,15 @@ def test_who_samples_never_loads_the_builder() -> None:
     ours = {name for name in loaded if name.partition(".")[0] in ("bpe", "preprocess")}
     assert ours == {
         "bpe",
+        "bpe.arguments",
         "bpe.errors",
         "bpe.files",
         "bpe.files.locations",
+        "bpe.parallel",
         "preprocess",
         "preprocess.dataset",
         "preprocess.dataset.columns",
+        "preprocess.dataset.file_map",
         "preprocess.dataset.manifest",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",

@@ -10,7 +10,7 @@ Special tokens in text are ordinary text.
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +30,9 @@ from bpe.kernels.encode.merge_short import MAX_SHORT
 from bpe.kernels.encode.misses import FACTOR
 from bpe.kernels.runtime.jit import bind, pack
 from bpe.kernels.split import documents as split
+from bpe.parallel import Lock
 from bpe.pretokenize.patterns import PATTERNS
-from bpe.pretokenize.pretokenizer import Pretokenizer, read_only, splitting
+from bpe.pretokenize.pretokenizer import Pretokenizer, check_documents, read_only, splitting
 from bpe.separated import close_gaps
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ assert _SHORT_TEXT <= merging.SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _CURSOR_START = np.array([0, -1, 0, 1], np.int64).data
 _MAX_KEPT_IDS = 2**24  # a larger array of ids is not kept for the next call
+_MAX_IDLE_IDS = 2**20  # nor one larger than this by an encoder that may not be used for long
 
 
 def _power_of_two_above(n: int) -> int:
@@ -97,7 +99,7 @@ class EncoderTables:
         pattern: name of the split pattern.
 
     Raises:
-        VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`.
+        VocabularyError: an id, or the number of a merge, is larger than `MAX_ID`, or negative.
         PatternError: the pattern is unknown or cannot be run exactly.
     """
 
@@ -114,6 +116,12 @@ class EncoderTables:
                 f"there are {int(ranks.max()) + 1:,} merges;"
                 f" the encoder takes up to {MAX_ID + 1:,}: use a smaller vocabulary"
             )
+        token_ids, token_offsets, token_bytes = vocabulary.flat
+        of_tokens = lefts, rights, merged_ids, token_ids
+        if any(each.min(initial=0) < 0 for each in (*of_tokens, ranks)) or any(
+            each.max(initial=0) >= vocabulary.size for each in of_tokens
+        ):
+            raise VocabularyError("a merge has an id without a token: restore only what was valid")
         n_pairs = _power_of_two_above(len(lefts))
         # Ids are packed by the bits of the largest, so that two words hold more than four.
         bits = max(16, (vocabulary.size - 1).bit_length())
@@ -121,21 +129,21 @@ class EncoderTables:
         # In most vocabularies the id of a merge is its rank plus a constant: no look-up.
         shift = merged_ids - ranks
         same = len(shift) and shift[0] >= 0 and (shift == shift[0]).all()
-        packed_ids = bits, n_first, n_first + 61 // bits, shift[0] if same else -1
-        token_ids, token_offsets, token_bytes = vocabulary.flat
+        factor = int.from_bytes(os.urandom(8), "little") >> 1 | 1
+        packing = bits, n_first, n_first + 61 // bits, shift[0] if same else -1, factor
         n_whole = len(token_ids) if vocabulary.ignore_merges else 0
         whole_ids, whole_offsets = token_ids[:n_whole].copy(), token_offsets[: n_whole + 1].copy()
         whole_bytes = token_bytes[: whole_offsets[-1]].copy()
         whole = np.empty(4 * _power_of_two_above(n_whole) if n_whole else 0, np.uint64)
         if n_whole:
-            merge_tables.fill_whole(whole_bytes, whole_offsets, whole)
+            merge_tables.fill_whole(whole_bytes, whole_offsets, whole, factor)
         self.tables = merge_tables.Tables(
             byte_ids=vocabulary.byte_ids, byte_pairs=np.empty(65536, np.uint64),
             characters=np.empty(merge_tables.CHARACTERS, np.uint32),
             pairs=zeros(2 * n_pairs, np.uint64),
             pair_filter=zeros(max(1, 16 * n_pairs // 64), np.uint64),
             merged=np.zeros(int(ranks.max(initial=-1)) + 1, np.uint32),
-            tokens=_no_tokens(), packing=np.array(packed_ids, np.int64), whole=whole,
+            tokens=_no_tokens(), packing=np.array(packing, np.int64), whole=whole,
             whole_bytes=whole_bytes, whole_offsets=whole_offsets, whole_ids=whole_ids,
         )
         token_bytes = read_only(token_bytes)
@@ -150,7 +158,7 @@ class EncoderTables:
         self.packed = pack(self.tables)
         self.cache = SharedPretokenCache()
         self._flat = token_bytes, token_offsets
-        self._filled = threading.Lock()
+        self._filling, self._is_filled = Lock(), False
 
     def fill_tokens(self) -> None:
         """Replace the cache by a large, empty one, and fill `Tables.tokens`, once.
@@ -158,13 +166,14 @@ class EncoderTables:
         The table holds tokens of up to TOKEN_BYTES bytes that encode to themselves; before that,
         they are looked up in the caches.
         """
-        if self._filled.acquire(blocking=False):
+        if not self._is_filled and self._filling.acquire(blocking=False):
             try:
-                self.cache.make_room()  # first, as other threads go on meanwhile
-                _fill_tokens(self, *self._flat)
-            except BaseException:
-                self._filled.release()  # after an interrupt, a later call fills it
-                raise
+                if not self._is_filled:
+                    self.cache.make_room()  # first, as other threads go on meanwhile
+                    _fill_tokens(self, *self._flat)
+                    self._is_filled = True
+            finally:
+                self._filling.release()
 
 
 def _token_hashes(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -228,6 +237,9 @@ class Encoder:
         normalizer: Changes text before it is split; None: nothing does.
         dtype: Type of the ids, uint16 or uint32 (None).
 
+    Attributes:
+        has_cache: True if it has a cache of pre-tokens of its own, for texts that are not short.
+
     Raises:
         EncodingError: `dtype` is another type, or too small for the vocabulary.
     """
@@ -242,7 +254,7 @@ class Encoder:
         self._check_fits((1 << int(tables.tables.packing[0])) - 1)
         self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._shared = tables, tables.cache
-        self._thread_cache = zeros(_THREAD_CACHE, np.uint64)
+        self._thread_cache, self.has_cache = np.empty(0, np.uint64), False
         self._own, self._arena_number = np.zeros(4, np.int64), -1  # see `PretokenCache.own`
         self._scratch = group_scratch()
         self._packed_scratch = pack(self._scratch)
@@ -275,9 +287,11 @@ class Encoder:
             dtype[n_tokens], the ids; int64[n_documents + 1], the offsets of documents in them.
 
         Raises:
-            EncodingError: The prefix or suffix id does not fit into the encoder's type.
+            EncodingError: The arrays or offsets are others, or the prefix or suffix id does not fit
+                into the encoder's type.
         """
         self._check_fits(max(prefix_id, suffix_id))
+        check_documents(buffer, offsets, gaps)
         if gaps and (self._normalizer is not None or self._pretokenizer.pattern not in PATTERNS):
             # Gaps must not meet a normalizer, nor a regex that may refuse them.
             buffer, offsets = close_gaps(buffer, offsets)
@@ -311,7 +325,7 @@ class Encoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Encode as `encode`, without normalizer; `gaps` needs a pattern with a scanner.
+        """Encode as `encode`, without normalizer or checks; `gaps` needs a pattern with a scanner.
 
         Without `memory`, the ids are a view that is valid until the next call.
         """
@@ -320,14 +334,20 @@ class Encoder:
         self._n_bytes += len(buffer)
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
+        if not self.has_cache:
+            self._thread_cache, self.has_cache = zeros(_THREAD_CACHE, np.uint64), True
         n_documents = len(offsets) - 1
         capacity = len(buffer) + 2 * n_documents + group.COPIED
         if memory is not None:
             ids = memory(capacity * 4).view(np.uint32)
+            if len(ids) < capacity:
+                raise EncodingError(
+                    f"memory has room for {len(ids):,} ids: expected {capacity:,}, 4 bytes each"
+                )
         elif capacity <= len(self._ids):
             ids = self._ids
         else:
-            ids = np.empty(capacity, np.uint32)
+            ids = zeros(capacity, np.uint32)  # mapped, so that it can be given back
             if capacity <= _MAX_KEPT_IDS:
                 self._ids = ids
         starts = self._pretokenizer.boundaries(buffer, offsets)
@@ -361,6 +381,13 @@ class Encoder:
             # Both ends of a gap have the same token offset.
             token_offsets = np.append(token_offsets[::2], token_offsets[-1])
         return written[:n_ids], token_offsets
+
+    def rest(self, stays_warm: bool) -> None:
+        """Give back memory before the encoder is idle: what a large text needed, or all of it."""
+        if len(self._ids) > _MAX_IDLE_IDS or not stays_warm:
+            self._ids = np.empty(1024, np.uint32)
+        if not stays_warm:
+            self._thread_cache, self.has_cache = np.empty(0, np.uint64), False
 
     def encode_text(self, data: bytes) -> list[int]:
         """Return the ids of one document, UTF-8, without normalizer."""

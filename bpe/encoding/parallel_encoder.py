@@ -6,19 +6,19 @@ text is normalized as a whole and then encoded in parts.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.encoding.added_tokens import Normalizer
 from bpe.encoding.part_collector import PartCollector
-from bpe.parallel import available_workers, for_each
+from bpe.parallel import Lock, available_workers, run_in_order
 from bpe.pretokenize.patterns import PATTERNS
 from bpe.separated import SeparatedPart, check_utf8, separated_parts
 from bpe.special_tokens import SpecialTokenMatcher, utf8
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bpe.encoding.encoder import Encoder, EncoderTables
     from bpe.formats.hf_write import TokenizerParts
 
+Unit = TypeVar("Unit")
 # Documents: `uint8[n_bytes]`, UTF-8, and `int64[n_documents + 1]`, ascending from 0 to n_bytes.
 Documents: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
 # `uint32[n_ids]`, the ids of all documents, and `int64[n_documents + 1]`, their offsets.
@@ -40,6 +41,8 @@ _PART_BYTES = 1 << 21
 # Bytes of a stream collected before a cut is searched, and bytes before the end searched first.
 _STREAM_BYTES = 1 << 16
 _STREAM_LOOK_BACK = 1 << 10
+
+_WARM_ENCODERS = 4  # that keep some 8 MiB while nobody uses them
 
 
 def join_documents(documents: Sequence[bytes]) -> Documents:
@@ -69,7 +72,7 @@ class ParallelEncoder:
         only_special = settings in (set(), {plain}, {replace(plain, normalized=True)})
         if forms or parts.add_prefix_space or not only_special:
             self.normalizer = Normalizer(added, forms, parts.add_prefix_space)
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._tables: EncoderTables | None = None
         # Not bound to threads: the cache of an encoder outlives the thread that filled it.
         self._idle_encoders: list[Encoder] = []
@@ -92,11 +95,27 @@ class ParallelEncoder:
 
             return Encoder(self.tables())
 
-    @contextmanager
-    def _pooled_encoder(self) -> Iterator[Encoder]:
-        encoder = self._idle_encoder()
-        yield encoder
+    def _put_back(self, encoder: Encoder) -> None:
+        n_warm = sum(each.has_cache for each in list(self._idle_encoders))
+        encoder.rest(stays_warm=n_warm < _WARM_ENCODERS)
         self._idle_encoders.append(encoder)
+
+    def _on_threads(
+        self, units: Iterable[Unit], encode: Callable[[Encoder, int, Unit], object], n: int
+    ) -> None:
+        """Call `encode(encoder, number, unit)` for each unit, on up to `n` threads."""
+        encoders: list[Encoder] = []
+
+        def make_work() -> Callable[[tuple[int, Unit]], object]:
+            encoder = self._idle_encoder()
+            encoders.append(encoder)
+            return lambda unit: encode(encoder, *unit)
+
+        workers = max(1, min(available_workers(), n))
+        with closing(run_in_order(enumerate(units), make_work, workers)) as done:
+            deque(done, maxlen=0)
+        for encoder in encoders:
+            self._put_back(encoder)
 
     def new_encoder(self, dtype: np.dtype[Any] | None) -> Encoder:
         """Return an encoder for a thread of its own, see `Tokenizer.new_encoder`."""
@@ -124,7 +143,10 @@ class ParallelEncoder:
         if at_once and (matcher is None or not matcher.occurs_in(data)):
             encoder = self._idle_encoder()
             ids = encoder.encode_text(data)
-            self._idle_encoders.append(encoder)
+            if encoder.has_cache:
+                self._put_back(encoder)
+            else:
+                self._idle_encoders.append(encoder)
         else:
             ids = self.encode(*join_documents([data]), matcher)[0].tolist()
         return ids
@@ -147,8 +169,11 @@ class ParallelEncoder:
             return self._encode_with_special(buffer, offsets, matcher)
         if len(buffer) >= 2 * _PART_BYTES:
             return self._encode_parts(buffer, offsets)
-        with self._pooled_encoder() as encoder:
-            return encoder.encode(buffer, offsets)
+        encoder = self._idle_encoder()
+        ids, token_offsets = encoder.encode_view(buffer, offsets)
+        ids = ids.copy()  # before its memory is used again
+        self._put_back(encoder)
+        return ids, token_offsets
 
     def _encode_with_special(
         self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], matcher: SpecialTokenMatcher
@@ -188,16 +213,15 @@ class ParallelEncoder:
             edges.append(len(buffer))
         collector = PartCollector(len(edges) - 1)
 
-        def encode_part(number: int, part: tuple[int, int]) -> None:
+        def encode_part(encoder: Encoder, number: int, part: tuple[int, int]) -> None:
             start, stop = part
             first, last = np.searchsorted(offsets, [start, stop], side="right")
             ends = offsets[first:last] - start
             cuts = np.unique(np.concatenate([[0], ends, [stop - start]]))
-            with self._pooled_encoder() as encoder:
-                ids, counts = encoder.encode_view(buffer[start:stop], cuts)
-                collector.put(number, ids, counts[np.searchsorted(cuts, [0, *ends])])
+            ids, counts = encoder.encode_view(buffer[start:stop], cuts)
+            collector.put(number, ids, counts[np.searchsorted(cuts, [0, *ends])])
 
-        for_each(pairwise(edges), encode_part, max(1, min(available_workers(), len(edges) - 1)))
+        self._on_threads(pairwise(edges), encode_part, len(edges) - 1)
         ids, token_offsets = collector.result()
         n_empty = int(np.searchsorted(offsets, 0, side="right")) - 1
         return ids, np.concatenate([np.zeros(n_empty, np.int64), token_offsets])
@@ -210,20 +234,19 @@ class ParallelEncoder:
             return self.encode(*join_texts(texts), matcher)
         collector = PartCollector(len(groups))
 
-        def encode_group(_: int, number: int) -> None:
+        def encode_group(encoder: Encoder, _: int, number: int) -> None:
             buffer, offsets = join_texts(groups[number])
             if matcher.occurs_in(buffer.data):
                 collector.put(number, *self._encode_with_special(buffer, offsets, matcher))
             else:
-                with self._pooled_encoder() as encoder:
-                    collector.put(number, *encoder.encode_view(buffer, offsets))
+                collector.put(number, *encoder.encode_view(buffer, offsets))
 
         # Very long texts are encoded in parts, on all threads.
         alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
         for number in alone:
             collector.put(number, *self.encode(*join_texts(groups[number]), matcher))
         together = sorted(set(range(len(groups))) - set(alone))
-        for_each(together, encode_group, max(1, min(available_workers(), len(together))))
+        self._on_threads(together, encode_group, len(together))
         return collector.result()
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
@@ -239,17 +262,17 @@ class ParallelEncoder:
             # Large parts cost less; small ones at the end keep all threads busy.
             return max(_PART_BYTES // 2, min(4 * _PART_BYTES, n_left // (3 * n_threads)))
 
-        def encode_part(number: int, part: SeparatedPart) -> None:
+        def encode_part(encoder: Encoder, number: int, part: SeparatedPart) -> None:
             text = buffer[part.start : part.stop]
             check_utf8(text, part.start)
-            with self._pooled_encoder() as encoder:
-                ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
-                if part.ends_mid_document:
-                    offsets = offsets[:-1]
-                collector.put(number, ids, offsets, part.stop - part.start)
+            ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
+            if part.ends_mid_document:
+                offsets = offsets[:-1]
+            collector.put(number, ids, offsets, part.stop - part.start)
 
         safe_cut = self.tables().pretokenizer.safe_cut
-        for_each(separated_parts(buffer, separator, part_size, safe_cut), encode_part, n_threads)
+        parts = separated_parts(buffer, separator, part_size, safe_cut)
+        self._on_threads(parts, encode_part, n_threads)
         return collector.result()
 
     def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:

@@ -7,6 +7,10 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.huge_pages import zeros
+
+_LOOK_SECONDS = 1.0  # between looks whether other threads still copy
+
 
 class PartCollector:
     """Concatenates the ids of parts 0 to n - 1; threads put parts in any order, in parallel.
@@ -32,18 +36,25 @@ class PartCollector:
         """Copy the ids of part `number`; `offsets` is int64[n_documents + 1], `size` its size."""
         with self._changed:
             if number != self._next:
-                self._waiting[number] = ids.copy(), offsets, size
+                # Mapped, for an allocator keeps what a thread frees.
+                kept = zeros(len(ids), np.uint32)
+                kept[:] = ids
+                self._waiting[number] = kept, offsets, size
                 return
         while True:
             with self._changed:
-                # Wait until no thread copies: the array may be enlarged.
+                # Wait until no thread copies: the array may be enlarged. A thread that is short of
+                # memory may not be able to notify.
                 while self._copying and self._n_ids + len(ids) > len(self._ids):
-                    self._changed.wait()
+                    self._changed.wait(_LOOK_SECONDS)
                 target = self._place(ids, offsets, size)
-            target[:] = ids
+            try:
+                target[:] = ids
+            finally:
+                with self._changed:
+                    self._copying -= 1
+                    self._changed.notify_all()
             with self._changed:
-                self._copying -= 1
-                self._changed.notify_all()
                 if self._next not in self._waiting:
                     return
                 ids, offsets, size = self._waiting.pop(self._next)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +9,7 @@ from bpe.huge_pages import zeros
 from bpe.kernels.encode import cache_rows
 from bpe.kernels.encode.cache_rows import PretokenCache
 from bpe.kernels.runtime.jit import pack
+from bpe.parallel import Lock
 
 # Words of 8 bytes in the tables. Hashing touches every page of a table, so all of it becomes
 # resident: tables are small for short texts, and later have room for 100 MB of English.
@@ -29,7 +28,7 @@ class SharedPretokenCache:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._replace(0, empty_cache(_SHORT_ROWS, _SHORT_LONG_ROWS, _SHORT_ARENA))
 
     def _replace(self, number: int, cache: PretokenCache) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def write_atomically(
         try:
             write_all(descriptor, memoryview(data))
             if durable:
-                os.fsync(descriptor)
+                sync(descriptor)
         finally:
             os.close(descriptor)
         os.replace(temporary, path)
@@ -55,10 +56,23 @@ def write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data[:_WRITTEN_AT_ONCE]) :]
 
 
+def sync(descriptor: int, data_only: bool = False) -> None:
+    """Sync a file to the disk; `data_only`: without times and permissions, if that is possible."""
+    # On macOS fsync leaves it in the cache of the drive; some of its file systems have no more.
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+            return
+    if data_only and hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
 def sync_directory(directory: Path) -> None:
     """Sync the names in a directory to the disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)

@@ -2,7 +2,9 @@
 
 Its directories are named by a digest of the sources that determine the content. A file is renamed
 when complete, and begins with the digest of its name and content, as a power cut may truncate it or
-fill it with zeros. Damaged files are reported and rebuilt. Whoever can write to the directory can
+fill it with zeros. Damaged files are reported and rebuilt. When a directory is made, others of its
+kind are removed, but for those that were used last: a process that has one in use makes what it
+needs again. Whoever can write to the directory can
 run code here, so there is no fallback to a shared temporary directory: if the directory is not
 writable, that is reported and nothing is cached.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +24,7 @@ from bpe.files.atomic_write import write_atomically
 _DIGEST_BYTES = hashlib.sha256().digest_size
 _logger = logging.getLogger("bpe")
 _warned: set[str] = set()
+_KEPT_STATES = 8  # of versions and environments
 
 
 def warn_once(message: str, *details: object) -> None:
@@ -47,6 +51,16 @@ def _digest(name: str, data: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
+def _remove_unused(directory: Path) -> None:
+    """Remove directories of other states of the sources, all but those that were used last."""
+    used = {}
+    for path in directory.parent.glob(f"{directory.name.rpartition('-')[0]}-" + "[0-9a-f]" * 32):
+        with suppress(FileNotFoundError):  # another process removes it
+            used[path] = path.stat().st_mtime_ns
+    for path in sorted(used, key=used.__getitem__)[:-_KEPT_STATES]:
+        shutil.rmtree(path, ignore_errors=True)  # what is written at the same time stays
+
+
 class Cache:
     """A directory of files of one kind.
 
@@ -67,7 +81,10 @@ class Cache:
             base = platformdirs.user_cache_dir("tokenmill", False)
         self.directory: Path | None = Path(base, name)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            if not self.directory.exists():
+                self.directory.mkdir(parents=True, exist_ok=True)
+                _remove_unused(self.directory)
+            # Each process that uses the directory changes its time.
             probe = self.directory / f".probe-{os.urandom(8).hex()}"
             probe.touch()
             probe.unlink()

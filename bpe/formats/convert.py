@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bpe.errors import (
+    ArgumentError,
     PatternError,
     TokenizerFileError,
     UnsupportedTokenizerError,
@@ -16,6 +17,7 @@ from bpe.errors import (
     listed,
 )
 from bpe.files.json_file import config_path, parse_json, read_json, read_text
+from bpe.files.temporary import temporary_directory
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
@@ -97,6 +99,11 @@ def from_tiktoken(
                 "pass pattern=, for example pattern='gpt2'"
             )
     else:
+        if not hasattr(source, "_mergeable_ranks"):
+            raise ArgumentError(
+                "source: should be an encoding of tiktoken, its name, or a path; got"
+                f" {source!r:.100}"
+            )
         # The README of tiktoken uses these attributes to extend an encoding.
         check_longest_special(source)
         ranks = source._mergeable_ranks
@@ -136,11 +143,9 @@ def files_of(source: Any) -> hf_read.TokenizerFiles:
     name, config = Path(type(source).__name__), None
     if hasattr(source, "save_pretrained"):
         # Saved, as its backend lacks some special tokens and the chat template.
-        import tempfile  # slow to import, and seldom needed
-
-        with tempfile.TemporaryDirectory() as directory:
-            source.save_pretrained(directory)
-            path = Path(directory, "tokenizer.json")
+        with temporary_directory() as directory:
+            source.save_pretrained(str(directory))
+            path = directory / "tokenizer.json"
             if not path.exists():
                 raise UnsupportedTokenizerError(
                     f"{name}: expected a fast tokenizer of transformers, found one that saves"

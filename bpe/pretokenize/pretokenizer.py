@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.bit_set import bits_between, set_bits
+from bpe.errors import EncodingError
 from bpe.kernels import search, utf8
 from bpe.kernels.runtime.jit import pack
 from bpe.kernels.split import documents as split
@@ -45,6 +46,47 @@ def read_only(array: NDArray[Number]) -> NDArray[Number]:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+def check_array(name: str, array: object, dtype: type[np.generic]) -> None:
+    """Raise EncodingError unless kernels can take an array of one dimension.
+
+    They check neither types nor offsets, so public methods check what they hand to kernels.
+    """
+    expected, found = np.dtype(dtype), type(array).__name__
+    if isinstance(array, np.ndarray):
+        if array.dtype == expected and array.ndim == 1 and array.flags.c_contiguous:
+            return
+        found = f"{array.dtype}{list(array.shape)}, strides {list(array.strides)}"
+    raise EncodingError(
+        f"{name} is {found}: expected {expected}[n], contiguous; use np.asarray or np.frombuffer"
+    )
+
+
+def check_documents(buffer: Bytes, offsets: Offsets, gaps: bool = False) -> None:
+    """Raise EncodingError unless `offsets` are those of documents in `buffer`, uint8[n_bytes].
+
+    They are int64[n_documents + 1], ascending from 0 to n_bytes; with `gaps`, a start and an end
+    for each document, or none.
+    """
+    check_array("buffer", buffer, np.uint8)
+    check_array("offsets", offsets, np.int64)
+    n, n_offsets = len(buffer), len(offsets)
+    if (n_offsets % 2 if gaps else not n_offsets):
+        raise EncodingError(
+            f"there are {n_offsets:,} offsets: expected one for each document and another one, or"
+            " with gaps two for each"
+        )
+    if n_offsets:
+        is_wrong = offsets < np.append(0, offsets[:-1])
+        is_wrong[0], is_wrong[-1] = offsets[0] != 0, is_wrong[-1] or offsets[-1] != n
+        if is_wrong.any():
+            is_wrong |= offsets > n
+            first = int(is_wrong.argmax())
+            raise EncodingError(
+                f"offset {first:,} is {int(offsets[first]):,}: expected offsets that ascend from 0"
+                f" to {n:,}, the size of the buffer"
+            )
 
 
 def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
@@ -123,7 +165,13 @@ class Pretokenizer:
         """Return the first position from `position` on where a cut changes no pre-token, never 0.
 
         Return `stop` if none is known, as without a scanner. `buffer` is uint8[>= stop].
+
+        Raises:
+            EncodingError: `buffer` is no such array.
         """
+        check_array("buffer", buffer, np.uint8)
+        if stop > len(buffer):
+            raise EncodingError(f"stop is {stop:,}: expected at most {len(buffer):,}, the text")
         if self.pattern not in PATTERNS:
             return stop
         # Only in gpt2 no alternative takes a part of the white space after it (`[\r\n]*`).

@@ -6,27 +6,32 @@ pre-tokens. Special tokens are cut out of text: they are not learnt from or merg
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.encoding.encoder import group_scratch
 from bpe.huge_pages import zeros
 from bpe.kernels.train import count_pretokens as kernels
-from bpe.pretokenize.pretokenizer import Pretokenizer, read_only
+from bpe.parallel import for_each, run_in_order
+from bpe.pretokenize.pretokenizer import Pretokenizer, check_documents, read_only
 from bpe.separated import iter_ranges
 from bpe.special_tokens import SpecialTokenMatcher
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
 
 _GROUPS_PER_CALL = 1024  # per kernel call, so that Ctrl-C is handled
+_SEEDS = np.frombuffer(os.urandom(16), np.uint64)  # of the tables of this process
 
 
+@checked
 class PretokenCounts:
     """Unique pre-tokens and their counts. Used by one thread at a time.
 
@@ -55,7 +60,7 @@ class PretokenCounts:
         self._table = kernels.CountTable(
             short_rows=short, short_counts=short.view(np.int64),
             long_rows=long, long_counts=long.view(np.int64),
-            arena=np.empty(2**18, np.uint8), used=np.zeros(3, np.int64),
+            arena=np.empty(2**18, np.uint8), seeds=_SEEDS, used=np.zeros(3, np.int64),
         )
 
     def __len__(self) -> int:
@@ -69,7 +74,11 @@ class PretokenCounts:
             buffer: uint8[n_bytes], UTF-8.
             offsets: int64[n_documents + 1], ascending from 0 to n_bytes; documents may be parts cut
                 at `Pretokenizer.safe_cut`.
+
+        Raises:
+            EncodingError: The arrays or offsets are others.
         """
+        check_documents(buffer, offsets)
         spans = self._matcher.find_in_documents(buffer, offsets)[:, :2]
         if len(spans):
             # Each occurrence is counted as a document, then subtracted: cheaper than a copy of the
@@ -85,6 +94,10 @@ class PretokenCounts:
                 starts = self._pretokenizer.boundaries(text, np.array([0, len(text)]))
                 n_pretokens = int(np.bitwise_count(starts).sum()) - 1
                 self._count(text, starts, np.full(n_pretokens, -n))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has other seeds.
+        return _restore, (FrozenCounts(self.pattern, self.special_tokens, *self.arrays()),)
 
     def merge(self, other: PretokenCounts | FrozenCounts) -> None:
         """Add counts; raise ValueError if the pattern or the special tokens differ."""
@@ -122,7 +135,7 @@ class PretokenCounts:
         is_long = status == kernels.GROW_LONG
         kind, rows = ("long", table.long_rows) if is_long else ("short", table.short_rows)
         larger = zeros(2 * len(rows), np.uint64)
-        kernels.move_rows(rows, larger, is_long)
+        kernels.move_rows(rows, larger, is_long, table.seeds)
         grown = {f"{kind}_rows": larger, f"{kind}_counts": larger.view(np.int64)}
         self._table = table._replace(**grown)
 
@@ -132,7 +145,7 @@ class PretokenCounts:
         Returns:
             (bytes, offsets, counts): uint8[n_bytes], concatenated; int64[n + 1]; int64[n].
         """
-        return _export([self._table], map)
+        return _export([self._table])
 
     @property
     def n_bytes(self) -> int:
@@ -181,6 +194,12 @@ class FrozenCounts:
         return self.buffer, self.offsets, self.counts
 
 
+def _restore(frozen: FrozenCounts) -> PretokenCounts:
+    counts = PretokenCounts(frozen.pattern, frozen.special_tokens)
+    counts.merge(frozen)
+    return counts
+
+
 def sum_counts(of_threads: list[PretokenCounts]) -> FrozenCounts:
     """Sum several counts, at least one, on as many threads; the list is emptied to free memory.
 
@@ -194,17 +213,16 @@ def sum_counts(of_threads: list[PretokenCounts]) -> FrozenCounts:
     n = len(tables)
     del of_threads[:], other
 
-    def merge(task: tuple[tuple[int, int], int]) -> None:
+    def merge(_: int, task: tuple[tuple[int, int], int]) -> None:
         (giver, taker), half = task
         kernels.merge_into(tables[giver], tables[taker], half)
 
-    with ThreadPoolExecutor(n) as pool:
-        # Each table is merged into all before it, which sets common counts to 0 in it: then no two
-        # tables share a pre-token. In a turn each table is in one pair at most.
-        for turn in range(n):
-            pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
-            list(pool.map(merge, product(pairs, range(2))))
-        arrays = _export(tables, pool.map)
+    # Each table is merged into all before it, which sets common counts to 0 in it: then no two
+    # tables share a pre-token. In a turn each table is in one pair at most.
+    for turn in range(n):
+        pairs = [(j, i) for i, j in combinations(range(n), 2) if (i + j) % n == turn]
+        for_each(product(pairs, range(2)), merge, n)
+    arrays = _export(tables)
     tables.clear()  # frees memory
     return FrozenCounts(pattern, special_tokens, *arrays)
 
@@ -224,11 +242,9 @@ def _measure(table: kernels.CountTable) -> NDArray[np.int64]:
     return sizes.reshape(-1, 2)
 
 
-def _export(
-    tables: Sequence[kernels.CountTable], for_each: Callable[..., Iterable[NDArray[np.int64]]]
-) -> Arrays:
-    """Return the arrays of tables without common pre-tokens; `for_each` is a `map`."""
-    sizes = list(for_each(_measure, tables))
+def _export(tables: Sequence[kernels.CountTable]) -> Arrays:
+    """Return the arrays of tables without common pre-tokens, on as many threads."""
+    sizes = list(run_in_order(tables, lambda: _measure, len(tables)))
     total = np.sum(sizes, axis=0)
     ends = total.cumsum(axis=0)
     n, n_bytes = ends[-1].tolist()
@@ -238,8 +254,8 @@ def _export(
     offsets, counts = zeros(n + 1, np.int64), zeros(n, np.int64)
     offsets[n] = n_bytes
 
-    def export(table: kernels.CountTable, first: NDArray[np.int64]) -> None:
-        kernels.export(table, first.ravel(), buffer, offsets, counts)
+    def export(number: int, table: kernels.CountTable) -> None:
+        kernels.export(table, firsts[number].ravel(), buffer, offsets, counts)
 
-    list(for_each(export, tables, firsts))
+    for_each(tables, export, len(tables))
     return buffer, offsets, counts

@@ -6,7 +6,6 @@ import logging
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from itertools import pairwise
@@ -15,12 +14,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.encoding.parallel_encoder import join_texts
 from bpe.errors import EncodingError, TrainingError
 from bpe.files.locations import local_path
 from bpe.huge_pages import zeros
 from bpe.kernels.train import learn_merges as kernels
-from bpe.parallel import available_workers, run_in_order
+from bpe.parallel import available_workers, for_each, run_in_order
 from bpe.pretokenize.patterns import pattern_name
 from bpe.pretokenize.pretokenizer import Pretokenizer, invalid_utf8, is_utf8
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, longest_token
@@ -40,6 +40,7 @@ _PART_OF_ROWS, _MOST_PARTS = 2**20, 8
 _MOST_TOLD_APART = 2**16  # greatest count in the histogram of `_least_merged`
 
 
+@checked
 def train_from_counts(
     counts: PretokenCounts | FrozenCounts, vocab_size: int, *, special_tokens: Sequence[str] = (),
     tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
@@ -177,37 +178,36 @@ def _lay_out(
     parts = list(pairwise(np.minimum(edges, len(pretokens.counts)).tolist()))
     code_counts, occurrences = np.zeros((2, n_parts, 65536), np.int64)
 
-    def count_byte_pairs(number: int) -> None:
+    def count_byte_pairs(number: int, part: tuple[int, int]) -> None:
         counted = code_counts[number], occurrences[number]
-        kernels.count_byte_pairs(pretokens, *parts[number], *counted)
+        kernels.count_byte_pairs(pretokens, *part, *counted)
 
-    with ThreadPoolExecutor(n_parts) as pool:
-        list(pool.map(count_byte_pairs, range(n_parts)))
-        counts_of_all = code_counts.sum(axis=0)
-        codes = np.flatnonzero((counts_of_all >= least) & (longest >= 2))
-        n_places = occurrences[:, codes].sum(axis=0)
-        places = np.cumsum(np.append(0, occurrences[:, codes].T))
-        next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
-        n = len(codes)
-        pairs = _pairs(max(_PAIRS, 2 * n))
-        pairs.left[:n], pairs.right[:n] = codes >> 8, codes & 255
-        pairs.counts[:n], pairs.n_places[:n] = counts_of_all[codes], n_places
-        pairs.first_place[:n] = next_places[0]
-        most_places = 2 * int(n_places.max(initial=0)) + 1
-        state = kernels.MergeState(
-            # One more, for the row after the last pair is prefetched.
-            rows=zeros(2 * (n_positions + 1), np.int32),
-            symbol_bits=np.array([symbol_bits], np.int64), places=zeros(3 * n_positions, np.int32),
-            new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
-            used=np.array([len(codes), 0, 0, places[-1]], np.int64),
-        )
-        pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
-        pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
+    for_each(parts, count_byte_pairs, n_parts)
+    counts_of_all = code_counts.sum(axis=0)
+    codes = np.flatnonzero((counts_of_all >= least) & (longest >= 2))
+    n_places = occurrences[:, codes].sum(axis=0)
+    places = np.cumsum(np.append(0, occurrences[:, codes].T))
+    next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
+    n = len(codes)
+    pairs = _pairs(max(_PAIRS, 2 * n))
+    pairs.left[:n], pairs.right[:n] = codes >> 8, codes & 255
+    pairs.counts[:n], pairs.n_places[:n] = counts_of_all[codes], n_places
+    pairs.first_place[:n] = next_places[0]
+    most_places = 2 * int(n_places.max(initial=0)) + 1
+    state = kernels.MergeState(
+        # One more, for the row after the last pair is prefetched.
+        rows=zeros(2 * (n_positions + 1), np.int32),
+        symbol_bits=np.array([symbol_bits], np.int64), places=zeros(3 * n_positions, np.int32),
+        new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
+        used=np.array([len(codes), 0, 0, places[-1]], np.int64),
+    )
+    pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
+    pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
 
-        def fill_rows(number: int) -> None:
-            kernels.fill_rows(pretokens, *parts[number], state, pair_of_code, next_places[number])
+    def fill_rows(number: int, part: tuple[int, int]) -> None:
+        kernels.fill_rows(pretokens, *part, state, pair_of_code, next_places[number])
 
-        list(pool.map(fill_rows, range(n_parts)))
+    for_each(parts, fill_rows, n_parts)
     return pairs, state
 
 
@@ -254,6 +254,7 @@ def _grow(pairs: kernels.Pairs) -> kernels.Pairs:
     return larger
 
 
+@checked
 def train_bpe(
     input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], vocab_size: int,
     special_tokens: Sequence[str] = (), *, pattern: str = "gpt2", tie_break: str = "greatest-bytes",

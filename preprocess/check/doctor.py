@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from bpe.errors import TokenmillError
+from bpe.files.atomic_write import sync
+from bpe.files.temporary import temporary_directory
 from bpe.parallel import available_workers
 from preprocess.report.progress import amount, system_values
 from preprocess.run.outputs import TOKENIZER_FILE
@@ -183,8 +185,8 @@ def _write_as_a_build_does(place: Path) -> bool:
     content = bytes(range(256))
     with (
         writing(place),
-        tempfile.TemporaryDirectory(prefix=".tokenmill-doctor-", dir=place) as trial,
-        LocalStorage(trial, "doctor") as storage,
+        temporary_directory(".tokenmill-doctor-", place) as trial,
+        LocalStorage(str(trial), "doctor") as storage,
     ):
         has_locks = storage.has_system_lock
         stream = storage.stream("trial.bin")
@@ -217,7 +219,7 @@ def _disk(path: Path) -> str:
         for _ in range(_WRITTEN_BYTES // len(block)):
             file.write(block)
         file.flush()
-        os.fsync(file.fileno())
+        sync(file.fileno())
         rate = _WRITTEN_BYTES / 1e6 / (time.perf_counter() - began)
     text = f"{amount(free)} free, {rate:,.0f} MB/s written and brought to the disk"
     if free < _LEAST_DISK:

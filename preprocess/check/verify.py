@@ -18,6 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bpe.arguments import checks_names
 from bpe.errors import EncodingError, TokenmillError, spelled
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
@@ -44,6 +45,7 @@ _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
+@checks_names
 def verify(
     path: StrPath, *, tokenizer: StrPath | None = None, deep: bool = False, repair: bool = False,
     progress: Progress | bool | None = None,
@@ -54,7 +56,7 @@ def verify(
         path: A .bin, a manifest or a directory.
         tokenizer: The tokenizer of the files; None: tokenizer.json in their directory.
         deep: True to encode all sources again, or to make all rows again, and compare.
-        repair: True to rebuild damaged blocks and files from the sources, and damaged files of rows
+        repair: True to rebuild damaged files from the sources, and damaged files of rows
             from the dataset.
         progress: As of `build`.
 

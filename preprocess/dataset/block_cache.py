@@ -24,11 +24,12 @@ import fcntl
 import functools
 import mmap
 import os
+import struct
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ from msgspec import Struct
 
 from bpe.errors import ChangedError, TokenmillError
 from bpe.files.locations import shown_url
+from bpe.parallel import for_each, run_in_order
 from preprocess.dataset import columns as table
+from preprocess.dataset.file_map import FileMap
 from preprocess.settings.options import size_in_bytes
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import split_url
@@ -55,6 +58,7 @@ _ATTEMPTS = 3  # before a reader locks the cache, because others remove what it 
 _HEADER_BYTES = 4096
 _ABSENT, _UNCHECKED = 0, 1  # stamps; an unchecked block has space, but its content is unknown
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # flags of fallocate
+_F_PUNCHHOLE = 99  # of macOS
 
 Blocks = npt.NDArray[np.int64]
 
@@ -126,7 +130,7 @@ class BlockCache:
     Attributes:
         directory: Directory of the dataset in the cache.
         first_blocks: Number of the first block of each file, and the number of all blocks.
-        data: The file of blocks, mapped; blocks that are not there are zeros.
+        mapped: The file of blocks; those that are not there are zeros.
 
     Raises:
         CacheError: The cache cannot be used.
@@ -147,9 +151,7 @@ class BlockCache:
                     self._make_file(name, size)
                 self._state = _State(self.directory)
                 self._state.forget_other_starts()
-            self.data: mmap.mmap | bytes = b""
-            if n_blocks:
-                self.data = mmap.mmap(self._state.data, 0, access=mmap.ACCESS_READ)
+            self.mapped = FileMap(self._state.data, sizes["data"])
 
     def _make_file(self, name: str, size: int) -> None:
         with open(self.directory / name, "ab") as opened:
@@ -228,10 +230,10 @@ class BlockCache:
         """Make blocks present; another process may remove them again at once."""
         missing = self._missing(blocks)
         self._state.used[blocks] = time.time()  # so that the others of them stay
-        with self._writing(), ThreadPoolExecutor(min(len(missing), _DOWNLOADS) or 1) as pool:
-            list(pool.map(self._fetch_one, missing))
+        with self._writing():
+            for_each(missing, self._fetch_one, min(len(missing), _DOWNLOADS) or 1)
 
-    def _fetch_one(self, block: int) -> None:
+    def _fetch_one(self, _: int, block: int) -> None:
         with _lock(self._root / "locks" / str(block % _LOCKS)):
             with self._locked():
                 if self._is_there(block):
@@ -243,8 +245,9 @@ class BlockCache:
     def _fetch_locked(self, blocks: Blocks) -> None:
         """The same with the lock of the cache, so that they stay until it is released."""
         missing = [block for block in self._missing(blocks) if not self._is_there(block)]
-        with ThreadPoolExecutor(min(len(missing), _DOWNLOADS) or 1) as pool:
-            for block, content in zip(missing, pool.map(self._download, missing), strict=True):
+        workers = min(len(missing), _DOWNLOADS) or 1
+        with closing(run_in_order(missing, lambda: self._download, workers)) as found:
+            for block, content in zip(missing, found, strict=True):
                 self._store(block, content, blocks)
 
     def _is_there(self, block: int) -> bool:
@@ -252,7 +255,7 @@ class BlockCache:
         if self._state.stamps[block] == _UNCHECKED:
             _, file, start, stop = self._place(block)
             place = block * table.BLOCK_BYTES
-            content = self.data[place : place + stop - start]
+            content = self.mapped.data[place : place + stop - start].data
             if xxhash.xxh3_128_hexdigest(content) == file.digests[start // table.BLOCK_BYTES]:
                 self._state.used[block] = time.time()
                 self._state.stamps[block] = self._state.new_stamp()
@@ -419,6 +422,10 @@ def _fallocate() -> Any:
 
 def _punch(descriptor: int, start: int) -> None:
     """Free the space of a block in a file."""
+    if sys.platform == "darwin":
+        hole = struct.pack("IIqq", 0, 0, start, table.BLOCK_BYTES)
+        fcntl.fcntl(descriptor, _F_PUNCHHOLE, hole)
+        return
     fallocate = _fallocate()
     if fallocate is None:
         raise OSError(errno.ENOTSUP, "this system cannot free parts of a file")

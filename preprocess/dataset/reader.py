@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import glob
-import mmap
 import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from bpe.arguments import check, checked
+from bpe.errors import ArgumentError
 from bpe.files.locations import given_location, is_url, shown_url, url_name
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
@@ -24,6 +25,7 @@ from preprocess.dataset.columns import (
     manifest_name,
     shard_name,
 )
+from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.shards import ShardView
 
@@ -58,13 +60,14 @@ class TokenFile:
         tokens: read-only uint16|uint32[n_tokens], mapped; with shards or at a URL a `ShardView`.
     """
 
+    @checked
     def __init__(
         self, path: Path | str, manifest: Manifest, tokenizer: AnyTokenizer | None = None
     ) -> None:
         self._tokenizer = self._given_tokenizer = tokenizer
         self.manifest = manifest
         self.parts: Sequence[Mapping[str, Values | ShardView]]
-        self._maps: list[mmap.mmap] = []
+        self._maps: list[FileMap] = []
         self._read = 0  # bytes that may be resident
         self._remote: Mapping[str, RemoteView] = {}
         if isinstance(path, str):
@@ -82,9 +85,8 @@ class TokenFile:
             if file.column == IDS:
                 parts.append({})
             found = _map(path, file)
-            parts[-1][file.column.name] = np.frombuffer(found, file.dtype)
-            if isinstance(found, mmap.mmap):
-                self._maps.append(found)
+            parts[-1][file.column.name] = found.view(file.dtype)
+            self._maps.append(found)
         self.parts = parts
 
     def _open_url(self, url: str) -> None:
@@ -95,8 +97,7 @@ class TokenFile:
         self.path = self.absolute_path = url_beside(url, name)
         self.parts, self._remote, cache = open_columns(url, self.manifest, stem)
         self.directory = cache.directory
-        if isinstance(cache.data, mmap.mmap):
-            self._maps.append(cache.data)
+        self._maps.append(cache.mapped)
 
     @property
     def shards(self) -> list[tuple[Values | ShardView, npt.NDArray[np.uint64]]]:
@@ -105,6 +106,7 @@ class TokenFile:
             (part[IDS.name], np.asarray(part[DOCUMENT_ENDS.name])) for part in self.parts
         ]
 
+    @checked
     def column(self, name: str) -> Values | ShardView:
         """Return all values of a column, positions in shards computed, or raise TokenFileError."""
         found = {column.name: column for column in self.manifest.columns}
@@ -148,7 +150,7 @@ class TokenFile:
         """Position after the last id of each document: read-only uint64[n_documents]."""
         return np.asarray(self.column(DOCUMENT_ENDS.name))
 
-    def doc(self, number: int) -> npt.NDArray[np.unsignedinteger[Any]]:
+    def doc(self, number: int, **_unknown: Never) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Copy the ids of a document, special ids included: uint16|uint32[n].
 
         Negative numbers count from the end, as in a list.
@@ -157,12 +159,15 @@ class TokenFile:
             IndexError: There is no such document.
         """
         n = self.n_documents
+        if _unknown or type(number) is not int:
+            check(TokenFile.doc, (self, number), _unknown)
         if not -n <= number < n:
             raise IndexError(f"{self.path}: there is no document {number:,} of {n:,}")
         number %= n
         start = int(self.document_ends[number - 1]) if number else 0
         return self[start : int(self.document_ends[number])]
 
+    @checked
     def decode(self, ids: npt.ArrayLike) -> str:
         """Decode ids, special ones included, with the tokenizer of the dataset.
 
@@ -185,7 +190,7 @@ class TokenFile:
             tokenizer = load_tokenizer(path)
             check_tokenizer(self.path, self.manifest, tokenizer.fingerprint)
             self._tokenizer = tokenizer
-        found = self._tokenizer.decode_bytes(np.asarray(ids).tolist())
+        found = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
         return found.decode("utf-8", "replace")
 
     def tokenizer_file(self) -> tuple[Path | None, str]:
@@ -211,7 +216,7 @@ class TokenFile:
         if self._read > _RESIDENT:
             self._read = 0
             for each in self._maps:
-                each.madvise(mmap.MADV_DONTNEED)
+                each.give_back()
 
     @property
     def vocab_size(self) -> int:
@@ -263,7 +268,7 @@ def _open_again(path: str, digest: str, tokenizer: AnyTokenizer | None) -> Token
     return open_tokens(path, tokenizer=tokenizer) if tokenizer else file
 
 
-def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
+def _map(bin_path: Path, data: DataFile) -> FileMap:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
     path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
     try:
@@ -275,9 +280,7 @@ def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
                     f" {data.dtype.name} in its manifest), found {found:,}; it was damaged or"
                     " replaced: build the files again"
                 )
-            if not found:  # an empty file cannot be mapped
-                return b""
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            return FileMap(file.fileno(), found)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {manifest_path} exists; restore it or build the"
@@ -285,6 +288,7 @@ def _map(bin_path: Path, data: DataFile) -> mmap.mmap | bytes:
         ) from None
 
 
+@checked
 def open_tokens(
     path: str | os.PathLike[str], *, tokenizer: AnyTokenizer | str | None = None
 ) -> TokenFile:
@@ -316,6 +320,11 @@ def open_tokens(
         if tokenizer is not None:
             check_tokenizer(bin_path, manifest, tokenizer)
         return TokenFile(bin_path, manifest)
+    if not hasattr(tokenizer, "fingerprint"):
+        raise ArgumentError(
+            f"tokenizer: should be what bpe.load_tokenizer() returns, or its fingerprint; got"
+            f" {tokenizer!r:.100}"
+        )
     check_tokenizer(bin_path, manifest, tokenizer.fingerprint)
     return TokenFile(bin_path, manifest, tokenizer)
 

@@ -283,8 +283,7 @@ def open_columns(
 
     def mapped(each: DataFile) -> Ids:
         start = first_of[each.name] * table.BLOCK_BYTES
-        found: Ids = np.frombuffer(cache.data, each.dtype, each.count, start if each.count else 0)
-        return found
+        return cache.mapped.view(each.dtype, each.count, start if each.count else 0)
 
     columns = {
         name: RemoteView(list(map(mapped, of)), [first_of[x.name] for x in of], cache)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 import threading
 import time
@@ -18,6 +19,7 @@ from datetime import datetime
 from typing import Any
 
 from bpe.errors import TokenmillError
+from bpe.parallel import Lock, start_thread
 
 Messages = list[dict[str, Any]]
 
@@ -199,18 +201,17 @@ class _Watch:
     """Raises TemplateTimeoutError on threads that render for too long, in its context."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._until: dict[int, float] = {}  # identity of a thread -> time
-        self._thread: threading.Thread | None = None
+        self._runs_in = 0  # the process whose thread watches
 
     def begin(self) -> None:
         with self._lock:
+            process = os.getpid()
+            if self._runs_in != process:
+                # A thread that was started may never begin: another one is at the next rendering.
+                start_thread(self._run, process)
             self._until[threading.get_ident()] = time.monotonic() + _SECONDS
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="tokenmill-template", daemon=True
-                )
-                self._thread.start()
 
     def end(self) -> None:
         with self._lock:
@@ -223,12 +224,16 @@ class _Watch:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def _run(self) -> None:
+    def _run(self, process: int) -> None:
+        with self._lock:
+            if self._runs_in == process:
+                return
+            self._runs_in = process
         while True:
             time.sleep(_LOOK_SECONDS)
             with self._lock:
                 if not self._until:
-                    self._thread = None
+                    self._runs_in = 0
                     return
                 now = time.monotonic()
                 late = [each for each, until in self._until.items() if until < now]

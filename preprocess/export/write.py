@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import xxhash
 from msgspec import Struct
 
+from bpe.arguments import checks_names
 from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
@@ -69,6 +70,7 @@ class ExportResult(NamedTuple):
         return f"ExportResult({str(self.path)!r}, {len(self.manifest.files):,} files)"
 
 
+@checks_names
 def export_tokens(
     path: StrPath, *, to: Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"],
     out: StrPath = "export", name: str = "", shard_tokens: int | None = None,

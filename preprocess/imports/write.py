@@ -16,6 +16,7 @@ import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from bpe.arguments import checks_names
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, split_location
 from bpe.text_file import TextFile
@@ -79,6 +80,7 @@ class ImportResult(NamedTuple):
         return f"ImportResult({self.line})"
 
 
+@checks_names
 def import_tokens(
     path: StrPath, *, format: Literal["megatron", "raw"], end_of_text_id: int,
     dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from bpe.arguments import checked
 from bpe.errors import TokenmillError, spelled
 
 logger = logging.getLogger("preprocess")
@@ -81,6 +82,7 @@ class Progress:
             freed between two notes is estimated from the system's maximum of resident memory.
     """
 
+    @checked
     def __init__(
         self, show: Show = "nothing", stream: IO[str] | None = None,
         clock: Callable[[], float] = time.perf_counter, verbose: bool = False,
@@ -170,7 +172,10 @@ class Progress:
     def _bar(self, stage: Stage) -> Any:
         from tqdm import tqdm
 
-        return tqdm(
+        class Bar(tqdm):  # type: ignore[misc]
+            monitor_interval = 0  # no thread, for whose beginning it would wait
+
+        return Bar(
             desc=stage.name, total=stage.total, initial=stage.done_before, unit=stage.unit,
             unit_scale=True, delay=_SECONDS_BEFORE_BAR, dynamic_ncols=True,
             file=self._stream or sys.stderr,
@@ -189,20 +194,21 @@ class Progress:
             self.peak_memory = max(self.peak_memory, anonymous)
 
 
-def progress_of(given: Progress | bool | None) -> Progress:
+@checked
+def progress_of(progress: Progress | bool | None) -> Progress:
     """Return the progress that a function is given.
 
     None: bars on a terminal and in notebooks, else nothing; True: lines in the log where there is
     no terminal; False: nothing.
     """
-    if isinstance(given, Progress):
-        return given
+    if isinstance(progress, Progress):
+        return progress
     # A notebook shows what is written to stderr.
     is_shown = sys.stderr is not None and (
         sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")
     )
-    return Progress("nothing" if given is False else "bars" if is_shown else
-                    "lines" if given else "nothing")
+    return Progress("nothing" if progress is False else "bars" if is_shown else
+                    "lines" if progress else "nothing")
 
 
 def line_of(stage: Stage, seconds: float) -> str:

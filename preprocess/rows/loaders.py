@@ -27,6 +27,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.errors import TokenmillError
 from bpe.files.locations import given_location, is_url, shown_url
 from preprocess.rows.access import KEPT_BYTES, BlockCache, find_part
@@ -122,6 +123,7 @@ class ShardedSource(ABC):
         return f"{type(self).__name__}({len(self.shard_names):,} shards, place={self.place})"
 
 
+@checked
 class _Files(ShardedSource):
     """Shards that are files of one format."""
 
@@ -237,6 +239,7 @@ class _Files(ShardedSource):
         self.place = place
 
 
+@checked
 class JsonShardedSource(_Files):
     """Records of JSON Lines, plain or compressed (.gz, .zst): an object in each line.
 
@@ -272,6 +275,7 @@ class JsonShardedSource(_Files):
         return _decoded(name, *block.line(number), msgspec.json.Decoder(dict[str, Any]))
 
 
+@checked
 class _ArrowFiles(_Files):
     """Files that pyarrow reads."""
 
@@ -285,6 +289,7 @@ class _ArrowFiles(_Files):
             return next(chain.from_iterable(map(_records_of, batches)))
 
 
+@checked
 class ParquetShardedSource(_ArrowFiles):
     """Records of Parquet files.
 
@@ -329,6 +334,7 @@ class ParquetShardedSource(_ArrowFiles):
             return file.read_row_group(number, use_threads=False)
 
 
+@checked
 class ArrowShardedSource(_ArrowFiles):
     """Records of Arrow IPC files, and of Arrow streams, such as the cache of `datasets`.
 
@@ -372,6 +378,7 @@ class ArrowShardedSource(_ArrowFiles):
             return pyarrow().Table.from_batches([batch])
 
 
+@checked
 class TransformedShardedSource(ShardedSource):
     """The records of another source, each changed by a function, such as `ChatTemplateTransform`.
 
@@ -476,7 +483,11 @@ def _decoded(
     name: str, number: int, line: bytes, decoder: msgspec.json.Decoder[dict[str, Any]]
 ) -> Record:
     """Return the object in a line, lists of integers as arrays."""
+    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+
     try:
+        if is_nested_deeper(line):
+            raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
         record = decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RowsError(

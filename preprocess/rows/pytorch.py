@@ -23,6 +23,7 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
+from bpe.arguments import checked
 from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, find_part, in_order, joined, open_rows
 from preprocess.rows.columns import Numbers, RowBatch
@@ -33,6 +34,7 @@ from preprocess.sampling.data import IGNORED, check_integer
 Tensors = dict[str, torch.Tensor]
 
 
+@checked
 class TokenizedDataset(Dataset[Tensors]):
     """The rows of a directory; item i is row i: the columns of its file, int64[n_tokens] each.
 
@@ -58,6 +60,7 @@ class TokenizedDataset(Dataset[Tensors]):
         return _tensors_of(self._rows.row(operator.index(index)))
 
 
+@checked
 class StreamingTokenizedDataset(TokenizedDataset):
     """The rows of a directory as a `TokenizedDataset`, with some blocks in memory at a time.
 
@@ -116,6 +119,7 @@ class ShuffledBlocks(Sampler[int]):
             yield from random.permutation(np.concatenate(rows)).tolist()
 
 
+@checked
 class PickledTrainerDataset(Dataset[Tensors]):
     """The rows of the files dump-N.pkl of some folders, with what a causal model trains on.
 

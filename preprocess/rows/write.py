@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, Unpack
 import xxhash
 from msgspec import Struct, structs
 
+from bpe.arguments import checks_names
 from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
@@ -58,7 +59,6 @@ from preprocess.settings.options import (
     SettingsError,
     StrPath,
     TokenizerSource,
-    checks_names,
     convert,
 )
 from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.arguments import checked
 from bpe.errors import CorpusError
 from bpe.formats.chat_template import read_token_names
 from preprocess.documents.batch import ReadOptions
@@ -19,6 +20,7 @@ from preprocess.settings.schema import EncodeSettings
 from preprocess.sources.chats import batch_of, chat_options, render_record
 
 
+@checked
 class ChatTemplateTransform:
     """Makes token ids and a loss mask of a record with a conversation.
 

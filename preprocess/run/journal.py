@@ -23,7 +23,6 @@ import io
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
@@ -31,6 +30,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
+from bpe.parallel import Task, Threads
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, OutputError, Storage, Stream
 
 FORMAT_VERSION = 4
@@ -118,8 +118,8 @@ class Journal:
         for entry, self._check, self._n_bytes in read_entries(content, JOURNAL_FILE):
             self.entries.append(entry)
         self.n_entries = len(self.entries)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tokenmill-journal")
-        self._under_way: Future[None] | None = None
+        self._thread = Threads(1)
+        self._under_way: Task[None] | None = None
         self._began = self._committed = time.monotonic()
 
     def entries_of(self, kind: type[Kind]) -> list[Kind]:
@@ -141,7 +141,7 @@ class Journal:
         """Return True if a checkpoint is due: always if the disk is idle and `ends_soon`."""
         now = time.monotonic()
         pause = self.seconds
-        if self._under_way is None or self._under_way.done():
+        if self._under_way is None or self._under_way.is_done:
             pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
             pause = max(pause, self.storage.seconds_between_syncs)
         return now - self._committed >= pause
@@ -162,7 +162,7 @@ class Journal:
     def rest(self) -> None:
         """Wait until the last write has ended; ignore its error."""
         if self._under_way is not None:
-            self._under_way.exception()
+            self._under_way.wait()
 
     def append(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
         """Submit an entry, and wait until it is durable; raises as `wait`."""
@@ -184,7 +184,8 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         # An error of the thread is dropped: another one is raised already, or nobody waited.
-        self._thread.shutdown(wait=True)
+        self.rest()
+        self._thread.close()
         if self._stream is not None:
             self._stream.close()
             self._stream = None

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, structs
 
+from bpe.arguments import checks_names
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
@@ -63,6 +64,7 @@ class Part(Struct, frozen=True, kw_only=True):
         return structs.replace(self.made_from, settings=settings, sources={})
 
 
+@checks_names
 def merge_parts(
     path: StrPath, *, name: str = "", overwrite: bool = False
 ) -> dict[str, Manifest]:

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from bpe.errors import CorpusError, TokenizerFileError, TrainingError, UnavailableError
+from bpe.files.temporary import temporary_directory
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
@@ -271,12 +272,10 @@ def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> 
     Raises:
         OutputError: Writing to the storage or the temporary directory fails.
     """
-    import tempfile  # a millisecond that most runs save
-
     where = storage.final.where(file_name)
-    with writing(where), tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
-        tokenizer.save(Path(directory, file_name))
-        for path in sorted(Path(directory).iterdir()):
+    with writing(where), temporary_directory() as directory:
+        tokenizer.save(directory / file_name)
+        for path in sorted(directory.glob("[!.]*")):
             storage.put(path.name, path.read_bytes())
 
 

@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
+from bpe.parallel import Task, start_thread
+
 SECONDS = 0.8
 PATIENCE = 600.0  # seconds allowed for any unit: compiling kernels, a busy machine
 BYTES_A_SECOND = 10_000  # bytes of a unit per further second, far below the slowest tokenizer
@@ -55,7 +57,7 @@ def stopping() -> Iterator[None]:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     over = threading.Event()
-    threading.Thread(target=_watch, args=(reading, over, set(numbers)), daemon=True).start()
+    start_thread(_watch, reading, over, set(numbers))
     before = {number: signal.signal(number, _stop) for number in numbers}
     fd_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     _is_command = True
@@ -149,13 +151,13 @@ def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
         while not is_over.wait(seconds):
             action()
 
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
+    task = Task(repeat)
+    start_thread(task.run)
     try:
         yield
     finally:
         is_over.set()
-        thread.join()
+        task.result()
 
 
 def _report_or_exit(where: str, seconds: float) -> None:

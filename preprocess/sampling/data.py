@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import numpy.typing as npt
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
+from bpe.parallel import Lock
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import Chosen, ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory
@@ -37,7 +37,7 @@ outputs = ReusedMemory(limit=8, largest=1 << 24)
 # Files opened by path, least recently used first; a training loop alternates between two.
 _files: dict[str, tuple[Identity, TokenFile]] = {}
 _FILES_KEPT = 16
-_lock = threading.Lock()
+_lock = Lock()
 
 
 class SamplingError(TokenmillError, ValueError):
@@ -116,7 +116,7 @@ def read_pieces(
     starts, n_inputs, n_targets, *_ = table
     last = starts + np.maximum(n_inputs - 1, n_targets)
     if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
-        raise _outside()
+        raise outside()
 
     def copy(chosen: Chosen, tokens: ShardView) -> None:
         _copy_of_shards(tokens, table[:, chosen], padding, inputs, targets)
@@ -157,10 +157,11 @@ def _copy_by_kernel(
     from bpe.kernels.pieces import copy_pieces as run
 
     if not run(ids, np.ascontiguousarray(table), padding, IGNORED, inputs, targets):
-        raise _outside()
+        raise outside()
 
 
-def _outside() -> SamplingError:
+def outside() -> SamplingError:
+    """Return the error for positions that a plan must not have."""
     return SamplingError(
         "a window has positions outside of the dataset: the file of its plan was changed while it"
         " was open; remove it, and it is made again"
@@ -174,12 +175,24 @@ def new_batch(batch_size: int, context_length: int, dtype: Any = np.int64) -> np
     return found.reshape(batch_size, context_length)
 
 
+def torch_device(device: Any) -> torch.device:
+    """Return a device of PyTorch; raise SamplingError if it has no such device."""
+    import torch
+
+    try:
+        return torch.device(device)
+    except (TypeError, RuntimeError):
+        raise SamplingError(
+            f"device should be one of PyTorch, such as 'cuda' or 'cpu'; got {device!r:.100}"
+        ) from None
+
+
 def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
     """Copy an array to a PyTorch device; to CUDA from pinned memory, asynchronously."""
     import torch
 
     tensor = torch.from_numpy(array)
-    if torch.device(device).type == "cuda" and torch.cuda.is_available():
+    if torch_device(device).type == "cuda" and torch.cuda.is_available():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
@@ -235,7 +248,7 @@ def _identity(path: str) -> Identity:
     stem = os.path.splitext(path)[0]
     try:
         found = [os.stat(f"{stem}.json")]
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeEncodeError):
         return ()
     with suppress(FileNotFoundError):
         found.append(os.stat(f"{stem}.bin"))

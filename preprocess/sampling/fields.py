@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.sampling.data import IGNORED, new_batch
+from preprocess.sampling.data import IGNORED, new_batch, outside
 from preprocess.sampling.windows import Pieces
 
 Array = npt.NDArray[Any]
@@ -79,7 +79,8 @@ class Fields:
 
         n_rows, length = self.inputs.shape
         found = new_batch(n_rows, length, np.int32)
-        number_segments(self._segments, length, found.reshape(-1))
+        if not number_segments(self._segments, length, found.reshape(-1)):
+            raise outside()
         return found
 
     @cached_property
@@ -88,7 +89,8 @@ class Fields:
         from bpe.kernels.pieces import number_positions
 
         found = new_batch(*self.inputs.shape)
-        number_positions(self._segments, found.reshape(-1))
+        if not number_positions(self._segments, found.reshape(-1)):
+            raise outside()
         return found
 
     @cached_property

@@ -7,11 +7,12 @@ builder; the first call with a device imports PyTorch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from bpe.arguments import check
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import (
     Batch,
@@ -60,7 +61,7 @@ def get_batch(
 def get_batch(
     dataset: Dataset, batch_size: int, context_length: int,
     device: str | torch.device | None = None, *, rng: np.random.Generator | None = None,
-    out: tuple[Any, Any] | None = None, with_mask: bool = False,
+    out: tuple[Any, Any] | None = None, with_mask: bool = False, **_unknown: Never,
 ) -> tuple[Any, ...]:
     """Draw random windows and their targets: the same windows, one id later.
 
@@ -102,6 +103,8 @@ def get_batch(
             f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
             "once before the loop"
         )
+    if _unknown or type(with_mask) is not bool or (out is not None and type(out) is not tuple):
+        check(get_batch, (dataset, 1, 1), {"out": out, "with_mask": with_mask, **_unknown})
     batch_size = check_integer("batch_size", batch_size, 1)
     context_length = check_integer("context_length", context_length, 1)
     if out is not None and (device is not None or with_mask):

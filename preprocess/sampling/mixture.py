@@ -14,11 +14,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 import numpy.typing as npt
 
+from bpe.arguments import check, checks_names
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sampling.fields import cumulative_lengths
@@ -65,6 +66,7 @@ class Mixture:
         SamplingError: Samplers differ, or weights cannot work.
     """
 
+    @checks_names
     def __init__(
         self, samplers: Mapping[str, Sampler], weights: Weights | Sequence[tuple[int, Weights]],
         *, unit: Literal["tokens", "documents", "windows"] = "tokens", seed: int = 0,
@@ -158,8 +160,10 @@ class Mixture:
                 found = [n + b - a for n, (a, b) in zip(found, pairwise([0, *below]), strict=True)]
         return dict(zip(self.samplers, found, strict=True))
 
-    def batch(self, step: int) -> dict[str, Any]:
+    def batch(self, step: int, **_unknown: Never) -> dict[str, Any]:
         """Return the arrays of this rank of batch `step`, as `Sampler.batch`."""
+        if _unknown:
+            check(Mixture.batch, (self, step), _unknown)
         step = check_integer("step", step, 0)
         size, length = self.layout["global_batch_size"], self.layout["context_length"]
         ends = [ends for start, ends in self._schedule if start <= step][-1]
@@ -251,6 +255,7 @@ class Mixture:
         shares = [[step, *map(str, ends)] for step, ends in self._schedule]
         return {"step": self.step, "seed": self._seed, "shares": shares, "samplers": states}
 
+    @checks_names
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a mixture with this state is; the number of ranks may be another.
 

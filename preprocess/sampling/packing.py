@@ -16,6 +16,7 @@ the dataset no longer has are removed then.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import json
@@ -33,6 +34,7 @@ import numpy.typing as npt
 import xxhash
 
 from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ALL, Chosen, Copy, ShardView
@@ -229,14 +231,14 @@ def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
                 raise ValueError(n_rows)
         except (ValueError, KeyError, TypeError):
             raise _damaged(path, "a header of this dataset, and the size in it") from None
-        data = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+        data = FileMap(opened.fileno(), size).data
     plan = _plan_in(data, n_rows, n_pieces)
     if _digest_of(data) != digest or not is_plan(*plan, n_tokens, about["row_length"]):
         raise _damaged(path, f"pieces of this dataset with the digest {digest}")
     return plan
 
 
-def _plan_in(data: mmap.mmap, n_rows: int, n_pieces: int) -> Plan:
+def _plan_in(data: Any, n_rows: int, n_pieces: int) -> Plan:
     at = _HEADER_BYTES + 8 * (n_rows + 1)
     return Plan(
         np.frombuffer(data, np.int64, n_rows + 1, _HEADER_BYTES),
@@ -262,7 +264,7 @@ def _digest_of(data: Any) -> str:
 
 def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
     """Make a plan; of several processes one does so, and the others wait for it."""
-    from bpe.files.atomic_write import sync_directory
+    from bpe.files.atomic_write import sync, sync_directory
     from preprocess.storage import writing
 
     partial = path.with_name(f".{path.name}.partial")
@@ -273,7 +275,7 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
         opened.truncate(0)
         data = _planned(opened, file, about)
         data.flush()
-        os.fsync(opened.fileno())
+        sync(opened.fileno())
         os.replace(opened.name, path)
         sync_directory(path.parent)
         _remove_old_plans(path, file)
@@ -371,8 +373,13 @@ def _documents(file: TokenFile) -> Iterator[tuple[npt.NDArray[np.uint64], int, i
 
 def _mapped(opened: IO[bytes], n_bytes: int) -> mmap.mmap:
     """Map a file of zeros, whose space is reserved: a full disk is an error here, not later."""
-    if hasattr(os, "posix_fallocate"):
+    try:
         os.posix_fallocate(opened.fileno(), 0, n_bytes)
-    else:  # macOS
-        opened.truncate(n_bytes)
+    except (AttributeError, OSError) as error:
+        # macOS has none, some file systems refuse it: zeros that are written have space.
+        if getattr(error, "errno", errno.EINVAL) not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        for start in range(0, n_bytes, 1 << 20):
+            opened.write(bytes(min(1 << 20, n_bytes - start)))
+        opened.flush()
     return mmap.mmap(opened.fileno(), n_bytes)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from bpe.arguments import checks_names
 from bpe.parallel import run_ahead
 from preprocess.sampling.data import IGNORED, SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
@@ -32,6 +33,7 @@ class PlacedRecords(Protocol):
         """Yield (its place, a record) from `place` on, without changing `place`."""
 
 
+@checks_names
 class AsyncDataLoader:
     """Batches of a sampler, or of records, prepared ahead by a thread.
 
@@ -84,7 +86,8 @@ class AsyncDataLoader:
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)
         n_ahead = check_integer("prefetch_buffer_size", prefetch_buffer_size, 1)
-        self._source, self._batch_size, self._pad_id = source, batch_size, pad_id
+        self._source, self._batch_size = source, batch_size
+        self._pad_id = None if pad_id is None else check_integer("pad_id", pad_id, 0)
         self._buffer_size = n_ahead if prefetch_enabled else 0
 
     def __iter__(self) -> Iterator[Batch]:

@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
+from bpe.arguments import checked, checks_names
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import Dataset as Tokens
 from preprocess.sampling.data import SamplingError, check_integer, check_state
@@ -35,6 +36,7 @@ from preprocess.sampling.sampler import Sampler
 Tensors = dict[str, torch.Tensor]
 
 
+@checks_names
 class WindowDataset(Dataset[Any]):
     """Windows as a map-style dataset: of a text, or of a sampler.
 
@@ -138,6 +140,7 @@ def _encode(text: Any, tokenizer: Any) -> npt.NDArray[np.int64]:
     return np.array(getattr(found, "ids", found), np.int64)
 
 
+@checked
 class BatchDataset(IterableDataset[Tensors]):
     """The batches of a sampler or a mixture as an iterable dataset.
 
@@ -235,6 +238,7 @@ def _check_source(source: Sampler | Mixture, *kinds: type) -> None:
         )
 
 
+@checked
 def window_loader(
     data: Tokens, tokenizer: Any = None, batch_size: int = 4, max_length: int = 256,
     stride: int | None = None, shuffle: bool = True, drop_last: bool = True, num_workers: int = 0,

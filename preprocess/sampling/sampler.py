@@ -12,12 +12,13 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from bpe.arguments import check, checks_names
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
     Dataset,
@@ -32,6 +33,7 @@ from preprocess.sampling.data import (
     read_windows,
     to_device,
     token_array,
+    torch_device,
 )
 from preprocess.sampling.fields import NAMES, NEED_END_OF_TEXT, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
@@ -106,6 +108,7 @@ class Sampler:
         Exception: PyTorch does not know the device.
     """
 
+    @checks_names
     def __init__(
         self, dataset: Dataset, global_batch_size: int, context_length: int, *,
         windows: Literal["stride", "documents", "packed"] = "stride", stride: int | None = None,
@@ -135,9 +138,7 @@ class Sampler:
                 f"rank should be in range(world_size), of {world_size}; got {rank}"
             )
         if device is not None:
-            import torch
-
-            torch.device(device)  # refuses unknown names
+            torch_device(device)
         if isinstance(dataset, str | os.PathLike):
             dataset = open_tokens(dataset)
         self.dataset = open_dataset(dataset)
@@ -259,7 +260,7 @@ class Sampler:
             )
         return self._n_batches
 
-    def batch(self, step: int) -> dict[str, Any]:
+    def batch(self, step: int, **_unknown: Never) -> dict[str, Any]:
         """Return the arrays of this rank of batch `step`, by name.
 
         Args:
@@ -269,6 +270,8 @@ class Sampler:
             int64[n, context_length] for each of `fields`, except `cu_seqlens`; n is the share of
             this rank, which may be 0.
         """
+        if _unknown:
+            check(Sampler.batch, (self, step), _unknown)
         numbers = self._numbers(check_integer("step", step, 0))
         n, world_size = len(numbers), self._world_size
         first, stop = (n * each // world_size for each in (self._rank, self._rank + 1))
@@ -392,6 +395,7 @@ class Sampler:
         """Return the state for JSON: the step, the seed, the dataset and the options."""
         return {"step": self.step, **self._options}
 
+    @checks_names
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where a sampler with this state is; the number of ranks may be another.
 

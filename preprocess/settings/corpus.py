@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from bpe.arguments import checks_names, nearest
 from bpe.files.locations import join_location
 from preprocess.settings.cluster import Resources, TaskSettings
 from preprocess.settings.options import (
@@ -29,9 +30,7 @@ from preprocess.settings.options import (
     StrPath,
     Token,
     TokenizerSource,
-    checks_names,
     is_ranks_file,
-    nearest,
     option,
     options_of,
     read_values,

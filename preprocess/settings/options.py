@@ -17,15 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import date
-from functools import wraps
-from itertools import chain
 from numbers import Real
-from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
-from bpe.errors import TokenmillError
+from bpe.arguments import nearest
+from bpe.errors import ArgumentError
 from bpe.files.locations import BUCKETS, EMPTY, LOCAL, given_location, is_bucket, is_url, shown_url
 
 StrPath = str | os.PathLike[str]
@@ -38,22 +37,9 @@ _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20,
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 
 
-class SettingsError(TokenmillError, ValueError):
-    """An option has a value that cannot work, or two options contradict one another."""
+# Options have values that cannot work, or contradict one another: one class with what `bpe` raises.
+SettingsError = ArgumentError
 
-
-# Names of one thing, ours and those of other tools.
-_ALIKE = (
-    ("train", "data_files", "paths", "path", "input", "inputs", "input_files", "train_file"),
-    ("out", "save_path", "output_path", "output_dir", "output"),
-    ("content_field", "text_field", "text_column", "text_key", "json_keys"),
-    ("max_length", "max_seq_length", "max_seq_len", "model_max_length"),
-    ("seq_length", "seq_len", "sequence_length", "block_size", "context_length"),
-    ("format", "output_format"), ("workers", "num_proc", "num_workers", "n_jobs"),
-    ("end_of_text", "eos_token"), ("begin_of_text", "bos_token"),
-    ("val_fraction", "validation_split", "test_size"),
-    ("tokenizer", "name_or_path", "tokenizer_name", "tokenizer_path", "tokenizer_name_or_path"),
-)
 
 # --- kinds of values ---
 
@@ -138,7 +124,15 @@ def _read_input(value: Any) -> str:
         raise TypeError
     if not location:
         raise ValueError(EMPTY)
-    return given_location(location)
+    return given_location(_nameable(location))
+
+
+def _nameable(name: str) -> str:
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        raise ValueError("should be a name that files can have") from None
+    return name
 
 
 def _read_location(value: Any) -> str:
@@ -199,7 +193,7 @@ def _read_prefix(value: Any) -> Any:
     """Check a prefix of file names, which need not be valid Unicode."""
     if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
         raise ValueError("should be the beginning of a file name, without a directory")
-    return value
+    return _nameable(value) if isinstance(value, str) else value
 
 
 def _read_date(value: Any) -> str:
@@ -442,36 +436,3 @@ def read_values(
         except ValueError as error:
             wrong.append((name, f"{error}; got {_shown(value)!r}"))
     return read, wrong
-
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def checks_names(function: Function) -> Function:
-    """Make a function raise SettingsError for arguments that it has not; its signature stays.
-
-    Its `options`, if it has them, are a TypedDict of its module.
-    """
-    code = inspect.unwrap(function).__code__
-    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    others = re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__.get("options")))
-
-    @wraps(function)
-    def call(*arguments: Any, **given: Any) -> Any:
-        known = *named, *chain(*(function.__globals__[x].__annotations__ for x in others))
-        if wrong := [name for name in given if name not in known]:
-            told = (f"{name}: there is no such argument{nearest(name, known)}" for name in wrong)
-            raise SettingsError("; ".join(told))
-        return function(*arguments, **given)
-
-    return cast(Function, call)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Format a suggestion of a similar known name, to end a message; "" if there is none."""
-    from difflib import get_close_matches
-
-    known = list(known)
-    near = [x for names in _ALIKE if name in names for x in names if x in known]
-    near = near or [x for x in known if x.startswith(name)] or get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""

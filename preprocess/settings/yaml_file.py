@@ -26,6 +26,8 @@ def read_corpus(options: Mapping[str, Any]) -> PipelineConfig:
     """
     config = options["config"]
     is_given = isinstance(config, PipelineConfig)
+    if not is_given and not isinstance(config, str | os.PathLike):
+        raise SettingsError(f"config: should be a path or a PipelineConfig; got {config!r:.100}")
     config = copy(config) if is_given else load_config(Path(os.fspath(config)))
     config.override({
         name: value

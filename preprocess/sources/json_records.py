@@ -152,6 +152,7 @@ class JsonUnit(FileUnit):
 
     def _render(self, record: bytes) -> Any:
         """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
+        from bpe.json_strings import is_nested_deeper
         from preprocess.sources.chats import render_record
 
         fields = KINDS[self.reading.chat]
@@ -159,7 +160,7 @@ class JsonUnit(FileUnit):
             found = msgspec.json.decode(record)
         except (msgspec.DecodeError, RecursionError) as error:
             raise BadConversationError(_describe(record, (), self.record)) from error
-        if not isinstance(found, dict) or not found.keys() >= {*fields}:
+        if not isinstance(found, dict) or not found.keys() >= {*fields} or is_nested_deeper(record):
             raise BadConversationError(_describe(record, fields, self.record))
         return render_record(found, self.reading)
 
@@ -169,6 +170,7 @@ class JsonUnit(FileUnit):
         Raises:
             _BadRecordError: Some record is bad.
         """
+        from bpe.json_strings import is_nested_deeper
         from bpe.pretokenize.pretokenizer import is_utf8
 
         decoder, values_of = _decoder(self.fields, bool(self.reading.text_preset))
@@ -185,6 +187,8 @@ class JsonUnit(FileUnit):
                 raise _BadRecordError from error
             if len(found) != self._n_records(memoryview(group), len(found)):
                 raise _BadRecordError  # several values in a line, or one in several lines
+            if is_nested_deeper(group):
+                raise _BadRecordError
             values += values_of(found)
         return values, n_skipped, n_replaced
 
@@ -218,6 +222,8 @@ class JsonUnit(FileUnit):
         Raises:
             CorpusError: A record is bad, and bad records are errors.
         """
+        from bpe.json_strings import is_nested_deeper
+
         has_preset = bool(self.reading.text_preset)
         decoder, values_of = _decoder(self.fields, has_preset)
         kinds = _TEXT_OR_NULL if has_preset else _TEXT
@@ -239,6 +245,7 @@ class JsonUnit(FileUnit):
                 is_bad = any(value[:1] not in kinds for value in own)
                 # Lines may be blank.
                 is_bad |= len(found) > 1 or (not found and self.separator == b",")
+                is_bad |= is_nested_deeper(valid)
             except (msgspec.DecodeError, RecursionError):
                 is_bad = True
             if not is_bad:
@@ -285,7 +292,7 @@ def shown_path(file: InputFile) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)
 def _decoder(
     fields: tuple[str, ...], are_optional: bool
 ) -> tuple[Decoder, Callable[[list[Any]], Iterable[Any]]]:
@@ -326,13 +333,16 @@ def _describe(
     """Describe what is wrong with a record, with a remedy."""
     import json
 
+    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
 
+    if is_nested_deeper(record):
+        what = f"its values are nested too deep, more than {MAX_NESTING} levels"
+        return f"{what}; correct or remove the {noun}"
     try:
         found = json.loads(record, parse_constant=refuse)
-    except RecursionError:
-        return f"its values are nested too deep; correct or remove the {noun}"
     except json.JSONDecodeError as error:
         ends = noun == "line" and error.pos >= len(error.doc.rstrip())
         hint = "; a value must be in one line (jq -c . writes it so)" * ends

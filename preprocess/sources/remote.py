@@ -15,13 +15,11 @@ from __future__ import annotations
 import io
 import itertools
 import os
-import threading
 import time
 import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +27,7 @@ import numpy as np
 
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.files.locations import shown_url
+from bpe.parallel import Lock, Task, start_thread
 from bpe.text_file import Bytes, InputFile, new_array
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectInfo, RemoteError, split_url
@@ -173,7 +172,7 @@ class _SharedBlocks:
 
     def __init__(self) -> None:
         self._blocks: OrderedDict[tuple[int, int], Bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def read(self, file: RemoteFile, start: int, stop: int, array: Array) -> Bytes:
         """Read bytes [start, stop) of a file; what is missing is requested at once."""
@@ -226,11 +225,11 @@ class ReadAhead:
         self._file = file
         self.path, self.n_bytes, self.modified = file.path, file.n_bytes, file.modified
         self.clip, self.check_unchanged = file.clip, file.check_unchanged
-        self._pieces: OrderedDict[int, Future[Bytes]] = OrderedDict()
+        self._pieces: OrderedDict[int, Task[Bytes]] = OrderedDict()
         self._kept = _KEPT_PIECES
         self._next = -_PIECE_BYTES
         self._ranges: Ranges | None = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
         file.reader = weakref.ref(self)
 
     def held(self, start: int, stop: int) -> Bytes | None:
@@ -240,7 +239,7 @@ class ReadAhead:
             pieces = [(n, self._pieces.get(n)) for n in numbers]
         parts = []
         for n, piece in pieces:
-            if piece is None or not piece.done() or piece.exception() is not None:
+            if piece is None or not piece.is_done or piece.error is not None:
                 return None
             parts.append((n * _PIECE_BYTES, piece.result()))
         return _joined(parts, start, stop, new_array)
@@ -278,28 +277,18 @@ class ReadAhead:
                 self._piece(number + 1)
         return piece.result()
 
-    def _piece(self, number: int) -> Future[Bytes]:
+    def _piece(self, number: int) -> Task[Bytes]:
         """Return a piece that is there, or being fetched."""
         piece = self._pieces.get(number)
         if piece is None:
-            piece = self._pieces[number] = Future()
             start = number * _PIECE_BYTES
-            # A daemon, so that a server that is away does not keep the process alive.
-            threading.Thread(
-                target=_fetch, args=(piece, self._file, start, self.clip(start + _PIECE_BYTES)),
-                name="tokenmill-fetch", daemon=True,
-            ).start()
+            piece = Task(self._file.fetch, start, self.clip(start + _PIECE_BYTES))
+            self._pieces[number] = piece
+            start_thread(piece.run)
         self._pieces.move_to_end(number)
         while len(self._pieces) > self._kept:
             self._pieces.popitem(last=False)
         return piece
-
-
-def _fetch(piece: Future[Bytes], file: RemoteFile, start: int, stop: int) -> None:
-    try:
-        piece.set_result(file.fetch(start, stop))
-    except BaseException as error:  # noqa: BLE001 (raised where the piece is used)
-        piece.set_exception(error)
 
 
 def read_ahead(file: InputFile) -> InputFile:

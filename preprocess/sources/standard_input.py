@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from bpe.errors import CorpusError
+from bpe.files.temporary import temporary_directory
 from preprocess.documents.batch import Bytes, ReadOptions
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
 
@@ -62,10 +63,8 @@ def standard_input_in_a_file(sources: MutableSequence[Source]) -> Iterator[None]
     if not has_standard_input(sources):
         yield
         return
-    import tempfile  # a millisecond that most runs save
-
-    with tempfile.TemporaryDirectory(prefix="tokenmill-") as directory:
-        path = Path(directory, FILE_NAME)
+    with temporary_directory() as directory:
+        path = directory / FILE_NAME
         with open(path, "wb") as file:
             file.writelines(read_pieces())
         replace_standard_input(sources, path)

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import IO, Any
 
 import msgspec
 
 from bpe.errors import ChangedError
 from bpe.files.locations import shown_url
+from bpe.parallel import Lock, start_thread
 from preprocess.storage import remote
 from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError
 
@@ -29,7 +30,7 @@ _PROGRAM = "from preprocess.storage.forked import answer; answer()"
 _THREADS = 16
 _ERRORS = {error.__name__: error for error in (ChangedError, RemoteError)}
 
-_start_lock = threading.Lock()
+_start_lock = Lock()
 _helpers: dict[int, _Helper] = {}  # by the process that started it
 
 
@@ -91,8 +92,20 @@ class _ForkedObjects:
         )
 
 
+class _Answer:
+    """What came back for a request; `turn` is free when it is there, or when it is to be read."""
+
+    def __init__(self) -> None:
+        self.found: tuple[Any, memoryview] | RemoteError | ChangedError | None = None
+        self.turn = threading.Lock()
+        self.turn.acquire()
+
+
 class _Helper:
-    """The program that makes requests; it ends when its input is closed, as this process ends."""
+    """The program that makes requests; it ends when its input is closed, as this process ends.
+
+    One of those who wait for an answer reads answers, and hands them out, until its own comes.
+    """
 
     def __init__(self) -> None:
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -101,45 +114,67 @@ class _Helper:
             env=os.environ | {"PYTHONPATH": paths},
         )
         self._lock = threading.Lock()
-        self._waiting: dict[int, Future[tuple[Any, memoryview]]] = {}
+        self._waiting: dict[int, _Answer] = {}
         self._n_asked = 0
         self.has_ended = False
-        threading.Thread(target=self._receive, daemon=True).start()
 
     def ask(self, request: dict[str, Any]) -> tuple[Any, memoryview]:
         """Return the answer to a request: a value and bytes."""
-        answer: Future[tuple[Any, memoryview]] = Future()
+        answer = _Answer()
         with self._lock:
             self._n_asked += 1
-            if not self.has_ended:
-                self._waiting[self._n_asked] = answer
-                assert self._process.stdin is not None
-                try:
+            assert self._process.stdin is not None
+            try:
+                if not self.has_ended:
                     _send(self._process.stdin, request | {"number": self._n_asked})
-                except OSError:
-                    self.has_ended = True
+            except OSError:
+                self.has_ended = True
             if self.has_ended:
                 raise _ended()
-        return answer.result()
+            if not self._waiting:
+                answer.turn.release()
+            self._waiting[self._n_asked] = answer
+        try:
+            answer.turn.acquire()
+            while answer.found is None:
+                self._receive(answer)
+        except BaseException:  # what is left of an answer means nothing to others
+            self._end(answer)
+            raise
+        if not isinstance(answer.found, tuple):
+            raise answer.found
+        return answer.found
 
-    def _receive(self) -> None:
-        """Hand answers to those who wait for them."""
+    def _receive(self, own: _Answer) -> None:
+        """Read an answer and hand it out; after `own`, let another one read."""
         assert self._process.stdout is not None
-        while line := self._process.stdout.readline():
-            head = json.loads(line)
-            content = memoryview(self._process.stdout.read(head["n_bytes"]))
-            with self._lock:
-                waiting = self._waiting.pop(head["number"])
-            if head["error"]:
-                waiting.set_exception(_ERRORS[head["error"]](head["value"]))
-            elif len(content) == head["n_bytes"]:
-                waiting.set_result((head["value"], content))
-            else:
-                waiting.set_exception(_ended())
+        line = self._process.stdout.readline()
+        head: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {"n_bytes": 1}
+        content = memoryview(self._process.stdout.read(head["n_bytes"]))
+        if len(content) < head["n_bytes"]:
+            self._end(own)
+            return
+        with self._lock:
+            answer = self._waiting.pop(head["number"], None)
+            if answer is None:
+                return  # somebody who was interrupted has ended it
+            value, error = head["value"], head["error"]
+            answer.found = _ERRORS[error](value) if error else (value, content)
+            if answer is own:
+                answer = next(iter(self._waiting.values()), own)
+            if answer is not own:
+                answer.turn.release()
+
+    def _end(self, own: _Answer) -> None:
+        """Let all who wait know that the program has ended."""
         with self._lock:
             self.has_ended = True
-            for waiting in self._waiting.values():
-                waiting.set_exception(_ended())
+            for each in self._waiting.values():
+                each.found = _ended()
+                if each is not own and each.turn.locked():
+                    each.turn.release()
+            self._waiting.clear()
+        self._process.kill()
         self._process.wait()
 
 
@@ -159,7 +194,7 @@ def _send(stream: IO[bytes], head: dict[str, Any], content: bytes | memoryview =
 def answer() -> None:
     """Make the requests on standard input until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when the process that asks has ended
-    lock = threading.Lock()
+    reading, writing = threading.Lock(), threading.Lock()
 
     def make(request: dict[str, Any]) -> None:
         head, content = {"number": request["number"], "error": "", "value": None}, memoryview(b"")
@@ -178,9 +213,19 @@ def answer() -> None:
                 head["value"] = msgspec.to_builtins(found)
             elif found is not None:
                 head["value"], content = True, memoryview(found)
-        with lock:
+        with writing:
             _send(sys.stdout.buffer, head, content)
 
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for line in sys.stdin.buffer:
-            pool.submit(make, json.loads(line))
+    def work() -> None:
+        with suppress(BrokenPipeError):  # the process that asked has ended
+            while True:
+                with reading:
+                    line = sys.stdin.buffer.readline()
+                if not line:
+                    return
+                make(json.loads(line))
+
+    for _ in range(_THREADS - 1):
+        start_thread(work)
+    work()
+    os._exit(0)  # nobody waits for the answers to requests that others still make

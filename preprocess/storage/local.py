@@ -15,14 +15,14 @@ import errno
 import fcntl
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from bpe.files.atomic_write import sync_directory, write_all, write_atomically
+from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
 from bpe.files.user_cache import warn_once
+from bpe.parallel import Lock
 from preprocess.storage.base import (
     JOURNAL_FILE,
     OUTPUTS_KEPT,
@@ -74,7 +74,7 @@ class LocalStream:
         self.n_bytes, self._path, self._check = n_bytes, path, check
         self._n_begun = n_bytes  # that the disk has or writes
         self._descriptor: int | None = None
-        self._lock = threading.Lock()  # held while the descriptor is synced or closed
+        self._lock = Lock()  # held while the descriptor is synced or closed
         try:
             with writing(path):
                 is_new = not path.exists()
@@ -112,7 +112,7 @@ class LocalStream:
     def sync(self) -> None:
         with self._lock, writing(self._path):
             if self._descriptor is not None:
-                getattr(os, "fdatasync", os.fsync)(self._descriptor)  # macOS has no fdatasync
+                sync(self._descriptor, data_only=True)
 
     def finish(self, n_bytes: int) -> None:
         self.sync()

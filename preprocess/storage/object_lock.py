@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bpe.errors import ChangedError
+from bpe.parallel import Lock, start_thread
 from preprocess.storage.base import LockedError, OutputError
 from preprocess.storage.remote import RemoteError, Versions
 
@@ -41,7 +42,7 @@ class ObjectLock:
         self._version = ""  # of the object as put last
         self._renewed = 0.0  # monotonic seconds
         self._is_held = self._is_lost = False
-        self._guard = threading.Lock()
+        self._guard = Lock()
         self._ended = threading.Event()
 
     def acquire(self) -> None:
@@ -76,7 +77,7 @@ class ObjectLock:
             waited += _LOOKED_AT_EVERY
         self._is_held = True
         _held.add(self._id)
-        threading.Thread(target=self._keep, name="tokenmill-lock", daemon=True).start()
+        start_thread(self._keep)
 
     def check(self) -> None:
         """Raise if the lock is lost; called before anything is written.

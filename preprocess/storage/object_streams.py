@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
 from typing import Protocol
 
 from bpe.files.atomic_write import write_all
+from bpe.parallel import Lock
 from preprocess.storage.local import writing
 from preprocess.storage.spool import Spool
 
@@ -37,7 +37,7 @@ class SpooledStream:
         self._synced = n_bytes  # length that is durable
         self._descriptor: int | None = None
         self._is_open = True
-        self._lock = threading.Lock()  # held while the file is synced or closed
+        self._lock = Lock()  # held while the file is synced or closed
         if not n_bytes:
             self._descriptor = storage.open_spooled(name, 0)
 

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Self
@@ -30,7 +28,7 @@ from typing import Self
 from msgspec import Struct
 
 from bpe.files.locations import join_location
-from bpe.parallel import for_each, run_in_order
+from bpe.parallel import Lock, Task, Threads, for_each, run_in_order
 from preprocess.storage.base import (
     JOURNAL_FILE,
     LARGEST_OBJECT,
@@ -89,11 +87,11 @@ class ObjectStorage(ObjectFiles):
         lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         self._lock = ObjectLock(self.objects, self._final.key(lock_file), self.final.where())
         self._is_cut_off = False
-        self._guard = threading.Lock()  # of `_index`
+        self._guard = Lock()  # of `_index`
         self._index: dict[str, list[_Piece]] | None = None  # None: not listed yet
         self._local = set[str]()  # names of files whose content is in the spool
-        self._uploads: ThreadPoolExecutor | None = None
-        self._waiting: dict[str, Future[None]] = {}  # name of a finished file -> its upload
+        self._uploads: Threads | None = None
+        self._waiting: dict[str, Task[None]] = {}  # name of a finished file -> its upload
 
     # --- the lock, and requests under it ---
 
@@ -120,7 +118,7 @@ class ObjectStorage(ObjectFiles):
     def _end_uploads(self) -> None:
         """Wait until nothing is uploaded any more; what has not begun is left out."""
         if self._uploads is not None:
-            self._uploads.shutdown(cancel_futures=True)
+            self._uploads.close()
             self._uploads, self._waiting = None, {}
 
     @contextmanager
@@ -339,7 +337,7 @@ class ObjectStorage(ObjectFiles):
             )
         with self._guard:
             if self._uploads is None:
-                self._uploads = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "tokenmill-upload")
+                self._uploads = Threads(_UPLOADS_AT_ONCE)
         waiting = list(self._waiting)
         for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
             self._settle(other)

@@ -1,23 +1,15 @@
-"""Local files of a storage of objects, in a temporary directory that ends with its process.
-
-The directory holds a lock of the system, which the system gives back when the process ends. So the
-directories of processes that were killed are recognised, and removed when the next one is made.
-"""
+"""Local files of a storage of objects, in a temporary directory that ends with its process."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import tempfile
-import threading
 import weakref
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-_PREFIX, _LOCK = "tokenmill-spool-", ".lock"
+from bpe.files.temporary import end_directory, make_directory
+from bpe.parallel import Lock
 
 
 class Spool:
@@ -25,16 +17,15 @@ class Spool:
 
     def __init__(self) -> None:
         self._directory: Path | None = None
-        self._guard = threading.Lock()  # held while it is made
+        self._guard = Lock()  # held while it is made
 
     @property
     def directory(self) -> Path:
         """The directory."""
         with self._guard:
             if self._directory is None:
-                _remove_abandoned(Path(tempfile.gettempdir()))
-                self._directory, descriptor = _make()
-                self._end = weakref.finalize(self, _end, self._directory, descriptor)
+                self._directory, descriptor = make_directory()
+                self._end = weakref.finalize(self, end_directory, self._directory, descriptor)
             return self._directory
 
     def path(self, name: str) -> Path:
@@ -64,33 +55,3 @@ def map_bytes(path: Path, start: int, stop: int) -> memoryview:
         return memoryview(b"")
     return np.memmap(path, np.uint8, "r", start, (stop - start,)).data
 
-
-def _make() -> tuple[Path, int]:
-    """Make a directory with a lock that is held, and return it and the descriptor of the lock."""
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    unlocked = directory / f"{_LOCK}.new"
-    descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-    with suppress(OSError):  # without locks nobody else takes it for abandoned, either
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.rename(unlocked, directory / _LOCK)  # under this name it is locked from the beginning
-    return directory, descriptor
-
-
-def _end(directory: Path, descriptor: int) -> None:
-    shutil.rmtree(directory, ignore_errors=True)  # another program may have cleaned up
-    os.close(descriptor)
-
-
-def _remove_abandoned(temporary: Path) -> None:
-    """Remove the directories of processes of this user that have ended."""
-    for directory in temporary.glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # it is being made, removed, or used
-            state = directory.lstat()
-            if state.st_uid != os.getuid() or directory.is_symlink():
-                continue
-            descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(directory)
-            finally:
-                os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import threading
@@ -11,10 +12,13 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 
 import pytest
+import threads
 
-from bpe.parallel import available_workers, for_each, run_ahead, run_in_order
+from bpe.errors import TokenmillError
+from bpe.parallel import Lock, Task, available_workers, for_each, run_ahead, run_in_order
 
 WORKERS = [1, 2, 7]
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 def squaring() -> Callable[[int], int]:
@@ -82,10 +86,6 @@ def test_each_worker_has_work_of_its_own(workers: int) -> None:
         assert made == [{threading.get_ident()}]
 
 
-def our_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("tokenmill")]
-
-
 class OddError(Exception):
     pass
 
@@ -111,7 +111,6 @@ def test_the_first_error_in_order_is_raised_as_it_was(workers: int) -> None:
         results.extend(run_in_order(range(1000), make_work, workers))
     assert raised.value is error
     assert len(done) <= 4 + 2 * workers + 2
-    assert not our_threads()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -139,7 +138,6 @@ def test_a_consumer_that_stops_ends_everything(workers: int) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert not our_threads()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -165,36 +163,95 @@ def test_an_error_of_planning_comes_after_the_results_before_it(workers: int) ->
         list(run_in_order(units(), make_work, workers))
 
 
-def test_an_error_of_starting_a_thread_comes_after_the_results_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start, refused = threading.Thread.start, threading.Event()
+def never_begun(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """Let each thread that is started end before it does anything, or be refused."""
 
-    def only_one(thread: threading.Thread) -> None:
-        if our_threads():
-            refused.set()
+    def start(run: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        if how == "refused":
             raise RuntimeError("can't start new thread")
-        start(thread)
+        return 0
 
-    def make_work() -> Callable[[int], int]:
-        def work(unit: int) -> int:
-            # The one thread is busy, so another one is asked for.
-            assert refused.wait(60)
-            return unit
+    monkeypatch.setattr(_thread, "start_new_thread", start)
 
-        return work
 
-    monkeypatch.setattr(threading.Thread, "start", only_one)
-    results = []
-    with pytest.raises(RuntimeError, match="can't start new thread"):
-        results.extend([result] for result in run_in_order(range(9), make_work, 3))
-    assert results == [[0]]
+@pytest.mark.parametrize("how", ["refused", "ends without a word"])
+def test_the_calling_thread_does_what_threads_that_never_begin_do_not(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    never_begun(monkeypatch, how)
+    assert list(run_in_order(range(99), squaring, 3)) == [i * i for i in range(99)]
+    assert list(run_ahead((i for i in range(9)), 3)) == [*range(9)]
+    done: list[int] = []
+    for_each(range(5), lambda number, item: done.append(number * item), 4)
+    assert done == [0, 1, 4, 9, 16]
+
+    def fails() -> Generator[int]:
+        yield 1
+        raise OddError("item 1")
+
+    results = run_ahead(fails(), 2)
+    assert next(results) == 1
+    with pytest.raises(OddError, match="item 1"):
+        next(results)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system")
+@pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning")
+@pytest.mark.parametrize("kind", ["in order", "ahead"])
+def test_a_fork_in_mid_iteration_gets_an_error_and_closes(kind: str) -> None:
+    go_on, caller = threading.Event(), threading.get_ident()
+
+    def items() -> Generator[int]:
+        yield 0
+        yield work(1)
+
+    def work(unit: int) -> int:
+        assert unit == 0 or threading.get_ident() == caller or go_on.wait(60)
+        return unit
+
+    results = run_ahead(items(), 1) if kind == "ahead" else run_in_order(range(9), lambda: work, 2)
+    assert next(results) == 0
+    pid = os.fork()
+    if not pid:
+        try:
+            with closing(results):
+                deque(results, maxlen=0)
+        except TokenmillError as error:
+            os._exit(7 if "after the process was forked" in str(error) else 1)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(pid, 0)
+    go_on.set()
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert list(results) == ([1] if kind == "ahead" else [*range(1, 9)])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system")
+@pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning")
+def test_a_lock_that_another_thread_holds_is_free_in_a_fork() -> None:
+    lock, held, go_on = Lock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            go_on.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(60)
+    pid = os.fork()
+    if not pid:
+        os._exit(0 if lock.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not lock.acquire(blocking=False)
+    go_on.set()
+    thread.join()
 
 
 @pytest.mark.parametrize("workers", [2, 7])
 def test_so_many_threads_work_as_there_are_workers_and_the_caller_is_one(workers: int) -> None:
     """All meet: with one thread less, they would wait in vain; with one more, it is seen."""
-    meeting = threading.Barrier(workers)
+    before, meeting = threads.count(), threading.Barrier(workers)
     met: list[int] = []
 
     def make_work() -> Callable[[int], int]:
@@ -208,7 +265,7 @@ def test_so_many_threads_work_as_there_are_workers_and_the_caller_is_one(workers
 
     with closing(run_in_order(range(100), make_work, workers)) as results:
         assert next(results) == 0
-        assert len(our_threads()) == workers - 1
+        assert threads.count() - before == workers - 1
         assert list(results) == list(range(1, 100))
     assert threading.get_ident() in met
     assert len(set(met)) == workers
@@ -258,13 +315,15 @@ def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
     monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]
 ) -> None:
     busy = BusyWorker()
-    join = threading.Thread.join
+    claim, dropped = Task.claim, list[bool]()
 
-    def waited_for(thread: threading.Thread, timeout: float | None = None) -> None:
-        busy.go_on.set()
-        join(thread, timeout)
+    def claim_one(task: Task[int]) -> bool:
+        dropped.append(claim(task))
+        if sum(dropped) == 6:  # all that were handed out: two run, four are dropped
+            busy.go_on.set()
+        return dropped[-1]
 
-    monkeypatch.setattr(threading.Thread, "join", waited_for)
+    monkeypatch.setattr(Task, "claim", claim_one)
     done: list[int] = []
 
     def make_work() -> Callable[[int], int]:
@@ -282,7 +341,6 @@ def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
         next(run_in_order(busy.units(), make_work, 2))
     # What ran is waited for; nothing else was begun with.
     assert done == [0]
-    assert not our_threads()
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -295,7 +353,6 @@ def test_an_interrupt_of_planning_is_raised_at_once(interrupt: type[BaseExceptio
 
     with pytest.raises(interrupt):
         next(run_in_order(units(), squaring, 2))
-    assert not our_threads()
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -374,7 +431,6 @@ def test_for_each_raises_the_first_error_and_ends(workers: int) -> None:
 
     with pytest.raises(OddError, match="item 0"):
         for_each(range(10**9), work, workers)
-    assert not our_threads()
 
 
 def test_a_generator_that_runs_ahead_is_the_same() -> None:
@@ -404,4 +460,3 @@ def test_a_generator_that_runs_ahead_is_the_same() -> None:
     some.close()
     assert seen.is_set()
     assert begun in ([0], [0, 1], [0, 1, 2])
-    assert not [each for each in threading.enumerate() if each.name == "tokenmill-ahead"]

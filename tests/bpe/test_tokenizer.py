@@ -363,9 +363,9 @@ def test_what_is_not_text_is_refused() -> None:
         lambda x: TOKENIZER.encode_batch([x] * 5000),
     ):
         for value in (None, b"bytes", 5):
-            with pytest.raises(TypeError, match=rf"expected text, found {type(value).__name__}"):
+            with pytest.raises(TypeError, match=r"text, found|should be (text|a list of t)"):
                 call(value)
-    with pytest.raises(TypeError, match="expected a list of texts, found one text"):
+    with pytest.raises(TypeError, match="texts: should be a list of texts; got"):
         TOKENIZER.encode_batch("text")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import faults
 import format_files
 import pytest
+import threads
 import torture
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,21 +209,17 @@ def test_bad_rows_have_their_numbers(tmp_path: Path, suffix: str, unit_size: int
     assert sum(len(batch.bounds) // 2 for batch in batches) == 300 - len(rejected)
 
 
-def ahead() -> list[threading.Thread]:
-    return [each for each in threading.enumerate() if each.name == "tokenmill-ahead"]
-
-
 def test_a_thread_runs_ahead_while_a_large_file_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_parquet(tmp_path / "x.parquet", table_of(format_files.DOCUMENTS))
     (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=100))
     for n_threads in (0, 1):
-        units = iter(source.units())
+        before, units = threads.count(), iter(source.units())
         next(units)
-        assert len(ahead()) == n_threads
+        assert threads.count() - before == n_threads
         del units
-        assert not ahead()
+        threads.wait_for(before)
         monkeypatch.setattr(rows, "_TINY_BYTES", 0)
 
 

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from llvmlite import ir
 from numpy.typing import NDArray
 
+from bpe.files import user_cache
 from bpe.kernels.runtime import jit, machine_code
 from bpe.kernels.runtime.jit import kernel
 from bpe.kernels.runtime.machine_code import KernelError, append
@@ -249,10 +251,27 @@ def _exponent(number):
     return math.frexp(float(number))[1]
 
 
-def test_what_only_numba_has_is_refused() -> None:
-    """It would not be there in a process that finds the machine code in the cache."""
-    with pytest.raises(TypeError, match=r"_exponent: its machine code needs numba_frexp; kernels"):
-        _exponent(3)
+def test_what_is_outside_of_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from bpe.kernels.runtime import compiler
+
+    monkeypatch.setattr(user_cache, "_warned", set())
+    # It would not be there in a process that finds the machine code in the cache.
+    assert [_exponent(3), _exponent(8)] == [2, 4]
+    assert "longer to compile and to run: compiling with numba" in caplog.text
+    assert "_exponent needs numba_frexp, which is outside of it" in caplog.text
+    caplog.clear()
+    # On macOS, LLVM puts a call of the C library in place of a loop.
+    library = compiler._context().codegen().create_library("filling")
+    module = library.create_ir_module("filling")
+    of_three = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 3)
+    callee = ir.Function(module, of_three, "memset_pattern16")
+    builder = ir.IRBuilder(ir.Function(module, of_three, "filling").append_basic_block())
+    builder.call(callee, [ir.IntType(64)(8)] * 3)
+    builder.ret_void()
+    library.add_ir_module(module)
+    assert "call void @memset_pattern16" in str(compiler._linked(library, "filling", "filling"))
 
 
 def test_two_classes_of_one_name() -> None:

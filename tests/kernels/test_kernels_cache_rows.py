@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import share_count
 from numba import config
 
 from bpe.kernels.encode import cache_rows as word_kernels
@@ -83,7 +82,7 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     words.long_rows[1] = word_kernels._CLAIMED
     text = np.frombuffer(b"0123456789abcdefghi", np.uint8)
     text.flags.writeable = False
-    hashed = word_kernels.hash_bytes(text, 0, len(text))
+    hashed = word_kernels.hash_bytes(text, 0, len(text), np.uint64(7))
     free = word_kernels.find_long_row(words, hashed, text, 0, len(text))
     assert free == -2 - 2
     assert word_kernels.still_free(words.long_rows, free)
@@ -141,20 +140,47 @@ def test_who_finds_a_row_finds_all_of_it() -> None:
         assert np.count_nonzero(words.rows[1::4] == np.uint64(8 << 56)) >= n
 
 
-@pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
-def test_rows_are_published_in_order_on_every_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A processor that keeps the order of all stores would not notice if it were not asked for.
-    from bpe.kernels.runtime import plain_numba
+@kernel
+def _use(words, key, at):
+    """Do with the tables what encoders do."""
+    found = word_kernels.find_row(words.rows, at, key, key)
+    if found < 0 and word_kernels.still_free(words.rows, found):
+        word_kernels.add_row(words, found, key, key, key, key)
+    place = word_kernels.find_long_row(words, key, words.arena_bytes, at, 16)
+    if place < 0:
+        word_kernels.add_long_row(words, place, key, key)
+    word_kernels.publish_counts(words)
 
-    # Numba shows nothing of code that comes from a cache.
-    monkeypatch.setattr(plain_numba, "kept_code", lambda: SimpleNamespace(directory=None))
-    share = plain_numba.dispatcher.__wrapped__(share_count)
-    share(np.zeros(3, np.uint64), np.zeros(2, np.int64), 0, np.uint64(1))
-    (code,) = share.inspect_llvm().values()
-    for expected in (
-        r"load atomic i64, .* acquire",
-        r"store atomic i64 .* release",
-        r"cmpxchg .* acq_rel acquire",
-        r"atomicrmw add .* monotonic",
-    ):
-        assert re.search(expected, code)
+
+_KEY, _WORDS, _IDS = np.uint64(8 << 56), words_of(16, 16), np.zeros(9, np.uint32)
+SHARING: list[tuple[Any, tuple[Any, ...], str]] = [
+    (_use, (_WORDS, _KEY, 0), "ldar stlr casal ldadd"),
+    (word_kernels.move_rows, (_WORDS.rows, _WORDS, False), "ldar stlr casal"),
+    (word_kernels.remember, (_WORDS, _IDS, 3, _WORDS.arena_bytes, 0, 16), "ldadd"),
+]
+
+
+@pytest.mark.skipif(config.DISABLE_JIT, reason="uncompiled there are no instructions to look at")
+@pytest.mark.parametrize(("used", "arguments", "expected"), SHARING)
+def test_rows_are_published_in_order_on_arm(
+    used: Any, arguments: tuple[Any, ...], expected: str
+) -> None:
+    # A processor that keeps the order of all stores would not notice if it were not asked for, nor
+    # would an emulator that runs on one.
+    from llvmlite import binding
+
+    from bpe.kernels.runtime import compiler
+    from bpe.kernels.runtime.machine_code import append
+
+    kinds = tuple(append(each, [], []) for each in arguments)
+    module, _, _ = compiler.linked(used, kinds, "sharing")
+    of_here = r'^target .*|"(?:target|probe|tune)-[\w-]+"="[^"]*"'
+    code = re.sub(of_here, "", str(module), flags=re.MULTILINE)
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    target = binding.Target.from_triple("aarch64-unknown-linux-gnu")
+    assembly = target.create_target_machine(features="+lse").emit_assembly(
+        binding.parse_assembly(code)
+    )
+    found = set(re.findall(r"^\s*(ldar|stlr|casal|ldadd)\b", assembly, re.MULTILINE))
+    assert found == {*expected.split()}

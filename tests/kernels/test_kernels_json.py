@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpe.json_strings import decode_strings
+from bpe.json_strings import ElementFinder, decode_strings, is_nested_deeper
 
 
 def decoded(strings: list[bytes], n_joined: int = 1) -> list[str]:
@@ -55,3 +55,30 @@ def test_every_code_point_as_an_escape() -> None:
 @pytest.mark.parametrize("value", [b"1", b"null", b"[]", b"{}", b"true"])
 def test_a_value_that_is_no_string_is_told(value: bytes) -> None:
     assert decoded([b'"a"', b'"b"', value, b'"c"']) == ["a", "b"]
+
+
+leaves = st.text(st.sampled_from('"\\[]{},a'), max_size=150) | st.integers()
+json_values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(leaves, inner))
+
+
+def depth_of(value: object) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, list | dict) + max(map(depth_of, inner), default=0)
+
+
+@given(st.lists(json_values, min_size=2), st.integers(0, 2**63))
+def test_elements_and_their_depth(values: list[object], seed: int) -> None:
+    elements = [json.dumps(value).encode() for value in values]
+    text = np.frombuffer(b",".join(elements) + b"]", np.uint8)
+    finder, parts = ElementFinder(), []
+    # In parts, which are cut anywhere.
+    cuts = sorted(random.Random(seed).choices(range(len(text)), k=3))
+    for start, stop in pairwise([0, *cuts, len(text)]):
+        while (end := finder.find_end(text[start:stop])) >= 0:
+            parts.append(start + end)
+            start, finder = start + end + 1, ElementFinder()
+    assert parts == (np.cumsum([len(each) + 1 for each in elements]) - 1).tolist()
+    depth = max(map(depth_of, values))
+    for data in (text[:-1].tobytes(), text[:-1]):
+        assert not is_nested_deeper(data, depth)
+        assert is_nested_deeper(data, depth - 1)

@@ -168,7 +168,7 @@ def test_blocks_that_go_while_they_are_read_are_read_again(bucket: str, tmp_path
     def read() -> None:
         if len(found) < 3:  # then the cache is locked
             cache._state.remove(np.array([0, 1]))
-        found.append(bytes(cache.data[: 2 * BLOCK]))
+        found.append(cache.mapped.data[: 2 * BLOCK].tobytes())
 
     cache.read(np.array([0, 1]), read)
     assert found[-1] == local[:BLOCK].tobytes()

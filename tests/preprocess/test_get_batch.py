@@ -156,7 +156,9 @@ def test_no_other_thread_waits_while_a_file_is_opened(
     locked = []
 
     def opened(name: str) -> TokenFile:
-        locked.append(sampling._lock.locked())
+        is_free = sampling._lock.acquire(blocking=False)
+        locked.append(not is_free)
+        sampling._lock.release()
         return open_tokens(name)
 
     monkeypatch.setattr(sampling, "open_tokens", opened)

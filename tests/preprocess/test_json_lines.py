@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess import CorpusError
+from preprocess import CorpusError, JsonShardedSource, RowsError
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources
 from preprocess.sources.base import open_file
@@ -80,6 +80,21 @@ def test_the_field_with_the_text(
     assert texts_of(source) == [text]
 
 
+@pytest.mark.parametrize("quotes", ["[", '\\"[\\\\'])
+def test_values_are_nested_up_to_a_limit(tmp_path: Path, quotes: str) -> None:
+    (path := tmp_path / "x.jsonl").write_text(
+        '{"text": "' + quotes * 400 + '", "x": ' + "[" * 299 + "]" * 299 + "}\n"
+    )
+    assert texts_of(JsonLinesSource(open_file(path), "x", ReadOptions())) == [
+        json.loads(f'"{quotes}"') * 400
+    ]
+    (record,) = JsonShardedSource(str(path))
+    assert len(record["text"]) == 400 * len(json.loads(f'"{quotes}"'))
+    path.write_text(path.read_text().replace("[]", "[[]]"))
+    with pytest.raises(RowsError, match=r"line 1 is no JSON object .*nested more than 300 levels"):
+        [*JsonShardedSource(str(path))]
+
+
 def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a", "text": "b"}')
     assert texts_of(JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())) == ["b"]
@@ -104,7 +119,9 @@ def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
         ('"a"', r"is a string, expected an object"),
         ('{"text": "\\ud800"}', r"has the escape of a lone surrogate, which is no character"),
         ('{"text": "a 1e400", "x": "\\udc00"}', r"has the escape of a lone surrogate"),
+        ('{"text": "a", "x": ' + "[" * 300 + "]" * 300 + "}", r"its values are nested too deep"),
         ('{"text": "a", "x": ' + "[" * 5000 + "]" * 5000 + "}", r"its values are nested too deep"),
+        ('{"text": ' + "[" * 5000, r"its values are nested too deep"),
     ],
 )
 @pytest.mark.parametrize("first", [True, False])

@@ -324,7 +324,7 @@ def test_a_full_disk_is_an_error_with_the_name(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(OutputError, match=r"\.plan: could not be written: No space .*the data"):
         packed(file, 8, "best_fit")
     monkeypatch.undo()

@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpe import TokenmillError, parallel
+from bpe import TokenmillError
 from preprocess import AsyncDataLoader, Mixture, Sampler
 from preprocess.sampling.data import SamplingError
 
-
-def threads() -> list[str]:
-    return [each.name for each in threading.enumerate() if each.name == "tokenmill-ahead"]
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 def records(n: int) -> list[dict[str, Any]]:
@@ -34,7 +32,6 @@ def test_batches_are_those_of_the_sampler(enabled: bool, ahead: int) -> None:
     found = [batch["inputs"] for _ in range(2) for batch in loader]
     assert len(loader) == len(sampler)
     assert all((a == b).all() for a, b in zip(found, expected, strict=True))
-    assert not threads()
 
 
 def test_the_state_counts_what_was_used() -> None:
@@ -56,7 +53,6 @@ def test_a_mixture_and_a_sampler_without_end() -> None:
     found = [batch["inputs"] for batch in islice(AsyncDataLoader(mixture), 3)]
     assert all((found[step] == mixture.batch(step)["inputs"]).all() for step in range(3))
     assert mixture.step == 3
-    assert not threads()
     with pytest.raises(TypeError, match="has no length"):
         len(AsyncDataLoader(parts["a"]))
 
@@ -88,7 +84,6 @@ def test_no_more_is_prepared_than_asked_for() -> None:
     assert reached.wait(60)
     assert taken == [0, 1, 2, 3]
     found.close()  # type: ignore[attr-defined]
-    assert not threads()
 
 
 def test_an_error_comes_after_the_batches_before_it() -> None:
@@ -100,7 +95,6 @@ def test_an_error_comes_after_the_batches_before_it() -> None:
     with pytest.raises(KeyError, match="of the source"):
         found.extend(AsyncDataLoader(source(), batch_size=1))
     assert len(found) == 3
-    assert not threads()
 
 
 def test_leaving_early_closes_the_source() -> None:
@@ -115,7 +109,6 @@ def test_leaving_early_closes_the_source() -> None:
     for batch in AsyncDataLoader(source(), batch_size=1):
         assert batch["number"].tolist() == [0]
         break
-    assert not threads()
     assert closed.is_set()
 
 
@@ -126,13 +119,11 @@ def test_an_exception_in_the_loop_leaves_no_thread() -> None:
 
     with pytest.raises(OSError, match=r"\[0\]"):
         use()
-    assert not threads()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_an_iterator_of_another_process_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_iterator_of_another_process_raises() -> None:
     """And does not wait for a thread that is not there."""
-    monkeypatch.setattr(parallel, "_LOOK_SECONDS", 0.01)
     found = iter(AsyncDataLoader(records(99), batch_size=1, prefetch_buffer_size=1))
     next(found)
     process = os.fork()

@@ -317,10 +317,9 @@ def test_settings_in_stats_of_before_are_read() -> None:
         "cut_documents": False, "shuffle_documents": None, "profile": None, "chat": "auto",
         "chat_template": None, "train_on": "assistant", "executor": "threads",
         "chat_date": None, "chat_template_kwargs": None,
-        "ray_address": None, "ray_resources": [],
+        "ray_address": None, "ray_resources": [], "task_index": None, "task_count": None,
     }
-    of_build = {"config": None, "task_index": None, "task_count": None}
-    assert convert(build, BuildSettings).as_json() == build | newer | of_build
+    assert convert(build, BuildSettings).as_json() == build | newer | {"config": None}
     encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}
     encode |= {"out": "e/x.bin"}
     assert convert(encode, EncodeSettings).as_json() == encode | newer

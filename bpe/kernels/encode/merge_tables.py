@@ -55,8 +55,9 @@ class Tables(NamedTuple):
     pair_filter: NDArray[np.uint64]
     merged: NDArray[np.uint32]  # uint32[n_ranks], the id that the merge of each rank makes
     tokens: NDArray[np.uint64]  # uint64, see `bpe.kernels.encode.encode_pretokens.token_hash`
-    # int64[4]: bits of an id in rows of `PretokenCache`, ids in the first word there, ids in both;
-    # id minus rank of the merge that makes it, -1 if that differs between merges
+    # int64[5]: bits of an id in rows of `PretokenCache`, ids in the first word there, ids in both;
+    # id minus rank of the merge that makes it, -1 if that differs between merges; a random odd
+    # number: nobody can make a vocabulary whose pairs, or tokens, all have one place
     packing: NDArray[np.int64]
     # uint64[2 * capacity] or uint64[0]: hash of a token's bytes, its number
     whole: NDArray[np.uint64]
@@ -76,9 +77,9 @@ def pair_key(left, right):
 
 
 @kernel
-def hash_pair(key):
-    """Return a hash of a pair's key, its high bits well mixed: 0 -> 0, 1 -> 0x9E3779B97F4A7C15."""
-    return multiply(key ^ (key >> np.uint64(17)), np.uint64(0x9E3779B97F4A7C15))
+def hash_pair(tables, key):
+    """Return a hash of a pair's key, its high bits well mixed: 0 -> 0, 1 -> `tables.packing[4]`."""
+    return multiply(key ^ (key >> np.uint64(17)), np.uint64(tables.packing[4]))
 
 
 @kernel
@@ -91,7 +92,7 @@ def filter_bit(hashed, pair_filter):
 def may_be_merged(tables, left, right):
     """Return 1 for a pair with a merge, 0 for most others ((a, b) -> 1); prefetch its place."""
     always_inline()
-    hashed = hash_pair(pair_key(left, right))
+    hashed = hash_pair(tables, pair_key(left, right))
     prefetch(tables.pairs, (hashed >> np.uint64(40)) & np.uint64(tables.pairs.size - 1))
     bit = filter_bit(hashed, tables.pair_filter)
     return (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1)
@@ -103,7 +104,7 @@ def known_rank(tables, left, right):
     always_inline()
     key = pair_key(left, right)
     mask = np.uint64(tables.pairs.size - 1)
-    at = (hash_pair(key) >> np.uint64(40)) & mask
+    at = (hash_pair(tables, key) >> np.uint64(40)) & mask
     while True:
         found = tables.pairs[at]
         if found >> np.uint64(ID_BITS) == key:
@@ -152,7 +153,7 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
     mask = np.uint64(tables.pairs.size - 1)
     for i in range(lefts.size):
         key = pair_key(lefts[i], rights[i])
-        hashed = hash_pair(key)
+        hashed = hash_pair(tables, key)
         bit = filter_bit(hashed, tables.pair_filter)
         tables.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
         at = (hashed >> np.uint64(40)) & mask
@@ -276,17 +277,18 @@ def lower_limit(byte_pairs, at, shift, rank):
 
 
 @kernel
-def fill_whole(token_bytes, token_offsets, whole):
+def fill_whole(token_bytes, token_offsets, whole, factor):
     """Build the table from the hash of a token's bytes to its number: b"ab", b"c" -> 0, 1.
 
     Args:
         token_bytes: uint8[n_bytes]; token_offsets: int64[n + 1].
+        factor: Of hashes, `Tables.packing[4]`.
         whole: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
     """
     whole[:] = NONE
     mask = whole.size // 2 - 1
     for i in range(token_offsets.size - 1):
-        hashed = hash_bytes(token_bytes, token_offsets[i], token_offsets[i + 1])
+        hashed = hash_bytes(token_bytes, token_offsets[i], token_offsets[i + 1], np.uint64(factor))
         at = np.int64(hashed & np.uint64(mask))
         while whole[at * 2] != NONE:
             at = (at + 1) & mask
@@ -300,7 +302,7 @@ def whole_token(tables, buffer, start, stop):
     if tables.whole.size == 0:
         return -1
     mask = tables.whole.size // 2 - 1
-    hashed = hash_bytes(buffer, start, stop)
+    hashed = hash_bytes(buffer, start, stop, np.uint64(tables.packing[4]))
     at = np.int64(hashed & np.uint64(mask))
     while tables.whole[at * 2] != NONE:
         if tables.whole[at * 2] == hashed:

@@ -143,7 +143,7 @@ def look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_m
             start, stop = span_of(scratch, row)
             if stop - start > layout.LONGEST_CACHED:
                 continue
-            keys[row] = rows.hash_bytes(buffer, start, stop)
+            keys[row] = rows.hash_bytes(buffer, start, stop, FACTOR)
             machine.prefetch(cache.long_rows, rows.long_bucket(keys[row], cache.long_rows))
         unseen[n_looked_up] = np.uint32(row)
         n_looked_up += np.uint64(1)

@@ -36,6 +36,11 @@ from bpe.kernels.runtime.machine_code import ERROR, OK, KernelError, MachineCode
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
+# What LLVM makes of loops; every process has it.
+_C_LIBRARY = {"memcpy", "memmove", "memset", "memcmp", "bcmp"} | {
+    f"memset_pattern{n}" for n in (4, 8, 16)  # macOS
+}
+
 # Kernels allocate nothing, so they need no reference counts (`_nrt`): several atomic instructions
 # whenever an array is passed on or renamed took half of the time of splitting.
 _OPTIONS = {"nopython": True, "nogil": True, "_nrt": False, "boundscheck": None}
@@ -123,8 +128,19 @@ def compiled(kernel: Any, kinds: tuple[Any, ...], what: str, entry: str) -> Mach
     """Compile a `bpe.kernels.runtime.jit.Kernel` for arguments of these kinds; see `MachineCode`.
 
     Raises:
-        KernelError: The kernel returns other things than numbers, or needs external functions.
+        KernelError: The kernel returns other things than numbers.
+        NotImplementedError: It needs functions of numba.
     """
+    with global_compiler_lock:
+        module, results, is_tuple = linked(kernel, kinds, entry)
+        object_file = bytes(_context().codegen()._tm.emit_object(module))
+        return MachineCode(what, entry, results, is_tuple, object_file)
+
+
+def linked(
+    kernel: Any, kinds: tuple[Any, ...], entry: str
+) -> tuple[Any, tuple[str, ...], bool]:
+    """Return (optimized module of LLVM, `results` and `is_tuple` of `MachineCode`)."""
     with global_compiler_lock:
         kernels: Any = type(kernel)
         if kernels not in typeof_impl.registry:
@@ -136,11 +152,11 @@ def compiled(kernel: Any, kinds: tuple[Any, ...], what: str, entry: str) -> Mach
         library.add_ir_module(module)
         library.add_linking_library(result.library)
         is_tuple = isinstance(result.fndesc.restype, BaseTuple)
-        return MachineCode(what, entry, results, is_tuple, _object_file(library, entry, kernel))
+        return _linked(library, entry, kernel.name), results, is_tuple
 
 
-def _object_file(library: Any, entry: str, kernel: Any) -> bytes:
-    """Return one object file of all functions that `entry` reaches, `entry` alone exported."""
+def _linked(library: Any, entry: str, name: str) -> Any:
+    """Return one module of all functions that `entry` reaches, `entry` alone exported."""
     module, found, left = library._final_module, {library}, [library]
     while left:
         for each in left.pop()._linking_libraries:
@@ -160,12 +176,11 @@ def _object_file(library: Any, entry: str, kernel: Any) -> bytes:
     module = library._final_module
     module.verify()
     for each in [*module.functions, *module.global_variables]:
-        if each.is_declaration and not each.name.startswith("llvm."):
-            raise KernelError(
-                f"{kernel.name}: its machine code needs {each.name}; kernels do without what is"
-                " outside of them"
-            )
-    return bytes(library.codegen._tm.emit_object(module))
+        own = each.name.startswith("llvm.") or each.name in _C_LIBRARY
+        if each.is_declaration and not own:
+            # A process that finds it in the cache may not have it.
+            raise NotImplementedError(f"{name} needs {each.name}, which is outside of it")
+    return module
 
 
 def _write_entry(

@@ -7,13 +7,14 @@ array. All integers are `uint64`; bit j of a mask is that of byte `i + j`. Words
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 
+from bpe.parallel import Lock
+
 _MASK64 = (1 << 64) - 1
-_ONE_AT_A_TIME = threading.Lock()  # for what is one step to all threads
+_ONE_AT_A_TIME = Lock()  # for what is one step to all threads
 
 
 def range_mask(array: Any, i: int, low: int, high: int) -> np.uint64:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import os
 import pickle
 import sys
@@ -28,6 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bpe.files.user_cache import Cache, digest_of
+
+_SPARE_BYTES = 1 << 22  # more than LLVM needs to load a kernel, besides its code
 
 
 def _source_digest() -> str:
@@ -120,6 +123,11 @@ def _address(code: MachineCode) -> int:
     if code.entry not in _addresses:
         from llvmlite import binding
 
+        try:
+            mmap.mmap(-1, _SPARE_BYTES + 4 * len(code.object_file)).close()
+        except OSError as error:
+            # LLVM would end the process.
+            raise MemoryError("there is no memory to load the machine code of a kernel") from error
         _engine().add_object_file(binding.ObjectFileRef.from_data(code.object_file))
         _engine().finalize_object()
         _addresses[code.entry] = _engine().get_function_address(code.entry)

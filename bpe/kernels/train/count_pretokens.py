@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.kernels.encode.cache_rows import hash_bytes, hash_key, long_bucket, same_bytes
+from bpe.kernels.encode.cache_rows import hash_bytes, long_bucket, same_bytes
 from bpe.kernels.encode.group import KEY_PARTS, LONG, SHORT, fill_tail, take_positions
 from bpe.kernels.runtime.jit import kernel
-from bpe.kernels.runtime.machine import always_inline, prefetch, take_key
+from bpe.kernels.runtime.machine import always_inline, multiply_and_fold, prefetch, take_key
 
 DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4
 
@@ -33,6 +33,8 @@ class CountTable(NamedTuple):
     long_rows: NDArray[np.uint64]  # uint64[4 * n]: hash, length, count, index in the arena
     long_counts: NDArray[np.int64]  # int64[4 * n], the same memory, for the counts
     arena: NDArray[np.uint8]
+    # uint64[2], random numbers: nobody can write text whose pre-tokens all have one place
+    seeds: NDArray[np.uint64]
     used: NDArray[np.int64]  # int64[3]: short entries, long entries, bytes of the arena
 
 
@@ -59,13 +61,14 @@ def find_short(rows, slot, low, high):
 
 
 @kernel
-def short_slot(rows, low, high):
+def short_slot(rows, low, high, seeds):
     """Return where the search for a short pre-token begins in `rows`: 4 rows -> 0, 4, 8 or 12.
 
     A larger table has the same order, several times over, so two tables are traversed in parallel:
     slot 4 of 16 words is 4 or 20 of 32.
     """
-    return ((hash_key(low, high) >> np.uint64(32)) << np.uint64(2)) & np.uint64(rows.size - 1)
+    hashed = multiply_and_fold(low ^ seeds[0], high ^ seeds[1])
+    return ((hashed >> np.uint64(32)) << np.uint64(2)) & np.uint64(rows.size - 1)
 
 
 @kernel
@@ -85,7 +88,7 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 
 @kernel
-def compute_keys(source, source_start, first, last, scratch, rows):
+def compute_keys(source, source_start, first, last, scratch, rows, seeds):
     """Compute the keys of the pre-tokens [first, last) of a group, and prefetch their slots.
 
     `source[0]` is byte `source_start` of the text. `scratch.keys` is replaced: for each key, key,
@@ -101,7 +104,7 @@ def compute_keys(source, source_start, first, last, scratch, rows):
         part = np.uint64(min(stop - start, np.int64(SHORT + 1))) << np.uint64(2)
         k = i << np.uint64(2)
         take_key(source, start - source_start, KEY_PARTS, part, keys, k)
-        slot = short_slot(rows, keys[k], keys[k + np.uint64(1)])
+        slot = short_slot(rows, keys[k], keys[k + np.uint64(1)], seeds)
         prefetch(rows, slot)
         keys[k + np.uint64(2)] = slot
         start = stop
@@ -119,8 +122,8 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
     n_inside = n_pretokens
     while n_inside > 0 and positions[n_inside - 1] >= tail_start:
         n_inside -= 1
-    compute_keys(buffer, 0, 0, n_inside, scratch, rows)
-    compute_keys(scratch.tail_text, tail_start, n_inside, n_pretokens, scratch, rows)
+    compute_keys(buffer, 0, 0, n_inside, scratch, rows, table.seeds)
+    compute_keys(scratch.tail_text, tail_start, n_inside, n_pretokens, scratch, rows, table.seeds)
     weight = np.int64(1)
     for number in range(n_pretokens):
         i = np.uint64(number)
@@ -137,7 +140,7 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
             counts[slot + np.uint64(2)] += weight
         else:
             start, length = positions[i], positions[i + np.uint64(1)] - positions[i]
-            hashed = hash_bytes(buffer, start, start + length)
+            hashed = hash_bytes(buffer, start, start + length, table.seeds[0])
             at = find_long(table.long_rows, table.arena, hashed, buffer, start, length)
             if table.long_rows[at + 1] == np.uint64(0):
                 place = table.used[ARENA_USED]
@@ -187,12 +190,12 @@ def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
 
 
 @kernel
-def move_rows(old, new, is_long):
+def move_rows(old, new, is_long, seeds):
     """Copy all entries of a short or long table into a larger, empty one: ab 2, c 1 -> the same."""
     mask = np.uint64(new.size - 1)
     for at in range(0, old.size, 4):
         if old[at + 1] != np.uint64(0):
-            slot = short_slot(new, old[at], old[at + 1])
+            slot = short_slot(new, old[at], old[at + 1], seeds)
             if is_long:
                 slot = np.uint64(long_bucket(old[at], new))
             while new[slot + np.uint64(1)] != np.uint64(0):
@@ -206,7 +209,7 @@ def merge_into(table, other, half):
     """Add the counts of pre-tokens that `other` has, too, to its counts, and set them to 0 here.
 
     Example: ab 2, c 1 and other ab 5 -> ab 0, c 1 and other ab 7. Two threads may do one half of
-    the table each, 0 and 1: they share no pre-token.
+    the table each, 0 and 1: they share no pre-token. The tables have the same seeds.
     """
     for is_long in (False, True):
         rows = table.long_rows if is_long else table.short_rows
@@ -221,7 +224,7 @@ def merge_into(table, other, half):
                 start, length = np.int64(rows[at + 3]), np.int64(rows[at + 1])
                 its = find_long(other_rows, other.arena, rows[at], table.arena, start, length)
             else:
-                slot = short_slot(other_rows, rows[at], rows[at + 1])
+                slot = short_slot(other_rows, rows[at], rows[at + 1], table.seeds)
                 its = np.int64(find_short(other_rows, slot, rows[at], rows[at + 1]))
             if other_rows[its + 1] != np.uint64(0) and other_rows[its + 2] != np.uint64(0):
                 other_counts[its + 2] += counts[at + 2]

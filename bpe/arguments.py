@@ -1,0 +1,231 @@
+"""Check the arguments of public functions by their annotations.
+
+An argument of another type would end in an error from somewhere inside, or in another result: the
+special tokens "<a>" would be three. `checked` checks before the call. A function that is called for
+short texts has a `try` instead, and calls `check` when something was raised.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache, wraps
+from itertools import chain
+from numbers import Real
+from typing import Any, Literal, TypeVar
+
+from bpe.errors import ArgumentError, TokenmillError
+
+Checked = TypeVar("Checked", bound=Any)
+
+# Names of one thing, ours and those of other tools.
+_ALIKE = (
+    ("train", "data_files", "paths", "path", "input", "inputs", "input_files", "train_file"),
+    ("out", "save_path", "output_path", "output_dir", "output"),
+    ("content_field", "text_field", "text_column", "text_key", "json_keys"),
+    ("max_length", "max_seq_length", "max_seq_len", "model_max_length"),
+    ("seq_length", "seq_len", "sequence_length", "block_size", "context_length"),
+    ("format", "output_format"), ("workers", "num_proc", "num_workers", "n_jobs"),
+    ("end_of_text", "eos_token"), ("begin_of_text", "bos_token"),
+    ("val_fraction", "validation_split", "test_size"),
+    ("tokenizer", "name_or_path", "tokenizer_name", "tokenizer_path", "tokenizer_name_or_path"),
+)
+_NOUNS = {
+    str: "text", int: "a whole number", float: "a number", bool: "True or False", bytes: "bytes",
+    Mapping: "a mapping", dict: "a mapping", types.NoneType: "None", Callable: "a function",
+}
+_LISTS = (Iterable, Sequence, Collection, list, tuple)
+_SHORT = 1000  # elements, all of which are looked at
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Format a suggestion of a similar known name, to end a message; "" if there is none."""
+    from difflib import get_close_matches
+
+    known = list(known)
+    near = [x for names in _ALIKE if name in names for x in names if x in known]
+    near = near or [x for x in known if x.startswith(name)] or get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def checked(function: Checked) -> Checked:
+    """Decorator: raise ArgumentError for arguments that are unknown, missing, or of another type.
+
+    Of a class, its construction and all public methods are checked, without those that have a
+    parameter `_unknown`: they check when something was raised.
+    """
+    return _checked(function, True)
+
+
+def checks_names(function: Checked) -> Checked:
+    """Decorator: `checked` of what checks or converts values itself: types only if it fails."""
+    return _checked(function, False)
+
+
+def _checked(function: Checked, with_types: bool) -> Checked:
+    if not isinstance(function, type):
+        return _checking(function, with_types)
+    for name, member in [*vars(function).items()]:
+        inner = getattr(member, "__func__", member)
+        is_public = name == "__init__" or name[0] != "_"
+        is_function = is_public and isinstance(inner, types.FunctionType)
+        if is_function and "_unknown" not in inner.__code__.co_varnames:
+            found = _checking(inner, with_types)
+            setattr(function, name, found if inner is member else type(member)(found))
+    return function
+
+
+def _checking(function: Checked, with_types: bool) -> Checked:
+    @wraps(function)
+    def call(*arguments: Any, **given: Any) -> Any:
+        least, plain = _plain_types(function)
+        if not given and least <= len(arguments) <= len(plain):
+            for value, kinds in zip(arguments, plain, strict=False):
+                if kinds and type(value) not in kinds:
+                    break
+            else:
+                return function(*arguments)
+        check(function, arguments, given, with_types)
+        try:
+            return function(*arguments, **given)
+        except (AttributeError, TypeError, ValueError) as error:
+            if not with_types and not isinstance(error, TokenmillError):
+                check(function, arguments, given)
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def check(
+    function: Any, arguments: Sequence[Any], given: Mapping[str, Any], with_types: bool = True
+) -> None:
+    """Raise ArgumentError if a function does not take these arguments.
+
+    Its `options`, if it has them, are a TypedDict of its module.
+    """
+    names, by_place, required, more = _signature(function)
+    wrong = [
+        f"{name}: there is no such argument{nearest(name, more)}" for name in given
+        if name not in more
+    ]
+    n = len(by_place)
+    if len(arguments) > n:
+        wrong.append(f"{function.__qualname__}: takes {n} arguments without names; name the others")
+    values = {**dict(zip(by_place, arguments, strict=False)), **given}
+    wrong += [f"{name}: is required" for name in required if name not in values]
+    wrong += [f"{name}: is given twice" for name in by_place[: len(arguments)] if name in given]
+    for name in names:
+        hint = _hint(function, name)
+        if name in values and (with_types or hint is bool) and not _fits(values[name], hint):
+            wrong.append(f"{name}: should be {_noun(hint)}; got {values[name]!r:.100}")
+    if wrong:
+        raise ArgumentError("; ".join(wrong))
+
+
+@lru_cache(maxsize=1024)
+def _signature(function: Any) -> tuple[tuple[str, ...], ...]:
+    """Return all names, those of places, those that are required, and those of keywords."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    n, keywords = code.co_argcount, function.__kwdefaults__ or {}
+    names = code.co_varnames[: n + code.co_kwonlyargcount]
+    required = [*names[: n - len(defaults)], *(x for x in names[n:] if x not in keywords)]
+    others = re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__.get("options")))
+    options = chain(*(function.__globals__[x].__annotations__ for x in others))
+    return names, names[:n], tuple(required), (*names, *options)
+
+
+@lru_cache(maxsize=1024)
+def _plain_types(function: Any) -> tuple[int, list[set[Any]]]:
+    """Return how many arguments are required, and types that fit without a look, {} for all."""
+    _, by_place, required, _ = _signature(function)
+    hints = [_hint(function, name) for name in by_place]
+    plain = [
+        {x for x in (int, bool, bytes) if x is hint or x in typing.get_args(hint)}
+        for hint in hints
+    ]
+    others: list[set[Any]] = [set() if hint is Any else {None} for hint in hints]
+    return len(required), [kinds or other for kinds, other in zip(plain, others, strict=True)]
+
+
+@lru_cache(maxsize=1024)
+def _hint(function: Any, name: str) -> Any:
+    """Return the annotation of an argument; Any if it has names that only type checkers import."""
+    hint = function.__annotations__.get(name, Any)
+    try:
+        return eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    except (NameError, AttributeError, TypeError):
+        return Any
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Return True if a value is of a type, and what is in it; of much, one of each type."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind in (typing.Union, types.UnionType):
+        if isinstance(value, str) and any(typing.get_origin(x) is os.PathLike for x in inner):
+            return not any("\ud800" <= each < "\udc80" for each in value)  # no name of a file
+        return any(_fits(value, each) for each in inner)
+    if kind is typing.Annotated:
+        return _fits(value, inner[0])
+    if kind is Any:
+        return True
+    if kind is Literal:
+        return isinstance(value, str) and value in inner
+    if kind in (int, float):
+        if isinstance(value, bool):
+            return False
+        if kind is float:
+            return isinstance(value, Real)
+        try:
+            operator.index(value)
+        except TypeError:
+            return False
+        return True
+    if kind is None:
+        return value is None
+    if kind in _LISTS:
+        is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+        is_list &= kind is Iterable or hasattr(value, "__len__")
+        return is_list and (not inner or _all_fit(value, inner[0]))
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if not isinstance(value, kind):
+        return False
+    if kind.__name__ == "ndarray":
+        return str(getattr(value, "dtype", "")).lstrip("u").startswith("int")
+    if not inner or not isinstance(value, Mapping):
+        return True
+    return _all_fit([*value], inner[0]) and _all_fit([*value.values()], inner[1])
+
+
+def _all_fit(values: Any, hint: Any) -> bool:
+    if hint is Any:
+        return True
+    if hasattr(values, "ndim"):  # an array, or a tensor
+        values = values[:1] if values.ndim else [values]
+    elif not isinstance(values, list | tuple | set | frozenset):
+        return True
+    if len(values) >= _SHORT:
+        values = {type(each): each for each in values}.values()
+    return all(_fits(each, hint) for each in values)
+
+
+def _noun(hint: Any) -> str:
+    """Describe the values of a type: "a path, or a list of paths"."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Literal:
+        return " or ".join(map(repr, inner))
+    if kind is typing.Annotated:
+        return _noun(inner[0])
+    if kind in (typing.Union, types.UnionType):
+        has_paths = any(typing.get_origin(each) is os.PathLike for each in inner)
+        return " or ".join(dict.fromkeys(_noun(x) for x in inner if not (has_paths and x is str)))
+    if kind is os.PathLike:
+        return "a path"
+    if kind in _LISTS:
+        of = [each.removeprefix("a ") for each in _noun(inner[0]).split(" or ")]
+        return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
+    return _NOUNS.get(kind) or f"a {getattr(kind, '__name__', kind)}"

@@ -1,0 +1,68 @@
+"""Map files read-only without keeping them open: a dataset may have more files than may be open.
+
+`mmap.mmap` keeps a descriptor for each map, until Python 3.13 always; macOS allows 256 of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import mmap
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_FAILED = ctypes.c_void_p(-1).value
+
+
+@functools.cache
+def _c_library() -> Any:
+    library = ctypes.CDLL(None, use_errno=True)
+    size, number = ctypes.c_size_t, ctypes.c_int
+    library.mmap.restype = ctypes.c_void_p
+    library.mmap.argtypes = ctypes.c_void_p, size, number, number, number, ctypes.c_int64
+    library.munmap.argtypes = ctypes.c_void_p, size
+    library.madvise.argtypes = ctypes.c_void_p, size, number
+    return library
+
+
+class FileMap:
+    """The bytes of an open file, mapped as long as any view of `data` lives.
+
+    Args:
+        descriptor: Of the file, which may be closed afterwards.
+        n_bytes: Size of the file.
+
+    Attributes:
+        data: read-only uint8[n_bytes].
+
+    Raises:
+        OSError: The file cannot be mapped.
+    """
+
+    def __init__(self, descriptor: int, n_bytes: int) -> None:
+        self.data: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
+        self._address = 0
+        if n_bytes:  # nothing cannot be mapped
+            found = _c_library().mmap(None, n_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+            if found == _FAILED:
+                number = ctypes.get_errno() or errno.ENOMEM
+                raise OSError(number, os.strerror(number))
+            memory: Any = (ctypes.c_ubyte * n_bytes).from_address(found)
+            # At the end of the process, threads may still read.
+            weakref.finalize(memory, _c_library().munmap, found, n_bytes).atexit = False
+            self._address, self.data = found, np.frombuffer(memory, np.uint8)
+        self.data.flags.writeable = False
+
+    def view(self, dtype: Any, count: int = -1, start: int = 0) -> npt.NDArray[Any]:
+        """Return an array of values from byte `start` on."""
+        return np.frombuffer(self.data, dtype, count, start)
+
+    def give_back(self) -> None:
+        """Let the system take the pages, which are mapped again when they are read."""
+        if len(self.data):
+            _c_library().madvise(self._address, len(self.data), mmap.MADV_DONTNEED)

@@ -1,0 +1,118 @@
+"""What Linux has and other systems lack: without it the outputs are the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from remote_cases import make_dataset
+
+from preprocess import Sampler, open_tokens
+from preprocess.dataset import block_cache
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str, *arguments: str | Path) -> str:
+    """Run code in a process of its own; return what it printed."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.rstrip("\n")
+
+
+def test_without_what_linux_has(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(
+        "<|endoftext|>".join(f"This is document {n:x}.\n" * (n % 9 + 1) for n in range(700))
+    )
+    for out, more in (("here", []), ("there", ["elsewhere"])):
+        printed = run("import elsewhere; elsewhere.main()", tmp_path / out, *more)
+        *doctor, synced = printed.split("\n")
+        assert (int(synced) > 10) == (out == "there")
+        assert any("processor" in line for line in doctor)
+    here, there = (
+        {x.relative_to(tmp_path / out): x for x in (tmp_path / out).rglob("*") if x.is_file()}
+        for out in ("here", "there")
+    )
+    assert here.keys() == there.keys()
+    assert [x for x in here if x.suffix in (".bin", ".docs", ".plan", ".jsonl")]
+    for name, path in here.items():
+        if name.suffix in (".bin", ".docs", ".plan", ".jsonl") or name.name == "tokenizer.json":
+            assert path.read_bytes() == there[name].read_bytes(), name
+
+
+def test_a_plan_where_no_space_can_be_reserved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = make_dataset(tmp_path, 4000)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    expected = Sampler(file, 3, 8, windows="packed").batch(0)
+    (plan,) = tmp_path.glob("*.plan")
+    content = plan.read_bytes()
+    for how in ("none", "refused"):
+        plan.unlink()
+        with monkeypatch.context() as patch:
+            if how == "none":
+                patch.delattr(os, "posix_fallocate")
+            else:
+                patch.setattr(os, "posix_fallocate", refuse)
+            found = Sampler(open_tokens(file.path), 3, 8, windows="packed").batch(0)
+        assert all((found[name] == expected[name]).all() for name in expected)
+        assert plan.read_bytes() == content
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+import numpy as np
+from preprocess import Sampler, open_tokens, verify
+file = open_tokens(sys.argv[1])
+print(len(file.parts), len([*Path("/dev/fd").iterdir()]) < 20)
+sampler = Sampler(file, 2, 16, order="epoch", windows="packed")
+print(all((sampler.batch(step)['inputs'] < 301).all() for step in range(20)))
+again = [open_tokens(sys.argv[1]) for _ in range(3)]
+view = again[0].tokens
+del file, again, sampler
+print(int(view[-1]), [each.sound for each in verify(sys.argv[1])])
+"""
+
+
+def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
+    file = make_dataset(tmp_path, 22_400, shard_tokens=100, has_mask=True)
+    expected = f"{len(file.parts)} True\nTrue\n{int(file[-1])} [True, True, True, False]"
+    assert len(file.parts) >= 224
+    assert run(LIMITED, file.path) == expected
+
+
+def test_windows_is_named() -> None:
+    for package in ("bpe", "preprocess"):
+        code = f"""
+import sys
+sys.platform = "win32"
+try:
+    import {package}
+except ImportError as error:
+    print(error)
+"""
+        expected = "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL"
+        assert run(code) == expected
+
+
+def test_holes_of_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(block_cache.fcntl, "fcntl", lambda *given: calls.append(given))
+    block_cache._punch(7, 3 << 22)
+    ((descriptor, command, hole),) = calls
+    assert (descriptor, command, len(hole)) == (7, 99, 24)
+    assert int.from_bytes(hole[8:16], "little") == 3 << 22

@@ -1,0 +1,15 @@
+"""How many threads there are; one that has done its work may be about to end."""
+
+import _thread
+import time
+
+
+def count() -> int:
+    return _thread._count()
+
+
+def wait_for(n: int) -> None:
+    """Wait until there are at most `n` threads besides the main one."""
+    until = time.monotonic() + 60
+    while count() > n:
+        assert time.monotonic() < until

@@ -1,0 +1,182 @@
+"""Every public function names an argument that it has not, or whose type it does not take."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bpe
+import preprocess
+from bpe import ArgumentError, TokenmillError, train_bpe
+from preprocess import (
+    JsonShardedSource,
+    Mixture,
+    PipelineConfig,
+    Sampler,
+    build,
+    open_tokens,
+    write_rows,
+)
+
+TEXT = "A text of some words and of some more words.\n" * 40
+# What none takes, and what some take.
+WRONG = [
+    object(), None, True, 2.5, -1, "300", "<a>", "\ud800", b"<a>", [None], [b"<a>"], ["\ud800"],
+    ["a", 1], {"a": None}, {1: 2}, np.zeros((2, 2)), lambda: None,
+]  # fmt: skip
+# Results, which users do not make; and what other parts of the package call at each batch.
+RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
+INTERNAL = {
+    "arrays_of", "count_reads", "to_device", "read", "as_json", "from_mapping", "override",
+    "with_stages", "columns_of_rows", "restore", "from_files", "add_stage_before", "begin", "stage",
+    "check_state", "counts", "token_bytes", "token_id", "note_memory", "part",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Arguments by name that work, or `FUNCTION.NAME` where a name has two meanings."""
+    out = tmp_path_factory.mktemp("data")
+    (out / "text.txt").write_text(TEXT)
+    build(train=[out / "text.txt"], val_fraction=0, out=out, vocab_size=270)
+    write_rows(out, out=out / "rows", format="jsonl", max_length=8)
+    tokenizer = bpe.Tokenizer.from_file(out / "tokenizer.json")
+    tokenizer.save_gpt2_files(out / "vocab.json", out / "merges.txt")
+    file = open_tokens(out / "train.bin")
+    sampler = Sampler(file, 2, 4)
+    text = np.frombuffer(b"a text", np.uint8)
+    return {
+        "text": "a text", "texts": ["a", "text"], "chunks": ["a"], "ids": [65], "id": 3,
+        "path": out / "train.bin", "vocab_size": 260, "input": ["a text"], "data": b"a text",
+        "buffer": text, "offsets": np.array([0, 6]), "position": 1, "stop": 6, "other": None,
+        "vocab": dict(tokenizer.vocabulary.tokens), "tokens": dict(tokenizer.vocabulary.tokens),
+        "merges": tokenizer.vocabulary.merges, "special_tokens": (), "vocabulary": ["a"],
+        "Tokenizer.from_vocabulary.vocabulary": tokenizer.vocabulary,
+        "vocab_path": out / "vocab.json", "merges_path": out / "merges.txt",
+        "source": sampler, "Tokenizer.from_huggingface.source": "none", "samplers": {"a": sampler},
+        "Tokenizer.from_tiktoken.source": "gpt2-none", "dataset": file, "batch_size": 2,
+        "context_length": 4, "global_batch_size": 2, "step": 0, "weights": {"a": 1.0},
+        "counts": bpe.PretokenCounts(), "name": "ids", "number": 0, "paths": out / "rows",
+        "state": {}, "tokenizer": tokenizer, "transform": lambda record: record,
+        "data_files": "missing.txt", "train": "missing.txt", "output_path": "rows", "to": "npy",
+        "format": "jsonl", "end_of_text_id": 0, "directory": out / "rows", "folders": out / "rows",
+        "config": None, "datasets": [{"data_files": "missing.txt"}], "seq_length": 8,
+        "ranks": {b"a": 0},
+        "merge_ids": np.zeros((0, 2), np.int32), "sampler": sampler, "epoch": 0,
+        "load_tokenizer.name": out / "tokenizer.json", "name_or_path": "none",
+        "HuggingFaceTokenizer.path": out / "tokenizer.json", "from_file.path": out / "missing",
+        "Pipeline.config": PipelineConfig(datasets=[{"data_files": "missing.txt"}], tokenizer="x"),
+        "TransformedShardedSource.source": JsonShardedSource(out / "rows"),
+        "import_tokens.path": "missing.bin", "import_tokens.format": "raw",
+        "objects": {
+            "Tokenizer": tokenizer, "WordLevelTokenizer": bpe.WordLevelTokenizer(["a", "<unk>"]),
+            "HuggingFaceTokenizer": None, "TokenFile": file, "Sampler": sampler,
+            "Mixture": Mixture({"a": sampler}, {"a": 1.0}), "PretokenCounts": bpe.PretokenCounts(),
+            "Vocabulary": tokenizer.vocabulary,
+        },
+    }  # fmt: skip
+
+
+def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """All public functions and methods, by name; of classes, the class that makes objects."""
+    for package in (bpe, preprocess):
+        for name in package.__all__:
+            found = getattr(package, name)
+            if not callable(found) or (isinstance(found, type) and issubclass(found, Exception)):
+                continue
+            if name not in RESULTS:
+                yield name, found
+            for inner, member in inspect.getmembers(found) if isinstance(found, type) else ():
+                is_own = isinstance(member, types.FunctionType | types.MethodType)
+                if inner[0] != "_" and is_own and inner not in INTERNAL:
+                    yield f"{name}.{inner}", member
+
+
+FUNCTIONS = dict(functions())
+
+
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    found = inspect.signature(function).parameters.values()
+    return [x for x in found if x.name not in ("self", "_unknown", "options")]
+
+
+def arguments_of(name: str, valid: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for each in parameters(FUNCTIONS[name]):
+        if each.default is each.empty:
+            keys = [f"{name}.{each.name}", f"{name.rpartition('.')[2]}.{each.name}", each.name]
+            found[each.name] = next(valid[key] for key in keys if key in valid)
+    return found
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_wrong_arguments(
+    name: str, valid: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    function, given = FUNCTIONS[name], arguments_of(name, valid)
+    owner = name.partition(".")[0]
+    if "." in name and "self" in inspect.signature(function).parameters:
+        if valid["objects"].get(owner) is None:
+            pytest.skip("there is no such object here")
+        function = getattr(valid["objects"][owner], name.partition(".")[2])
+    problems = []
+    for each in parameters(FUNCTIONS[name]):
+        misspelt = each.name[:-2] + each.name[-1] if len(each.name) > 2 else each.name + "s"
+        for wrong, values in (
+            (misspelt, {misspelt: 1}), *((each.name, {each.name: value}) for value in WRONG)
+        ):
+            try:
+                result = function(**{**given, **values})
+                if inspect.isgenerator(result):
+                    next(result, None)
+            except TokenmillError as error:
+                named = wrong in str(error) and (wrong == each.name or each.name in str(error))
+                is_wrong = wrong == misspelt or values[wrong] is WRONG[0]
+                if isinstance(error, ArgumentError) and is_wrong and not named:
+                    problems.append(f"{wrong}={values[wrong]!r}: {error}")
+            except FileNotFoundError as error:
+                assert repr(values[wrong]) in str(error)
+            except Exception as error:  # noqa: BLE001 (this is what must not be)
+                problems.append(f"{wrong}={values[wrong]!r}: {type(error).__name__}: {error}")
+            else:
+                is_wrong = wrong == misspelt or values[wrong] is WRONG[0]
+                if is_wrong and not (name.endswith("safe_cut") and wrong == "buffer"):  # unused
+                    problems.append(f"{wrong}={values[wrong]!r} is taken")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def test_what_has_no_name() -> None:
+    with pytest.raises(ArgumentError, match="errors: unknown error handler name 'ignored'"):
+        train_bpe(["a text"], 260).decode([65, 255], errors="ignored")
+    with pytest.raises(ArgumentError, match=r"name: should be a name that files can have; got"):
+        build(train="text.txt", name="\ud800")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"special_tokens": "<a>"}, "special_tokens: should be a list of texts; got '<a>'"),
+        ({"special_tokens": [b"<a>"]}, "special_tokens: should be a list of texts; got [b'<a>']"),
+        ({"vocab_size": 300.5}, "vocab_size: should be a whole number; got 300.5"),
+        ({"vocab_size": "300"}, "vocab_size: should be a whole number; got '300'"),
+        ({"vocab_size": True}, "vocab_size: should be a whole number; got True"),
+        ({"min_frequency": "2"}, "min_frequency: should be a whole number; got '2'"),
+        ({"input": [None]}, "input: should be a path or a list of texts or a list of paths; got"),
+        ({"max_token_lenght": 3}, "there is no such argument; did you mean max_token_length?"),
+        ({}, "vocab_size: is required"),
+    ],
+)
+def test_messages(values: dict[str, Any], message: str) -> None:
+    if "vocab_size" not in values and values:
+        values = values | {"vocab_size": 260}
+    with pytest.raises(ArgumentError) as caught:
+        train_bpe(**{"input": ["a text"], **values})
+    assert message in str(caught.value)
+    assert isinstance(caught.value, TypeError)
