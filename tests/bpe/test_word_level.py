@@ -214,7 +214,7 @@ def test_vocabularies_that_are_refused(words: Any, message: str) -> None:
 
 
 def test_arguments_of_create_vocabulary() -> None:
-    with pytest.raises(TypeError, match="expected several texts, found one text|texts: should be a l"):
+    with pytest.raises(TypeError, match="expected several texts, found one text"):
         create_vocabulary("abc")
     with pytest.raises(VocabularyError, match="max_size is -1: expected 0 or more"):
         create_vocabulary(["abc"], -1)
