@@ -56,7 +56,7 @@ def verify(
         path: A .bin, a manifest or a directory.
         tokenizer: The tokenizer of the files; None: tokenizer.json in their directory.
         deep: True to encode all sources again, or to make all rows again, and compare.
-        repair: True to rebuild damaged blocks and files from the sources, and damaged files of rows
+        repair: True to rebuild damaged files from the sources, and damaged files of rows
             from the dataset.
         progress: As of `build`.
 

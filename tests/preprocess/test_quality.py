@@ -207,7 +207,9 @@ def test_an_id_that_is_not_in_the_vocabulary(data: Path, tmp_path: Path) -> None
         f" 'tokenmill verify {file.path}' reports where"
     )
     with pytest.raises(TokenFileError, match=re.escape(message)):
-        format_lines(facts(tmp_path / "data"))
+        facts(file.path)
+    (bad,) = (line for line in format_lines(facts(tmp_path / "data")) if "BAD: " in line)
+    assert message in bad
 
 
 @pytest.mark.parametrize("value", [0, 3, 10**6, 2**64 - 1])
