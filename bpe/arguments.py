@@ -194,6 +194,8 @@ def _fits(value: Any, hint: Any) -> bool:
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         is_list &= kind is Iterable or hasattr(value, "__len__")
         return is_list and (not inner or _all_fit(value, inner[0]))
+    if kind is typing.IO:
+        return hasattr(value, "write")
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     if not isinstance(value, kind):
@@ -232,4 +234,7 @@ def _noun(hint: Any) -> str:
     if kind in _LISTS:
         of = [each.removeprefix("a ") for each in _noun(inner[0]).split(" or ")]
         return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
-    return _NOUNS.get(kind) or f"a {getattr(kind, '__name__', kind)}"
+    if kind is typing.IO:
+        return "a stream"
+    name = getattr(kind, "__name__", str(kind))
+    return _NOUNS.get(kind) or ("an array of integers" if name == "ndarray" else f"a {name}")
