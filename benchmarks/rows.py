@@ -47,7 +47,7 @@ def rows(job: Job, rounds: int) -> Table:
 
     def arrays(options: dict[str, Any]) -> list[RowBatch]:
         file = open_tokens(directory / "text.bin")
-        settings = convert(options | {"path": ""}, RowsSettings)
+        settings = convert(options | {"path": "."}, RowsSettings)
         plan, shape = plan_rows(file, settings, ((), ()), 0)
         reader = RowReader(file, plan, shape)
         return [reader.read(*bounds) for bounds in reader.bounds(0, len(plan))]

@@ -223,7 +223,8 @@ def _noun(hint: Any) -> str:
     """Describe the values of a type: "a path, or a list of paths"."""
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Literal:
-        return " or ".join(map(repr, inner))
+        *others, last = map(repr, inner)
+        return f"{', '.join(others)} or {last}" if others else last
     if kind is typing.Annotated:
         return _noun(inner[0])
     if kind in (typing.Union, types.UnionType):

@@ -321,7 +321,7 @@ def test_dates_and_variables(model: Path, tmp_path: Path) -> None:
     for name in ("train.bin", "train.mask"):
         assert (tmp_path / "root/a" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
     for given, message in (
-        ("{1}", "should be a JSON object"), ("[]", "should be a JSON object"),
+        ("{1}", "should be a mapping or None"), ([], "should be a mapping or None"),
         ({"tools": 1}, "should not have 'tools', which is set for each conversation"),
     ):
         with pytest.raises(SettingsError, match=message):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from preprocess.sampling.data import SamplingError
 from preprocess.sampling.get_batch import get_batch
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
@@ -50,8 +51,8 @@ def test_device_that_is_not_there_gives_the_error_of_torch() -> None:
     assert str(found.value) == str(wanted.value)
 
 
-def test_device_that_does_not_exist_gives_the_error_of_torch() -> None:
-    with pytest.raises(RuntimeError, match="nonsense"):
+def test_device_that_does_not_exist() -> None:
+    with pytest.raises(SamplingError, match=r"device should be one of PyTorch, .* got 'nonsense'"):
         get_batch(np.arange(99), 1, 1, "nonsense")
 
 

@@ -16,6 +16,7 @@ import pytest
 import written
 
 from bpe import Tokenizer
+from bpe.errors import ArgumentError
 from bpe.vocabulary import Vocabulary
 from preprocess import AsyncDataLoader, JsonShardedSource, Mixture, Sampler, TokenFile
 from preprocess.rows.write import write_rows
@@ -360,7 +361,7 @@ def test_sources_of_wrong_types() -> None:
     message = "the source should be a Sampler, not Mixture; make a Sampler of a dataset first"
     with pytest.raises(SamplingError, match=message):
         WindowDataset(mixture)
-    with pytest.raises(SamplingError, match="the source should be a Sampler or a Mixture, not lis"):
+    with pytest.raises(ArgumentError, match="source: should be a Sampler or a Mixture; got"):
         BatchDataset([mixture])  # type: ignore[arg-type]
 
 
@@ -372,7 +373,7 @@ def test_wrong_states(file: TokenFile) -> None:
             dataset.load_state_dict({x: y for x, y in state.items() if x != name})
     with pytest.raises(SamplingError, match="the next step of a state should be at least 0; got"):
         dataset.load_state_dict(state | {"next": -1})
-    with pytest.raises(RuntimeError, match="nonsense"):
+    with pytest.raises(SamplingError, match=r"device should be one of PyTorch, .* got 'nonsense'"):
         Sampler(file, 4, 8, device="nonsense")
 
 
