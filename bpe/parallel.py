@@ -23,6 +23,7 @@ import contextlib
 import itertools
 import os
 import queue
+import sys
 import threading
 import weakref
 from collections import deque
@@ -141,7 +142,12 @@ class Task(Generic[Result]):
         """Make the call unless somebody has claimed it; see `claim` and `call`."""
         try:
             if self.claim():
-                self.call()
+                try:
+                    self.call()
+                finally:
+                    if not self.is_done:  # there was no memory for the call
+                        self.error, self.is_done = MemoryError(), True
+                        self._done.release()
         finally:
             del self  # the error keeps this frame
 
@@ -197,9 +203,13 @@ class Threads:
         finally:
             running.release()
 
-    def close(self) -> bool:
-        """Drop tasks that nobody has claimed, wait for the others; return False in a fork."""
-        if self._process != os.getpid():
+    def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> bool:
+        """Drop tasks that nobody has claimed, and wait for the others.
+
+        Returns:
+            False where there are no threads any more: in a fork, and at the end of the process.
+        """
+        if self._process != os.getpid() or is_finalizing():
             return False
         with contextlib.suppress(queue.Empty):
             while True:
@@ -207,8 +217,8 @@ class Threads:
                     task.claim()
         for _ in self._running:
             self._tasks.put(None)
-        for each in self._running:
-            each.acquire()
+        while self._running:
+            self._running.pop().acquire()
         return True
 
 

@@ -217,7 +217,7 @@ def test_a_thread_runs_ahead_while_a_large_file_is_read(
     for n_threads in (0, 1):
         before, units = threads.count(), iter(source.units())
         next(units)
-        assert threads.count() - before == n_threads
+        threads.wait_for(before + n_threads, before + n_threads)
         del units
         threads.wait_for(before)
         monkeypatch.setattr(rows, "_TINY_BYTES", 0)

@@ -8,8 +8,8 @@ def count() -> int:
     return _thread._count()
 
 
-def wait_for(n: int) -> None:
-    """Wait until there are at most `n` threads besides the main one."""
+def wait_for(n: int, least: int = 0) -> None:
+    """Wait until there are `least` to `n` threads besides the main one."""
     until = time.monotonic() + 60
-    while count() > n:
+    while not least <= count() <= n:
         assert time.monotonic() < until
