@@ -5,8 +5,6 @@ from __future__ import annotations
 import _thread
 import gc
 import os
-import subprocess
-import sys
 import threading
 import weakref
 from collections import deque
@@ -462,15 +460,3 @@ def test_a_generator_that_runs_ahead_is_the_same() -> None:
     some.close()
     assert seen.is_set()
     assert begun in ([0], [0, 1], [0, 1, 2])
-
-
-def test_a_process_ends_with_iterations_that_are_not_over() -> None:
-    code = """
-from bpe.parallel import run_ahead, run_in_order
-ahead = run_ahead((each for each in range(9)), 2)
-mapped = run_in_order(range(99), lambda: lambda unit: unit, 3)
-print(next(ahead), next(mapped))
-"""
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("0 0\n", "")

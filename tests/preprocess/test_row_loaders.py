@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import subprocess
+import sys
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -551,3 +553,19 @@ def test_rows_of_tokens(tmp_path: Path, kind: Any) -> None:
     ]  # fmt: skip
     assert {row["labels"].dtype for row in rows} == {np.dtype("i8" if kind == "jsonl" else "i4")}
     assert next(iter(pickle.loads(pickle.dumps(source)))).keys() == rows[0].keys()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_process_ends_with_an_iteration_that_is_not_over(tmp_path: Path, kind: str) -> None:
+    records = [{"input_ids": [i] * 9} for i in range(3000)]
+    save(tmp_path / f"x.{kind}", records, kind, 1000)
+    reader = "ParquetShardedSource" if kind == "parquet" else "JsonShardedSource"
+    code = f"""
+import sys
+from preprocess import AsyncDataLoader, {reader}
+batches = iter(AsyncDataLoader({reader}(sys.argv[1]), batch_size=4))
+print(len(next(batches)["input_ids"]))
+"""
+    command = [sys.executable, "-c", code, tmp_path / f"x.{kind}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("4\n", "")
