@@ -20,6 +20,7 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.report.progress import Progress
 from preprocess.rows.access import batches_of
+from preprocess.rows.arrow import check_ids
 from preprocess.rows.columns import RowBatch, RowReader, Values
 from preprocess.rows.formats import RowsError, format_of
 from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
@@ -278,7 +279,7 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
                 has_mask = "attention_mask" in batch.values
                 ids = ids_of(path, batch)
                 if vocab_size is not None and len(ids):
-                    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+                    wrong = ids[ids >= vocab_size]
                     if len(wrong):
                         raise RowsError(
                             f"{path}: has the id {int(wrong[0]):,} in one of rows {n_rows:,} to"
@@ -296,10 +297,11 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
 
 
 def ids_of(path: Path, batch: RowBatch) -> Values:
-    """Return the ids of rows; raise RowsError if there is no such column."""
+    """Return the ids of rows; raise RowsError if there is no such column, or one is below 0."""
     if "input_ids" not in batch.values:
         raise RowsError(
             f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
             " the one with token ids"
         )
+    check_ids(path, batch.values["input_ids"])
     return batch.values["input_ids"]

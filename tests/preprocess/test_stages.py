@@ -204,7 +204,10 @@ def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bo
             "eos_token_id 5 is an ordinary token, which is in documents, too, so that it would not"
             r" tell where they end; choose a special token \(\{'<\|endoftext\|>': ",
         ),
-        ({"eos_token_id": 10**6}, "1,000,000 is no id of the vocabulary of 302; give that of a special token"),
+        (
+            {"eos_token_id": 10**6},
+            "1,000,000 is no id of the vocabulary of 302; give that of a special token",
+        ),
         ({"pad_token_id": 302}, "pad_token_id 302 is no id of the vocabulary of 302; give one"),
     ],
 )
