@@ -43,7 +43,9 @@ def test_npz_rows(load: Any, tmp_path: Path, capsys: Any) -> None:
     (texts / "part_002.txt").write_text("added later")
     files[1].write_bytes(b"damaged")
     again = example.main(command)
-    assert ", 2 written and the others up to date" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert ", 2 written and the others up to date" in said.out
+    assert "settings are not used" not in said.err
     assert [path.name for path in again] == [*before, "part_002.npz"]
     assert again[0].stat().st_ino == before["part_000.npz"]
     assert len(np.load(again[1])["input_ids"])
