@@ -2,7 +2,8 @@
 
     python examples/notebook_windows.py [TEXT.txt]
 
-Only the imports differ from the notebook.
+The imports differ from the notebook, and the tokenizer, which is the second argument of datasets
+and loaders.
 """
 
 from __future__ import annotations

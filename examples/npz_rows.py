@@ -33,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
     trained = tokens / "tokenizer.json"
     # A record has {"title": ..., "text": ...}, both optional. Another tokenizer would change all
     # rows, so later runs use the one of the first.
+    tokenizer = options.tokenizer or (trained if trained.exists() else None)
+    of_training = {} if tokenizer else {"vocab_size": options.vocab_size}
     build(
         train=options.input, val_fraction=0, out=tokens, text_preset="title-text",
-        tokenizer=options.tokenizer or (trained if trained.exists() else None),
-        vocab_size=options.vocab_size, workers=options.workers,
-        max_minutes=options.max_minutes, overwrite=True,
+        tokenizer=tokenizer, workers=options.workers, max_minutes=options.max_minutes,
+        overwrite=True, **of_training,
     )  # fmt: skip
     (result,) = write_rows(
         tokens, out=rows, format="npz", per_file=True, max_length=options.max_length,

@@ -230,6 +230,8 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         if settings.tokenizer is None:
             trained = config.tokenizer_file
             settings = replace(settings, tokenizer=tokenizer if is_url(trained) else trained)
+            if tokenizer is not None:
+                _check_padding(config, name, tokenizer)
         settings = fit_to_memory(apply_profile(settings, config.given[name]))
         results[name] = _build(settings, config.given[name], progress.part())
         if name in config.rows:
@@ -280,6 +282,7 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
                 )
             if given is not None:
                 SpecialIds.of(given, _with_special_ids(config, name, each, given))
+                _check_padding(config, name, given)
         except TokenmillError as error:
             raise type(error)(f"{config.places[name]}{error}") from error
     if config.rows:
@@ -310,6 +313,17 @@ def _with_special_ids(
     tokenizer = trained if settings.tokenizer is None else load_tokenizer_of_build(settings)
     if tokenizer is None:  # not trained yet
         return settings
+    if end_id is not None and end_id >= tokenizer.vocab_size:
+        raise SettingsError(
+            f"eos_token_id {end_id:,} is no id of the vocabulary of {tokenizer.vocab_size:,}; give"
+            f" that of a special token ({tokenizer.special_tokens})"
+        )
+    if end_id is not None and end_id not in tokenizer.special_tokens.values():
+        raise SettingsError(
+            f"eos_token_id {end_id:,} is an ordinary token, which is in documents, too, so that it"
+            " would not tell where they end; choose a special token"
+            f" ({tokenizer.special_tokens}), or leave it out"
+        )
     texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
     before, after = read_special_ids(tokenizer) if as_tokenizer else ((), ())
     found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
@@ -317,12 +331,24 @@ def _with_special_ids(
         if len(ids) > 1 or not texts.keys() >= {*ids}:
             raise SettingsError(
                 f"{name}: {option} of packed rows would be {ids}, expected the id of one special"
-                f" token ({texts}); choose another eos_token_id, or leave out add_special_tokens"
+                f" token ({texts}); leave out add_special_tokens"
             )
         if ids and getattr(settings, option) is None:
             changed: dict[str, Any] = {option: texts[ids[0]]}
             settings = replace(settings, **changed)
     return settings
+
+
+def _check_padding(config: PipelineConfig, name: str, tokenizer: AnyTokenizer) -> None:
+    """Raise SettingsError if the padding of the rows of a dataset is not in its vocabulary."""
+    from preprocess.rows.layout import pad_id_of
+
+    rows = config.rows.get(name)
+    token = None if rows is None else rows.pad_token
+    if rows is not None and token is not None and (rows.is_padded or isinstance(token, int)):
+        option = "pad_token_id" if name in config.special else "pad_token"
+        known, where = tokenizer.special_tokens, "the tokenizer"
+        pad_id_of(token, tokenizer.vocab_size, known, where, option)
 
 
 def _run(plan: Plan, compiler: KernelCompiler) -> BuildResult:

@@ -120,6 +120,7 @@ def test_bpe_knows_nothing_of_corpora() -> None:
 
 def test_sampling_knows_only_the_token_file() -> None:
     allowed = {
+        "bpe",
         "bpe.arguments",
         "bpe.errors",
         "bpe.files.atomic_write",

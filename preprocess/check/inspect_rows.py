@@ -49,8 +49,10 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
                 longest = max(longest, int(sizes.max(initial=0)))
                 if "labels" in batch.values:
                     n_trained += int((batch.values["labels"] != IGNORED).sum())
+    # Files of others may have other integers.
+    dtype = "int32" if (directory / MANIFEST_FILE).exists() else "read as int32"
     return {
-        "path": str(directory), "files": len(files), "columns": list(columns), "dtype": "int32",
+        "path": str(directory), "files": len(files), "columns": list(columns), "dtype": dtype,
         "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
         "longest": longest, "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,

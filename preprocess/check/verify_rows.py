@@ -20,6 +20,7 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.report.progress import Progress
 from preprocess.rows.access import batches_of
+from preprocess.rows.arrow import check_ids
 from preprocess.rows.columns import RowBatch, RowReader, Values
 from preprocess.rows.formats import RowsError, format_of
 from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
@@ -46,19 +47,21 @@ class _Origin(NamedTuple):
 
 
 def find_rows(directory: Path) -> list[Path]:
-    """List the directories of rows: this one, or those in it or its "rows"; [] for none."""
+    """List the directories of rows: this one, or those inside of it; [] for none."""
     if _is_ours(directory):
         return [directory]
-    found = [
-        each for place in (directory, directory / "rows") for each in _directories(place)
-        if _is_ours(each)
-    ]
+    found = [each for each in _inside(directory) if _is_ours(each)]
     return found or ([directory] if row_files(directory) else [])
 
 
-def _directories(directory: Path) -> list[Path]:
-    names = [name for name in open_storage(directory).final.names() if not name.startswith(".")]
-    return [directory / name for name in names if (directory / name).is_dir()]
+def _inside(directory: Path, depth: int = 3) -> Iterator[Path]:
+    """Yield the directories in a directory, as DATASET/rows/train, but none inside of rows."""
+    for name in open_storage(directory).final.names():
+        place = directory / name
+        if not name.startswith(".") and place.is_dir():
+            yield place
+            if depth > 1 and not _is_ours(place):
+                yield from _inside(place, depth - 1)
 
 
 def find_places(directory: Path) -> list[Path]:
@@ -81,8 +84,8 @@ def find_places(directory: Path) -> list[Path]:
 
 def find_unfinished(directory: Path) -> list[tuple[Path, str]]:
     """List (directory, name) of unfinished runs: in a directory, and of rows inside of it."""
-    inside = [*_directories(directory), *_directories(directory / "rows")]
-    return [(each, run) for each in (directory, *inside) for run in open_storage(each).runs()]
+    places = (directory, *_inside(directory))
+    return [(each, run) for each in places for run in open_storage(each).runs()]
 
 
 def row_files(directory: Path) -> list[Path]:
@@ -276,7 +279,7 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
                 has_mask = "attention_mask" in batch.values
                 ids = ids_of(path, batch)
                 if vocab_size is not None and len(ids):
-                    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+                    wrong = ids[ids >= vocab_size]
                     if len(wrong):
                         raise RowsError(
                             f"{path}: has the id {int(wrong[0]):,} in one of rows {n_rows:,} to"
@@ -294,10 +297,11 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
 
 
 def ids_of(path: Path, batch: RowBatch) -> Values:
-    """Return the ids of rows; raise RowsError if there is no such column."""
+    """Return the ids of rows; raise RowsError if there is no such column, or one is below 0."""
     if "input_ids" not in batch.values:
         raise RowsError(
             f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
             " the one with token ids"
         )
+    check_ids(path, batch.values["input_ids"])
     return batch.values["input_ids"]

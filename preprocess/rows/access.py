@@ -21,7 +21,7 @@ from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
-from preprocess.rows.places import AnyPath, for_all
+from preprocess.rows.places import AnyPath, for_all, found_instead
 
 Row = dict[str, Values]
 
@@ -234,7 +234,10 @@ def _find_rows(directory: AnyPath) -> tuple[str, dict[AnyPath, int | None]]:
     """Return the format of the files of a directory, and the rows of each as the manifest says."""
     has_manifest = (directory / MANIFEST_FILE).exists()
     if not has_manifest and not directory.is_dir():
-        raise RowsError(f"{directory}: is no directory; give the one that has the files of rows")
+        instead = found_instead(str(directory), tuple(each.suffix for each in FORMATS.values()))
+        raise RowsError(
+            f"{directory}: is no directory{instead}; give the one that has the files of rows"
+        )
     formats = _formats_in(directory)
     if not formats and not has_manifest:
         inside = [path.name for path in in_order(directory.iterdir()) if path.is_dir()]

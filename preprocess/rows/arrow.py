@@ -139,6 +139,12 @@ def as_int32(path: AnyPath, name: str, values: Any) -> Any:
     return values.astype(np.int32, copy=False)
 
 
+def check_ids(path: AnyPath, ids: Any) -> None:
+    """Raise RowsError if an id of a token is below 0."""
+    if len(ids) and (least := int(ids.min())) < 0:
+        raise RowsError(f"{path}: has the id {least:,}, expected 0 or more; make it again")
+
+
 @contextmanager
 def arrow_errors(path: AnyPath, kind: str) -> Iterator[None]:
     """Convert errors of pyarrow to RowsError."""

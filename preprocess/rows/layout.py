@@ -47,24 +47,40 @@ def ids_of_rows(
             names = read_token_names(str(path) if isinstance(path, Path) else path)
             token = names.get("pad_token") or pad_token_of(known) if token is None else token
     around = _special_ids(file, path) if settings.add_special_tokens else ((), ())
-    if isinstance(token, int):
-        if not 0 <= token < file.vocab_size:
-            raise SettingsError(
-                f"pad_token {token:,} is no id of the vocabulary of {file.vocab_size:,}; give one"
-            )
-        return around, token
-    if token is None or (token not in known and not is_padded):
+    if token is None or (isinstance(token, str) and token not in known and not is_padded):
         return around, file.manifest.end_of_text_id
-    if path is None:
+    if path is None and isinstance(token, str):
         raise SettingsError(
             f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
         )
+    return around, pad_id_of(token, file.vocab_size, known, path)
+
+
+def pad_id_of(
+    token: int | str, vocab_size: int, known: Mapping[str, int], where: Any,
+    option: str = "pad_token",
+) -> int:
+    """Return the id of padding; raise SettingsError if it is not in the vocabulary.
+
+    Args:
+        token: The id, or a special token.
+        vocab_size: Number of ids.
+        known: Special token -> id.
+        where: The tokenizer, for messages.
+        option: Name of the option, for messages.
+    """
+    if isinstance(token, int):
+        if not 0 <= token < vocab_size:
+            raise SettingsError(
+                f"{option} {token:,} is no id of the vocabulary of {vocab_size:,}; give one"
+            )
+        return token
     if token not in known:
         raise SettingsError(
-            f"pad_token {token!r} is no special token of {path}, which has"
+            f"{option} {token!r} is no special token of {where}, which has"
             f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
         )
-    return around, known[token]
+    return known[token]
 
 
 def plan_rows(

@@ -36,7 +36,7 @@ from preprocess.rows.formats import RowsError
 from preprocess.rows.json_lines import Lines, numbered_lines
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
-from preprocess.rows.places import AnyPath, RemotePath, for_all, open_binary
+from preprocess.rows.places import AnyPath, RemotePath, for_all, found_instead, open_binary
 from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sources.urls import matching_files
 
@@ -459,13 +459,12 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[tupl
             names = (os.path.join(path, name) for name in os.listdir(path) if name[0] != ".")
             looked_for = f"{kind} files ({', '.join(suffixes)}) in the directory {path}"
             files = [name for name in names if name.endswith(suffixes) and os.path.isfile(name)]
-            inside = sorted(each.name for each in Path(path).iterdir() if each.is_dir())
-            having = [x for x in inside if glob.glob(f"{glob.escape(path)}/{x}/*{suffixes[0]}")]
-            looked_for += f", only in {', '.join(having)} inside of it" * bool(having)
         else:
             looked_for = f"{kind} files at {path}"
             files = [name for name in glob.glob(path, recursive=True) if os.path.isfile(name)]
         if not files:
+            if not glob.has_magic(path):
+                looked_for += found_instead(path, suffixes)
             raise RowsError(f"there are no {looked_for}; give a file, a directory or a pattern")
         if not is_url(path):
             found += [(name, Path(name)) for name in sorted(files)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import os
 from collections.abc import Callable, Collection, Iterator
@@ -94,6 +95,30 @@ def place_of(location: str | os.PathLike[str]) -> AnyPath:
     """Return the path of a location; raise LocationError for the URL of a `Path`."""
     text = given_location(location)
     return RemotePath(text) if is_url(text) else Path(text)
+
+
+def found_instead(location: str, endings: tuple[str, ...]) -> str:
+    """Tell, in a message, where files of rows are that are not at a location; "" for nowhere.
+
+    Args:
+        location: A directory, or a file that is missing; or its URL.
+        endings: Of the names of the files.
+    """
+    if is_url(location) and is_web(location):
+        return ""
+    parent = location.rstrip("/").rpartition("/")[0] or ("/" if location[:1] == "/" else ".")
+    beside = [(parent, "*"), (parent, "*/*")] * location.endswith(endings)
+    for place, pattern in [(location, "*/*"), *beside]:
+        if is_url(location):
+            found = [each.url for each in matching_files(f"{place.rstrip('/')}/{pattern}")]
+        else:
+            found = glob.glob(f"{glob.escape(place)}/{pattern}")
+        depth = len(pattern.split("/"))
+        names = sorted({x.split("/")[-depth] for x in found if x.endswith(endings)})
+        if names:
+            more = ", ..." * (len(names) > 3)
+            return f", but in {shown_url(place)} there are {', '.join(names[:3])}{more}"
+    return ""
 
 
 def open_binary(path: AnyPath, is_forwards: bool = False) -> IO[bytes]:

@@ -28,7 +28,7 @@ from preprocess.rows import pickled
 from preprocess.rows.access import BlockCache, Row, find_part, in_order, joined, open_rows
 from preprocess.rows.columns import Numbers, RowBatch
 from preprocess.rows.formats import DUMP_FILE, RowsError
-from preprocess.rows.places import AnyPath, place_of
+from preprocess.rows.places import AnyPath, found_instead, place_of
 from preprocess.sampling.data import IGNORED, check_integer
 
 Tensors = dict[str, torch.Tensor]
@@ -148,7 +148,8 @@ class PickledTrainerDataset(Dataset[Tensors]):
             inside = folder.iterdir() if folder.is_dir() else ()
             paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
             if not paths:
-                raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder")
+                instead = found_instead(str(folder), (".pkl",))
+                raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder{instead}")
             found = [_with_mask(batch) for path in paths for batch in pickled.read_shard(path)]
             batches += found
             _compare_with_meta(folder, {

@@ -28,12 +28,25 @@ def load_given_tokenizer(
 
     A .tiktoken file gets a pattern and special tokens, another one without special tokens those
     around documents that are given.
+
+    Raises:
+        TokenizerFileError: It cannot be loaded, or a build could not write it beside the tokens.
     """
     from bpe import load_tokenizer
+    from bpe.errors import PatternError, TokenizerFileError, VocabularyError
 
     assert settings.tokenizer is not None
     special_tokens = settings.all_special_tokens
     found = load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
+    is_file = isinstance(settings.tokenizer, str) and not is_ranks_file(settings.tokenizer)
+    if isinstance(settings, schema.BuildSettings) and not is_file:
+        try:
+            found.to_json()
+        except (PatternError, VocabularyError) as error:
+            raise TokenizerFileError(
+                f"the tokenizer cannot be written beside the tokens, which a build does: {error};"
+                " or save it as a tokenizer.json by the program that it is from"
+            ) from error
     end_of_text = getattr(settings, "end_of_text", None)
     if end_of_text is None or found.special_tokens:
         return found

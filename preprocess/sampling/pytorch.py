@@ -26,6 +26,7 @@ except ModuleNotFoundError as error:
         " 'tokenmill[torch]'", name=error.name,
     ) from error
 
+from bpe import load_tokenizer
 from bpe.arguments import checked, checks_names
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import Dataset as Tokens
@@ -53,7 +54,9 @@ class WindowDataset(Dataset[Any]):
             one process, without a device.
         tokenizer: Encodes the text; special tokens in it are recognised. A `Tokenizer`, an encoding
             of tiktoken, a tokenizer of `tokenizers` or transformers, or any other object whose
-            `encode(text)` returns ids, or an object with the attribute `ids`.
+            `encode(text)` returns ids, or an object with the attribute `ids`. Or the path or name
+            of one, as for `bpe.load_tokenizer`; or a `TokenizerConfig` or a dict with that as
+            `name_or_path`.
         max_length: Number of inputs in a window; not of a sampler.
         stride: Distance of windows; None: `max_length`; not of a sampler.
 
@@ -119,10 +122,18 @@ class WindowDataset(Dataset[Any]):
 
 def _encode(text: Any, tokenizer: Any) -> npt.NDArray[np.int64]:
     """Return the ids of a text, special tokens in it included, and no others: int64[n_tokens]."""
-    if isinstance(tokenizer, str) or not hasattr(tokenizer, "encode"):
+    options = getattr(tokenizer, "given", tokenizer)  # of a TokenizerConfig
+    if isinstance(options, Mapping):
+        # Others are of training or of rows.
+        if other := sorted({*options} - {"name_or_path", "trust_remote_code"}):
+            raise SamplingError(f"tokenizer: windows have no {', '.join(other)}; leave them out")
+        tokenizer = options.get("name_or_path")
+    if isinstance(tokenizer, str | os.PathLike):
+        tokenizer = load_tokenizer(tokenizer)
+    if not hasattr(tokenizer, "encode"):
         raise SamplingError(
-            f"a tokenizer should be an object that encodes, not {tokenizer!r}; load it first:"
-            " bpe.load_tokenizer(...)"
+            f"a tokenizer should be an object that encodes, or its path or name, not {tokenizer!r};"
+            " give one that bpe.load_tokenizer takes"
         )
     if not isinstance(text, str):
         raise SamplingError(
@@ -135,8 +146,8 @@ def _encode(text: Any, tokenizer: Any) -> npt.NDArray[np.int64]:
                 f" tokenizer.no_{name}()"
             )
     parameters = inspect.signature(tokenizer.encode).parameters
-    options: dict[str, Any] = {"allowed_special": "all", "add_special_tokens": False}
-    found = tokenizer.encode(text, **{x: y for x, y in options.items() if x in parameters})
+    known: dict[str, Any] = {"allowed_special": "all", "add_special_tokens": False}
+    found = tokenizer.encode(text, **{x: y for x, y in known.items() if x in parameters})
     return np.array(getattr(found, "ids", found), np.int64)
 
 

@@ -273,6 +273,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     (rows / "names.jsonl").write_text('{"text": [1, 2]}\n')
     (rows / "other.jsonl").write_text('{"input_ids": "text"}\n')
     (rows / "uneven.jsonl").write_text('{"input_ids": [1, 2], "labels": [1]}\n')
+    (rows / "under.jsonl").write_text('{"input_ids": [1, -100]}\n')
     (rows / "wide.jsonl").write_text('{"input_ids": [4294967296]}\n')
     (rows / "wider.jsonl").write_text('{"input_ids": [42949672964294967296]}\n')
     found = {each.path.name: each for each in verify(rows, tokenizer=tmp_path / "t.json")}
@@ -282,6 +283,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
         "names.jsonl": "has no column input_ids, its columns are text; rename",
         "other.jsonl": "line 1 is no row of tokens",
         "uneven.jsonl": "has other columns than the line before it, or columns of different",
+        "under.jsonl": "has the id -100, expected 0 or more; make it again",
         "wide.jsonl": "column 'input_ids' has numbers that are no int32; make it again",
         "wider.jsonl": "has numbers that are no int32; make it again",
     }.items():
@@ -291,7 +293,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     assert "ids not checked without tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
     said = capsys.readouterr().out
-    assert "3 rows in 7 files, columns input_ids (int32)" in said
+    assert "3 rows in 8 files, columns input_ids (read as int32)" in said
     for name in ("names", "other", "uneven", "wide", "wider"):
         assert f"{name}.jsonl: BAD: " in said
     assert "has the columns text, and files before it input_ids; keep different rows" in said

@@ -25,7 +25,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module
 
 
-def test_npz_rows(load: Any, tmp_path: Path, capsys: Any) -> None:
+def test_npz_rows(load: Any, tmp_path: Path, capsys: Any, caplog: Any) -> None:
     texts, out = tmp_path / "texts", tmp_path / "out"
     texts.mkdir()
     lines = [{"title": "A title"}, {"text": "words " * 30}, {"id": 3}, {"title": "", "text": "end"}]
@@ -42,8 +42,9 @@ def test_npz_rows(load: Any, tmp_path: Path, capsys: Any) -> None:
     before = {path.name: path.stat().st_ino for path in files}
     (texts / "part_002.txt").write_text("added later")
     files[1].write_bytes(b"damaged")
-    again = example.main(command)
+    again = example.main([*command, "--vocab-size", "280"])
     assert ", 2 written and the others up to date" in capsys.readouterr().out
+    assert "settings are not used" not in caplog.text
     assert [path.name for path in again] == [*before, "part_002.npz"]
     assert again[0].stat().st_ino == before["part_000.npz"]
     assert len(np.load(again[1])["input_ids"])

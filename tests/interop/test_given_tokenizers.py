@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bpe import Tokenizer, load_tokenizer, train_bpe
+from bpe import Tokenizer, TokenizerFileError, load_tokenizer, train_bpe
 from preprocess import SettingsError, TokenizerConfig, build, open_tokens, write_rows
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `hf`")
@@ -86,3 +86,16 @@ def test_ids_are_those_of_the_object(tmp_path: Path, kind: str) -> None:
 def test_what_is_no_tokenizer(value: Any) -> None:
     with pytest.raises(SettingsError, match="tokenizer: should be a path, a name or a tokenizer; "):
         build(train="x.txt", tokenizer=value)
+
+
+def test_one_that_cannot_be_written(tmp_path: Path) -> None:
+    """This is found before anything is encoded."""
+    tiktoken = pytest.importorskip("tiktoken")
+    given = tiktoken.Encoding(
+        "own", pat_str=r"\S+|\s+", special_tokens={"<|endoftext|>": 256},
+        mergeable_ranks={bytes([i]): i for i in range(256)},
+    )
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(TokenizerFileError, match="cannot be written beside the tokens, which a "):
+        build(train=tmp_path / "a.txt", val_fraction=0, tokenizer=given, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -316,6 +316,15 @@ def test_pickles_of_other_things(tmp_path: Path, content: Any) -> None:
     assert not target.exists()
 
 
+def test_pickles_with_ids_below_0(tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val" / "dump-0.pkl").write_bytes(pickle.dumps([[1, 2], [3, -100]]))
+    with pytest.raises(RowsError, match=r"dump-0\.pkl: has the id -100, expected 0 or more; make"):
+        PickledTrainerDataset(tmp_path / "val")
+    with pytest.raises(RowsError, match=r"in this folder, but in .* there are val$"):
+        PickledTrainerDataset([tmp_path])
+
+
 def test_arrays_of_objects_in_an_archive(tmp_path: Path) -> None:
     """NumPy pickles them."""
     target = tmp_path / RAN

@@ -18,7 +18,14 @@ import written
 from bpe import Tokenizer
 from bpe.errors import ArgumentError
 from bpe.vocabulary import Vocabulary
-from preprocess import AsyncDataLoader, JsonShardedSource, Mixture, Sampler, TokenFile
+from preprocess import (
+    AsyncDataLoader,
+    JsonShardedSource,
+    Mixture,
+    Sampler,
+    TokenFile,
+    TokenizerConfig,
+)
 from preprocess.rows.write import write_rows
 from preprocess.sampling.data import SamplingError
 
@@ -447,8 +454,10 @@ def test_what_a_text_may_be(file: TokenFile) -> None:
         assert targets.flatten().tolist() == file[1:9].tolist()
     with pytest.raises(SamplingError, match="a tokenizer was given, so the data should be a text"):
         window_loader(np.arange(9), ours)
-    with pytest.raises(SamplingError, match="a tokenizer should be an object that encodes, not 'g"):
-        window_loader(text, "gpt2")
+    with pytest.raises(SamplingError, match="encodes, or its path or name, not None; give one"):
+        window_loader(text, {})
+    with pytest.raises(SamplingError, match="tokenizer: windows have no max_length; leave "):
+        window_loader(text, {"name_or_path": "gpt2", "max_length": 4})
     with pytest.raises(SamplingError, match="no tokenizer was given, so the source should be a s"):
         window_loader(text)
     with pytest.raises(SamplingError, match="the loader would give no batch: there are 2 w"):
@@ -475,7 +484,9 @@ def test_a_text_with_special_tokens(tmp_path: Path) -> None:
         f"{end} $A", special_tokens=[(end, 257)]
     )
     fast = transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
-    for each in (ours, other, engine, fast):
+    path = tmp_path / "tokenizer.json"
+    named = (path, str(path), {"name_or_path": path}, TokenizerConfig(name_or_path=str(path)))
+    for each in (ours, other, engine, fast, *named):
         inputs, targets = WindowDataset(text, each, max_length=8, stride=8)[0]
         assert inputs.tolist() == [256, 256, 32, 99, 100, 257, 256, 256]
         assert targets.tolist() == [256, 32, 99, 100, 257, 256, 256, 256]

@@ -152,7 +152,7 @@ def test_a_bad_file_does_not_hide_the_others(data: Path, tmp_path: Path, capsys:
     np.savez(rows / "c.npz", input_ids=np.arange(3).reshape(1, 3))
     assert run(["inspect", str(rows)]) == 1
     said = capsys.readouterr().out
-    assert "3 rows in 3 files, columns input_ids (int32)" in said
+    assert "3 rows in 3 files, columns input_ids (read as int32)" in said
     assert "padding unknown, no attention_mask" in said
     assert "b.npz: BAD: is no NPZ file, or damaged" in said
     assert run(["verify", str(rows)]) == 1

@@ -293,6 +293,13 @@ def test_sources_of_a_bucket_are_resumed_and_read_in_ranges(
         list(source.open_shard(names[0]))
     with pytest.raises(RowsError, match=f"there are no .* files at {bucket}/none; give a file"):
         SOURCES[format_name](f"{bucket}/none")
+    upload(tmp_path / "rows", bucket, "out/train")
+    for open_it, path in (
+        (SOURCES[format_name], "out"), (SOURCES[format_name], f"out/x.{format_name}"),
+        (lambda location: open_rows(place_of(location)), "out"),
+    ):
+        with pytest.raises(RowsError, match=f", but in {bucket}/out there are train; give "):
+            open_it(f"{bucket}/{path}")
 
 
 def test_rows_on_a_web_server(data: Path, tmp_path: Path) -> None:

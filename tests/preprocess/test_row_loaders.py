@@ -299,8 +299,10 @@ def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
     for name in ("val", "train"):
         (tmp_path / name).mkdir()
         save(tmp_path / name / "x.jsonl", [{"n": 1}], "jsonl")
-    with pytest.raises(RowsError, match=r"in the directory .*, only in train, val inside of it; "):
-        JsonShardedSource(tmp_path)
+    both = "train, val"
+    for path, there in (("", both), ("train/y.jsonl", "x.jsonl"), ("y.jsonl", both)):
+        with pytest.raises(RowsError, match=f", but in .* there are {there}; give a file"):
+            JsonShardedSource(tmp_path / path)
 
 
 # Batches.

@@ -37,6 +37,7 @@ from preprocess import (
     verify,
     write_rows,
 )
+from preprocess.check.inspect import facts
 from preprocess.cli import run
 from preprocess.rows import write
 
@@ -148,6 +149,19 @@ def test_stages_of_a_configuration(text: Path, tmp_path: Path) -> None:
     assert written["datasets"]["a"]["val_fraction"] == 0
 
 
+def test_rows_in_directories_of_directories_are_verified(text: Path, tmp_path: Path) -> None:
+    datasets = [
+        {"name": "a", "data_files": text, "val_fraction": 0.2}, {"name": "b", "data_files": text},
+    ]
+    save = {"format": "jsonl", "output_dir": tmp_path / "rows"}
+    build(config(text, tmp_path / "out", datasets=datasets, save=save))
+    path = tmp_path / "rows" / "a" / "val" / "val-00000-of-00001.jsonl"
+    path.write_text("x\n")
+    assert [each.path for each in verify(tmp_path / "rows") if not each.sound] == [path]
+    described = facts(tmp_path / "rows")["rows"]
+    assert [Path(each["path"]).name for each in described] == ["train", "val", "b"]
+
+
 @pytest.mark.parametrize("segments", [True, False])
 def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bool) -> None:
     special = Tokenizer.from_file(tokenizer).special_tokens
@@ -185,9 +199,16 @@ def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bo
 @pytest.mark.parametrize(
     ("pack", "message"),
     [
-        ({"eos_token_id": 5}, r"end_of_text of packed rows would be \(5,\), expected the id of "),
-        ({"eos_token_id": 10**6}, r"end_of_text of packed rows would be \(1000000,\), expected"),
-        ({"pad_token_id": 302}, "pad_token 302 is no id of the vocabulary of 302; give one"),
+        (
+            {"eos_token_id": 5},
+            "eos_token_id 5 is an ordinary token, which is in documents, too, so that it would not"
+            r" tell where they end; choose a special token \(\{'<\|endoftext\|>': ",
+        ),
+        (
+            {"eos_token_id": 10**6},
+            "1,000,000 is no id of the vocabulary of 302; give that of a special token",
+        ),
+        ({"pad_token_id": 302}, "pad_token_id 302 is no id of the vocabulary of 302; give one"),
     ],
 )
 def test_ids_that_the_tokenizer_has_not(
@@ -197,6 +218,10 @@ def test_ids_that_the_tokenizer_has_not(
                    datasets=[{"data_files": text}], pack={"seq_length": 16} | pack)
     with pytest.raises(SettingsError, match=message):
         build(found)
+    assert not (tmp_path / "out").exists()  # nothing was encoded before
+    rows: dict[str, Any] = {"data_files": text, "tokenizer": tokenizer, "output_path": "out"}
+    with pytest.raises(SettingsError, match="pad_token '<pad>' is no special token of the tokeni"):
+        tokenize_and_save(**rows | {"padding": "longest", "pad_token": "<pad>"})
 
 
 def test_special_tokens_of_packed_rows(text: Path, tokenizer: Path, tmp_path: Path) -> None:
