@@ -360,28 +360,42 @@ def _acquire_lock(path: Path) -> _SystemLock | ObjectLock:
                     os.ftruncate(descriptor, 0)
                     me = {"pid": os.getpid(), "host": os.uname().nodename}
                     os.pwrite(descriptor, json.dumps(me).encode(), 0)
+                    stack.callback(_remove, path)
+                    # After this file has content, which who makes the others looks for.
+                    if any(x.startswith(f"{path.name}.") for x in os.listdir(path.parent)):
+                        lock = _lock_files(path)
+                        lock.acquire()
+                        lock.release()
                     stack.pop_all()
                     return _SystemLock(path, descriptor)
 
 
 def _acquire_lock_files(path: Path, descriptor: int, error: OSError) -> ObjectLock:
-    from preprocess.storage.lock_files import LockFiles
-    from preprocess.storage.object_lock import ObjectLock
-
-    if os.fstat(descriptor).st_size:
-        raise OutputError(
-            f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
-            f" locks there ({error.strerror}); wait until it is finished, or remove this file if it"
-            " was killed"
-        )
-    _remove(path)
+    lock = _lock_files(path)
+    lock.acquire()
+    with ExitStack() as stack:
+        stack.callback(lock.release)
+        if LocalFiles(path.parent).size(path.name):
+            raise OutputError(
+                f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
+                f" locks there ({error.strerror}); wait until it is finished, or remove this file"
+                " if it was killed"
+            )
+        _remove(path)
+        stack.pop_all()
     warn_once(
         "%s: this file system has no locks (%s), so files beside the outputs that are renewed every"
         " 15 s lock the directory", path.parent, error.strerror,
     )
-    lock = ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
-    lock.acquire()
     return lock
+
+
+def _lock_files(path: Path) -> ObjectLock:
+    """Return the lock of a machine without locks of the system; `path` is that of such a lock."""
+    from preprocess.storage.lock_files import LockFiles
+    from preprocess.storage.object_lock import ObjectLock
+
+    return ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
 
 
 def _holder(descriptor: int) -> str:
