@@ -71,7 +71,8 @@ def own_files(names: Collection[str], journals: Iterable[str], opened: OpenFile)
             own |= {*entry.names, *entry.last, *entry.gone}
     if REMOVAL_FILE in names:
         with suppress(msgspec.MsgspecError):
-            own |= {*msgspec.json.decode(_content(opened(REMOVAL_FILE), False), type=list[str])}
+            listed = _content(opened(REMOVAL_FILE), False)
+            own |= {*msgspec.json.decode(listed, type=dict[str, Any])}
     todo = [name for name in names if _may_describe(name, names)]
     for name in todo:  # manifests that others list are appended
         found = _described(_content(opened(name), True))

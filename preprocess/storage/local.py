@@ -4,7 +4,7 @@
     DIRECTORY/.NAME.partial/    work files of the run NAME
     DIRECTORY/.NAME.lock        instead of the first, of a run that others write beside
     DIRECTORY/.tokenmill.lock.N    instead of it, where the file system has no locks
-    DIRECTORY/.tokenmill.removal    names of files that are being removed
+    DIRECTORY/.tokenmill.removal    names, sizes and times of files that are being removed
 
 A failed write raises an `OutputError` that names the file; earlier writes are kept.
 """
@@ -14,11 +14,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
 from bpe.files.user_cache import warn_once
@@ -42,6 +43,8 @@ REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+logger = logging.getLogger("preprocess")
 
 
 @contextmanager
@@ -196,7 +199,9 @@ class LocalStorage(LocalFiles):
             self._lock = _acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
-            self._complete_removal()
+            if (listed := self._location / REMOVAL_FILE).exists():
+                logger.info("%s: completing the removal of an interrupted run", listed)
+                self._complete_removal()
             stack.pop_all()
         return self
 
@@ -218,18 +223,27 @@ class LocalStorage(LocalFiles):
     def remove_finished(self, names: Sequence[str]) -> None:
         listed = self._location / REMOVAL_FILE
         with writing(listed, OUTPUTS_KEPT):
-            data, temporary = json.dumps([*names]).encode(), listed.with_suffix(".new")
+            found = {name: self._facts(name) for name in names}
+            data, temporary = json.dumps(found).encode(), listed.with_suffix(".new")
             write_atomically(listed, data, temporary=temporary)
         self._complete_removal()
 
     def _complete_removal(self) -> None:
         listed = self._location / REMOVAL_FILE
-        if listed.exists():
-            with writing(self._location, OUTPUTS_KEPT):
-                for name in names_to_remove(listed.read_bytes(), str(listed)):
+        with writing(self._location, OUTPUTS_KEPT):
+            for name, facts in names_to_remove(listed.read_bytes(), str(listed)).items():
+                if facts == self._facts(name):  # else it was written since
                     _remove(self._location / name)
-                sync_directory(self._location)
-                _remove(listed)
+            sync_directory(self._location)
+            _remove(listed)
+
+    def _facts(self, name: str) -> list[int] | None:
+        """Return size and time of the last change, in ns, of a finished file, None without it."""
+        try:
+            state = os.stat(self._location / name)
+        except FileNotFoundError:
+            return None
+        return [state.st_size, state.st_mtime_ns]
 
     def check_writable(self) -> None:
         place = self._location
@@ -328,11 +342,11 @@ class _SystemLock:
             os.close(self._descriptor)
 
 
-def names_to_remove(content: bytes, where: str) -> list[str]:
-    """Return the names in the list of a removal; `where` names it."""
+def names_to_remove(content: bytes, where: str) -> dict[str, Any]:
+    """Return name -> facts of the list of a removal; `where` names it."""
     try:
-        return [Path(name).name for name in json.loads(content)]
-    except (ValueError, TypeError) as error:
+        return {Path(name).name: facts for name, facts in json.loads(content).items()}
+    except (ValueError, TypeError, AttributeError) as error:
         raise OutputError(
             f"{where}: does not list the files of a removal; remove this file"
         ) from error
