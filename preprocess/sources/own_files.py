@@ -71,8 +71,8 @@ def own_files(names: Collection[str], journals: Iterable[str], opened: OpenFile)
             own |= {*entry.names, *entry.last, *entry.gone}
     if REMOVAL_FILE in names:
         with suppress(msgspec.MsgspecError):
-            listed = _content(opened(REMOVAL_FILE), False)
-            own |= {*msgspec.json.decode(listed, type=dict[str, Any])}
+            removal = _content(opened(REMOVAL_FILE), False)
+            own |= {*msgspec.json.decode(removal, type=dict[str, Any])}
     todo = [name for name in names if _may_describe(name, names)]
     for name in todo:  # manifests that others list are appended
         found = _described(_content(opened(name), True))
@@ -94,8 +94,9 @@ def own_files(names: Collection[str], journals: Iterable[str], opened: OpenFile)
             stems.add(stem)
     if stems:
         suffixes = [column.name for column in table.COLUMNS]
-        suffixes.append(r"[a-z_]+-\d+-[0-9a-f]{16}\.plan")
+        suffixes.append(r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?")
         of_stem = rf"({'|'.join(map(re.escape, stems))})(_\d{{5,}})?\.({'|'.join(suffixes)})"
+        of_stem = rf"(\.(?=.*\.partial))?{of_stem}"  # a plan that is being made
         own |= {name for name in names if re.fullmatch(of_stem, name)}
     return own
 

@@ -36,6 +36,7 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
     options, tokens = options_of(tmp_path), tmp_path / "out" / "tokens"
     tokenize_and_save(**options)
     plan = tokens / f"train.greedy-32-{'0' * 16}.plan"
+    left = [tokens / f".{plan.name}.partial{number}" for number in ("", ".123")]
     n_cuts = 0
     for _ in faults.each_cut(lambda: tokenize_and_save(**options, keep_tokens=False)):
         n_cuts += 1
@@ -45,7 +46,8 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
             build(train=options["data_files"], tokenizer=options["tokenizer"], out=tokens,
                   val_fraction=0)
         tokenize_and_save(**options)
-        plan.touch()
+        for path in (plan, *left):
+            path.touch()
     assert n_cuts > 7
     assert {path.name for path in tokens.iterdir()} <= {"tokenizer.json", "tokenizer_config.json"}
     rows = tokenize_and_save(**options).rows["tokens"][0]
