@@ -110,9 +110,10 @@ def _import(options: _Options, console: _Console) -> bool:
 def _decode(options: _Options, console: _Console) -> bool:
     from preprocess.check.inspect import decode_range
 
-    sys.stdout.buffer.writelines(decode_range(**options))
-    sys.stdout.buffer.flush()
-    return True
+    assert isinstance(sys.stdout, _Stream)
+    all(map(sys.stdout.write_bytes, decode_range(**options)))  # until one cannot be written
+    sys.stdout.flush()
+    return sys.stdout.error is None
 
 
 def _inspect(options: _Options, console: _Console) -> bool:
@@ -231,8 +232,6 @@ def run(arguments: list[str]) -> int:
                 print(f"tokenmill: {error}", file=sys.stderr)
                 return 3
             return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
-        except BrokenPipeError:
-            return 1  # who reads the text of `decode` has closed it
         except (OSError, MemoryError) as error:
             if "--debug" in arguments:
                 raise
@@ -261,6 +260,12 @@ class _Stream:
         shown = text.encode(encoding, "backslashreplace").decode(encoding)
         with self._noted():
             self._stream.write(shown)
+
+    def write_bytes(self, data: bytes) -> bool:
+        """Write bytes; return False if something was dropped."""
+        with self._noted():
+            self._stream.buffer.write(data)
+        return self.error is None
 
     def flush(self) -> None:
         """Write what is buffered."""

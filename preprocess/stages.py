@@ -88,7 +88,9 @@ def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
         # Manifests of parts before the others.
         gone += sorted(files_of_parts(storage.final, ""), key=lambda x: x[-5:] != ".json")
         for name, manifest in manifests.items():
-            plan = re.compile(rf"{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan")
+            plan = re.compile(  # or what is left of one that was being made
+                rf"\.?{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan(\.partial(\.\d+)?)?"
+            )
             gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
         storage.remove_finished(gone + ["stats.json"] * is_last)
 

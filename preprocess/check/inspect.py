@@ -60,7 +60,13 @@ def decode_range(
     settings = convert(locals(), DecodeSettings)
     from bpe import Tokenizer
 
-    used = load_tokenizer_of(Path(settings.path), settings.tokenizer)
+    if (place := Path(settings.path)).is_dir():
+        found = [str(each.with_suffix(".bin")) for each in find_manifests(place)]
+        raise TokenFileError(
+            f"{place}: is a directory, and a .bin is expected; give one of those in it:"
+            f" {', '.join(found) or 'there is none'}"
+        )
+    used = load_tokenizer_of(place, settings.tokenizer)
     file = open_tokens(settings.path, tokenizer=used)
     start, count = settings.start, settings.count
     if start > len(file):

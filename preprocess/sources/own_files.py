@@ -23,7 +23,7 @@ from preprocess.dataset import columns as table
 from preprocess.dataset.manifest import FORMAT, spellings_of
 from preprocess.sources.base import open_file
 from preprocess.storage import JOURNAL_FILE
-from preprocess.storage.local import PARTIAL, REMOVAL_FILE
+from preprocess.storage.local import LOCK_FILE, PARTIAL, REMOVAL_FILE
 
 _BEGIN_BYTES = 4096  # of a file, which name its format
 _OF_ROWS = "tokenization_stats.json"  # has times, so the manifest of rows does not list it
@@ -71,7 +71,8 @@ def own_files(names: Collection[str], journals: Iterable[str], opened: OpenFile)
             own |= {*entry.names, *entry.last, *entry.gone}
     if REMOVAL_FILE in names:
         with suppress(msgspec.MsgspecError):
-            own |= {*msgspec.json.decode(_content(opened(REMOVAL_FILE), False), type=list[str])}
+            removal = _content(opened(REMOVAL_FILE), False)
+            own |= {*msgspec.json.decode(removal, type=dict[str, Any])}
     todo = [name for name in names if _may_describe(name, names)]
     for name in todo:  # manifests that others list are appended
         found = _described(_content(opened(name), True))
@@ -93,14 +94,18 @@ def own_files(names: Collection[str], journals: Iterable[str], opened: OpenFile)
             stems.add(stem)
     if stems:
         suffixes = [column.name for column in table.COLUMNS]
-        suffixes.append(r"[a-z_]+-\d+-[0-9a-f]{16}\.plan")
+        suffixes.append(r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?")
         of_stem = rf"({'|'.join(map(re.escape, stems))})(_\d{{5,}})?\.({'|'.join(suffixes)})"
+        of_stem = rf"(\.(?=.*\.partial))?{of_stem}"  # a plan that is being made
         own |= {name for name in names if re.fullmatch(of_stem, name)}
     return own
 
 
 def own_files_in(directory: Path) -> set[str]:
-    """Return the names of files of tokenmill in a local directory, and of the log files there."""
+    """Return the names of files of tokenmill in a local directory, and of the log files there.
+
+    Those of a run that was interrupted are among them.
+    """
 
     def open_regular(path: str) -> InputFile | None:
         place = directory / path
@@ -114,6 +119,7 @@ def own_files_in(directory: Path) -> set[str]:
         return set()  # likewise
     runs = [name for name in names if name.startswith(".") and name.endswith(PARTIAL)]
     own = own_files(names, [f"{run}/{JOURNAL_FILE}" for run in runs], open_regular)
+    own |= {*runs, *names & {LOCK_FILE}}
     logs = (Path(x.baseFilename) for x in logger.handlers if isinstance(x, logging.FileHandler))
     return own | {log.name for log in logs if log.parent.resolve() == directory.resolve()}
 

@@ -137,7 +137,8 @@ def find_sources(
     are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
     does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
     matches are sorted. `@name` is a file with a path in each line, `-` standard input. URLs are as
-    `urls.files_at` says. Files that tokenmill has written are left out, unless there are no others.
+    `urls.files_at` says. Files that tokenmill has written are left out, unless there are no others;
+    so are directories without text that have such files or match a pattern.
 
     Raises:
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
@@ -145,7 +146,8 @@ def find_sources(
     """
     sources: list[Source] = []
     own = cache(own_files_in)
-    expanded = [*_expand(paths)]
+    matches, without_text = set[Path](), ""
+    expanded = [*_expand(paths, matches)]
     text = [x for x in expanded if not (isinstance(x, Path) and x.name in own(x.parent))]
     if text and (named := {*map(str, paths)} & {*map(str, {*expanded} - {*text})}):
         logger.info("%d outputs of tokenmill are no text, such as %s", len(named), min(named))
@@ -164,12 +166,16 @@ def find_sources(
             binary_files += [file for file, skipped in found if skipped]
         files = [file for file, skipped in found if not skipped]
         if not files:
-            raise CorpusError(
+            without_text = (
                 f"{path}: no text files in this directory or below it (names that begin with a"
                 " dot, binary files, outputs of tokenmill and what .gitignore excludes are"
                 " skipped); give another directory"
             )
+            if path not in matches and not own(path):
+                raise CorpusError(without_text)
         sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
+    if without_text and not sources:
+        raise CorpusError(without_text)
     return sources
 
 
@@ -336,8 +342,13 @@ def _reader(form: Format, file: InputFile, file_name: str) -> OpenSource:
     )
 
 
-def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | str | None]:
-    """Yield the files, directories and URLs that paths, patterns and lists name; None: `-`."""
+def _expand(
+    paths: Iterable[str | os.PathLike[str]], matches: set[Path]
+) -> Iterator[Path | str | None]:
+    """Yield the files, directories and URLs that paths, patterns and lists name; None: `-`.
+
+    What matches a pattern is added to `matches`.
+    """
     for given in paths:
         name = os.fspath(given)
         is_list = name.startswith("@") and not os.path.lexists(name)
@@ -349,6 +360,7 @@ def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path | str | No
             elif not glob.has_magic(each) or os.path.lexists(each):
                 yield Path(each)
             elif found := glob.glob(each, recursive=True):
+                matches |= {*map(Path, found)}
                 yield from _outermost(sorted(map(Path, found), key=os.fsencode))
             else:
                 raise CorpusError(f"{each}: no file or directory matches this pattern; correct it")

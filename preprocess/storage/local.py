@@ -4,7 +4,7 @@
     DIRECTORY/.NAME.partial/    work files of the run NAME
     DIRECTORY/.NAME.lock        instead of the first, of a run that others write beside
     DIRECTORY/.tokenmill.lock.N    instead of it, where the file system has no locks
-    DIRECTORY/.tokenmill.removal    names of files that are being removed
+    DIRECTORY/.tokenmill.removal    names, sizes and times of files that are being removed
 
 A failed write raises an `OutputError` that names the file; earlier writes are kept.
 """
@@ -14,11 +14,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
 from bpe.files.user_cache import warn_once
@@ -42,6 +43,8 @@ REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
 # Errors that freeing space resolves.
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+logger = logging.getLogger("preprocess")
 
 
 @contextmanager
@@ -196,7 +199,9 @@ class LocalStorage(LocalFiles):
             self._lock = _acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
-            self._complete_removal()
+            if (listed := self._location / REMOVAL_FILE).exists():
+                logger.info("%s: completing the removal of an interrupted run", listed)
+                self._complete_removal()
             stack.pop_all()
         return self
 
@@ -218,18 +223,27 @@ class LocalStorage(LocalFiles):
     def remove_finished(self, names: Sequence[str]) -> None:
         listed = self._location / REMOVAL_FILE
         with writing(listed, OUTPUTS_KEPT):
-            data, temporary = json.dumps([*names]).encode(), listed.with_suffix(".new")
+            found = {name: self._facts(name) for name in names}
+            data, temporary = json.dumps(found).encode(), listed.with_suffix(".new")
             write_atomically(listed, data, temporary=temporary)
         self._complete_removal()
 
     def _complete_removal(self) -> None:
         listed = self._location / REMOVAL_FILE
-        if listed.exists():
-            with writing(self._location, OUTPUTS_KEPT):
-                for name in names_to_remove(listed.read_bytes(), str(listed)):
+        with writing(self._location, OUTPUTS_KEPT):
+            for name, facts in names_to_remove(listed.read_bytes(), str(listed)).items():
+                if facts == self._facts(name):  # else it was written since
                     _remove(self._location / name)
-                sync_directory(self._location)
-                _remove(listed)
+            sync_directory(self._location)
+            _remove(listed)
+
+    def _facts(self, name: str) -> list[int] | None:
+        """Return size and time of the last change, in ns, of a finished file, None without it."""
+        try:
+            state = os.stat(self._location / name)
+        except FileNotFoundError:
+            return None
+        return [state.st_size, state.st_mtime_ns]
 
     def check_writable(self) -> None:
         place = self._location
@@ -328,11 +342,11 @@ class _SystemLock:
             os.close(self._descriptor)
 
 
-def names_to_remove(content: bytes, where: str) -> list[str]:
-    """Return the names in the list of a removal; `where` names it."""
+def names_to_remove(content: bytes, where: str) -> dict[str, Any]:
+    """Return name -> facts of the list of a removal; `where` names it."""
     try:
-        return [Path(name).name for name in json.loads(content)]
-    except (ValueError, TypeError) as error:
+        return {Path(name).name: facts for name, facts in json.loads(content).items()}
+    except (ValueError, TypeError, AttributeError) as error:
         raise OutputError(
             f"{where}: does not list the files of a removal; remove this file"
         ) from error
@@ -360,28 +374,42 @@ def _acquire_lock(path: Path) -> _SystemLock | ObjectLock:
                     os.ftruncate(descriptor, 0)
                     me = {"pid": os.getpid(), "host": os.uname().nodename}
                     os.pwrite(descriptor, json.dumps(me).encode(), 0)
+                    stack.callback(_remove, path)
+                    # After this file has content, which who makes the others looks for.
+                    if any(x.startswith(f"{path.name}.") for x in os.listdir(path.parent)):
+                        lock = _lock_files(path)
+                        lock.acquire()
+                        lock.release()
                     stack.pop_all()
                     return _SystemLock(path, descriptor)
 
 
 def _acquire_lock_files(path: Path, descriptor: int, error: OSError) -> ObjectLock:
-    from preprocess.storage.lock_files import LockFiles
-    from preprocess.storage.object_lock import ObjectLock
-
-    if os.fstat(descriptor).st_size:
-        raise OutputError(
-            f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
-            f" locks there ({error.strerror}); wait until it is finished, or remove this file if it"
-            " was killed"
-        )
-    _remove(path)
+    lock = _lock_files(path)
+    lock.acquire()
+    with ExitStack() as stack:
+        stack.callback(lock.release)
+        if LocalFiles(path.parent).size(path.name):
+            raise OutputError(
+                f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
+                f" locks there ({error.strerror}); wait until it is finished, or remove this file"
+                " if it was killed"
+            )
+        _remove(path)
+        stack.pop_all()
     warn_once(
         "%s: this file system has no locks (%s), so files beside the outputs that are renewed every"
         " 15 s lock the directory", path.parent, error.strerror,
     )
-    lock = ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
-    lock.acquire()
     return lock
+
+
+def _lock_files(path: Path) -> ObjectLock:
+    """Return the lock of a machine without locks of the system; `path` is that of such a lock."""
+    from preprocess.storage.lock_files import LockFiles
+    from preprocess.storage.object_lock import ObjectLock
+
+    return ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
 
 
 def _holder(descriptor: int) -> str:

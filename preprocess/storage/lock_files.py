@@ -51,9 +51,13 @@ class LockFiles:
             except FileExistsError:
                 return None
             try:
-                write_all(descriptor, memoryview(data))
-            finally:
-                os.close(descriptor)
+                try:
+                    write_all(descriptor, memoryview(data))
+                finally:
+                    os.close(descriptor)
+            except OSError:  # a full disk; its owner would take the file for that of another
+                Path(path).unlink(missing_ok=True)
+                raise
             found = self._versions(key)
             if found[-2:] != ([before, number] if before else [number]):
                 Path(path).unlink(missing_ok=True)

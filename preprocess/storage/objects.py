@@ -416,7 +416,8 @@ class ObjectStorage(ObjectFiles):
     def remove_finished(self, names: Sequence[str]) -> None:
         with self._requests(OUTPUTS_KEPT):
             self._lock.check()
-            self.objects.put(self._final.key(REMOVAL_FILE), json.dumps([*names]).encode())
+            listed = json.dumps(dict.fromkeys(names)).encode()
+            self.objects.put(self._final.key(REMOVAL_FILE), listed)
             self._complete_removal()
 
     def _complete_removal(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import written
 
-from bpe.errors import ChangedError
+from bpe.errors import ChangedError, TokenmillError
 from preprocess import Sampler, build
 from preprocess.check.doctor import run_doctor
 from preprocess.cli import run
@@ -92,6 +92,42 @@ def test_a_lock_of_a_living_process_and_of_a_dead_one(no_locks: int, tmp_path: P
         with LocalStorage(tmp_path, "build"):
             assert len([*tmp_path.glob(f"{LOCK}.*")]) == 1
         assert not [*tmp_path.glob(f"{LOCK}*")]
+
+
+def test_a_machine_without_locks_and_one_that_has_them(tmp_path: Path) -> None:
+    """One of them writes at a time, and what a killed one left is removed."""
+    with holder_of(tmp_path) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        for _ in range(2):
+            with pytest.raises(OutputError, match=f"process {pid} on .* is writing there; wait"):
+                LocalStorage(tmp_path, "build").__enter__()
+            assert len([*tmp_path.glob(f"{LOCK}*")]) == 1
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    with LocalStorage(tmp_path, "build"):
+        assert [*tmp_path.glob(f"{LOCK}*")] == [tmp_path / LOCK]
+        with holder_of(tmp_path) as process:
+            assert process.wait() == 1
+        assert [*tmp_path.glob(f"{LOCK}*")] == [tmp_path / LOCK]
+    assert not [*tmp_path.glob(f"{LOCK}*")]
+
+
+def test_a_lock_is_kept_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_locks: int
+) -> None:
+    def write_all(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(object_lock, "EXPIRES_AFTER", 0.0)  # so each write renews it
+    with LocalStorage(tmp_path, "build") as storage:
+        with monkeypatch.context() as patched:
+            patched.setattr("preprocess.storage.lock_files.write_all", write_all)
+            for _ in range(2):
+                with pytest.raises(TokenmillError, match="No space left on device"):
+                    storage.put("x", b"")
+            assert len([*tmp_path.glob(f"{LOCK}.*")]) == 1
+        storage.put("x", b"")
 
 
 def test_a_lock_of_another_machine(

@@ -17,7 +17,7 @@ from preprocess.check.verify import verify
 from preprocess.export.write import export_tokens
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest, replace_shard
 from preprocess.rows.write import write_rows
-from preprocess.storage import OutputError
+from preprocess.storage import LocalStorage, OutputError
 
 TEXTS = [f"Document {i} of many, " * (1 + i % 7) for i in range(9)]
 
@@ -36,6 +36,7 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
     options, tokens = options_of(tmp_path), tmp_path / "out" / "tokens"
     tokenize_and_save(**options)
     plan = tokens / f"train.greedy-32-{'0' * 16}.plan"
+    left = [tokens / f".{plan.name}.partial{number}" for number in ("", ".123")]
     n_cuts = 0
     for _ in faults.each_cut(lambda: tokenize_and_save(**options, keep_tokens=False)):
         n_cuts += 1
@@ -45,7 +46,8 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
             build(train=options["data_files"], tokenizer=options["tokenizer"], out=tokens,
                   val_fraction=0)
         tokenize_and_save(**options)
-        plan.touch()
+        for path in (plan, *left):
+            path.touch()
     assert n_cuts > 7
     assert {path.name for path in tokens.iterdir()} <= {"tokenizer.json", "tokenizer_config.json"}
     rows = tokenize_and_save(**options).rows["tokens"][0]
@@ -54,7 +56,7 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
     # Such a list of somebody else's removes nothing outside of its directory.
     (tmp_path / "kept").touch()
     listed = tokens / ".tokenmill.removal"
-    for content in ('["../../kept"]', "{", "[1]"):
+    for content in ('{"../../kept": null}', "{", "[1]"):
         listed.write_text(content)
         try:
             tokenize_and_save(**options)
@@ -62,6 +64,25 @@ def test_the_dataset_is_removed_after_its_rows(tmp_path: Path, by_build: bool) -
             assert "does not list the files of a removal; remove this file" in str(error)
             listed.unlink()
     assert (tmp_path / "kept").exists()
+
+
+def test_a_file_that_was_written_since_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text("old")
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "_complete_removal", lambda self: None)  # it was killed
+        with LocalStorage(tmp_path, "removal") as storage:
+            storage.remove_finished(["a", "b", "none"])
+    (tmp_path / "b").write_text("another")
+    (tmp_path / "none").touch()
+    caplog.set_level("INFO", "preprocess")
+    for _ in range(2):
+        with LocalStorage(tmp_path, "build"):
+            pass
+    assert [x.name for x in sorted(tmp_path.iterdir())] == ["b", "c", "none"]
+    assert caplog.text.count("completing the removal of an interrupted run") == 1
 
 
 def test_repaired_rows_keep_a_manifest(tmp_path: Path) -> None:

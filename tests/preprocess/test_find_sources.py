@@ -38,6 +38,25 @@ def test_patterns(tmp_path: Path) -> None:
         names([tmp_path / "*.json"])
 
 
+def test_outputs_among_the_matches_of_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `*`, which the shell or find_sources expands, they are not text of the next run."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt", "stopped/.build.partial/x", "killed/.tokenmill.lock"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text("some text")
+    options: dict[str, Any] = {"vocab_size": 257, "val_fraction": 0, "out": "data"}
+    Path("image.d").mkdir()
+    build(train="*", **options)
+    for paths in (["*"], ["a.txt", "b.txt", "data", "killed", "stopped"]):
+        assert "up to date" in build(train=paths, **options).lines[0]
+    Path("c.txt").write_text("more")
+    for paths in (["data"], ["d*", "sto*"], ["a.txt", "image.d"]):
+        with pytest.raises(CorpusError, match="no text files in this directory or below it"):
+            names(paths)
+
+
 def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "@c", "c"):

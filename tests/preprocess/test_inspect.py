@@ -45,6 +45,9 @@ def test_a_part_is_decoded(data: Path) -> None:
         b"".join(decode_range(data / "train.bin", tokenizer=data / "tokenizer.json", count=0))
         == b""
     )
+    for place, found in (data, r"\S+train\.bin, \S+val\.bin"), (data.parent, "there is none"):
+        with pytest.raises(TokenFileError, match=rf"is a directory, and a \.bin.*: {found}$"):
+            list(decode_range(place))
     with pytest.raises(TokenFileError, match="so none begins at 999,999"):
         list(decode_range(data / "train.bin", start=999_999))
 
