@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
-from bpe.arguments import check, checked
+from bpe.arguments import check, checked, tells_missing
 from bpe.decoder import decode_bytes
 from bpe.encoding.parallel_encoder import ParallelEncoder, join_documents
 from bpe.errors import ArgumentError, PatternError, VocabularyError
@@ -361,6 +361,7 @@ class Tokenizer:
         size, pattern = self.vocab_size, self.pattern
         return f"Tokenizer(vocab_size={size}, pattern={pattern!r}, special_tokens={names!r})"
 
+    @tells_missing
     def encode(
         self, text: str, allowed_special: str | Collection[str] = "all", **_unknown: Never
     ) -> list[int]:
@@ -384,6 +385,7 @@ class Tokenizer:
             check(Tokenizer.encode, (self, text, allowed_special), {})
             raise
 
+    @tells_missing
     def encode_ordinary(self, text: str, **_unknown: Never) -> list[int]:
         """Encode text; special tokens in it are ordinary text.
 
@@ -526,6 +528,7 @@ class Tokenizer:
         """
         return decode_bytes(self.vocabulary, ids)
 
+    @tells_missing
     def decode(self, ids: Iterable[int], errors: str = "replace", **_unknown: Never) -> str:
         """Return the text of tokens.
 

@@ -14,6 +14,7 @@ import pytest
 import bpe
 import preprocess
 from bpe import ArgumentError, TokenmillError, train_bpe
+from bpe.arguments import MISSING
 from preprocess import (
     JsonShardedSource,
     Mixture,
@@ -130,10 +131,12 @@ def test_wrong_arguments(
     for each in parameters(FUNCTIONS[name]):
         misspelt = each.name[:-2] + each.name[-1] if len(each.name) > 2 else each.name + "s"
         for wrong, values in (
-            (misspelt, {misspelt: 1}), *((each.name, {each.name: value}) for value in WRONG)
+            (misspelt, {misspelt: 1}), (misspelt, {misspelt: 1, each.name: MISSING}),
+            *((each.name, {each.name: value}) for value in WRONG)
         ):
             try:
-                result = function(**{**given, **values})
+                called = {**given, **values}
+                result = function(**{x: y for x, y in called.items() if y is not MISSING})
                 if inspect.isgenerator(result):
                     next(result, None)
             except TokenmillError as error:

@@ -181,7 +181,7 @@ def torch_device(device: Any) -> torch.device:
 
     try:
         return torch.device(device)
-    except (TypeError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise SamplingError(
             f"device should be one of PyTorch, such as 'cuda' or 'cpu'; got {device!r:.100}"
         ) from None

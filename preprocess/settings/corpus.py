@@ -30,6 +30,7 @@ from preprocess.settings.options import (
     StrPath,
     Token,
     TokenizerSource,
+    Workers,
     is_ranks_file,
     option,
     options_of,
@@ -197,7 +198,7 @@ class RayConfig(_Section, Settings):
     """Workers on Ray, for all runs."""
 
     enabled: bool = option(True, "False: as without the section.")
-    num_workers: Count | None = option(
+    num_workers: Workers | None = option(
         None, "Number of workers.", default_text="one per available processor of this machine"
     )
     resources_per_worker: Resources = option(

@@ -34,6 +34,8 @@ REQUIRED = MISSING
 
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_MOST_WORKERS = 2**16
+_GREATEST, _TOO_LARGE = 2**62, "should be a number that is not as large"
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 
 
@@ -62,7 +64,7 @@ def _read_number(value: Any) -> Any:
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
     except OverflowError:
-        raise ValueError("should be a number that is not as large") from None
+        raise ValueError(_TOO_LARGE) from None
 
 
 def size_in_bytes(value: Any) -> int:
@@ -220,11 +222,20 @@ def _elements(value: Any) -> Iterable[Any]:
     return value
 
 
+def _read_integer(value: Any) -> Any:
+    """Convert an integer of any library, except bool, to int."""
+    return value if isinstance(value, bool) else operator.index(value)
+
+
+def _read_workers(value: Any) -> Any:
+    if (found := _read_integer(value)) > _MOST_WORKERS:
+        raise ValueError(_TOO_LARGE)
+    return found
+
+
 _PLAIN = {
     bool: Kind(lambda value: value, "true or false", bool),
-    int: Kind(  # an integer of any library, except bool
-        lambda n: n if isinstance(n, bool) else operator.index(n), "a whole number", int, "N"
-    ),
+    int: Kind(_read_integer, "a whole number", int, "N"),
     float: Kind(_read_number, "a number", float, "X"),
     str: Kind(_read_text, "text", str, "TEXT"),
 }
@@ -234,6 +245,7 @@ _PATHS = Kind(
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Workers = Annotated[int, Kind(_read_workers, "a whole number", int, "N"), Meta(ge=1)]
 Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, int | str, "SIZE")]
 Token = Annotated[str, Kind(_read_token, "text", str, "TEXT")]
 Tokens = Annotated[tuple[str, ...], Kind(_read_tokens, "a list of texts", Iterable[str], "TEXT")]
@@ -309,6 +321,8 @@ class Option:
             stored = msgspec.convert(self.kind.read(value), self.type)
         except (TypeError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.kind.expected}{_bounds(self.type)}") from None
+        if type(stored) is int and stored > _GREATEST:
+            raise ValueError(_TOO_LARGE)
         if self.is_required and stored == ():
             raise ValueError("should not be empty")
         return stored
