@@ -183,7 +183,7 @@ def _fits(value: Any, hint: Any) -> bool:
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (typing.Union, types.UnionType):
         if isinstance(value, str) and any(typing.get_origin(x) is os.PathLike for x in inner):
-            return not any("\ud800" <= each < "\udc80" for each in value)  # no name of a file
+            return _is_name(value)
         return any(_fits(value, each) for each in inner)
     if kind is typing.Annotated:
         return _fits(value, inner[0])
@@ -209,6 +209,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return is_list and (not inner or _all_fit(value, inner[0]))
     if kind is typing.IO:
         return hasattr(value, "write")
+    if kind is os.PathLike:
+        return isinstance(value, os.PathLike) and _is_name(str(value))
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     if not isinstance(value, kind):
@@ -218,6 +220,11 @@ def _fits(value: Any, hint: Any) -> bool:
     if not inner or not isinstance(value, Mapping):
         return True
     return _all_fit([*value], inner[0]) and _all_fit([*value.values()], inner[1])
+
+
+def _is_name(text: str) -> bool:
+    """Return True if files can have a name."""
+    return not any(each == "\0" or "\ud800" <= each < "\udc80" for each in text)
 
 
 def _all_fit(values: Any, hint: Any) -> bool:

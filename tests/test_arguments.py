@@ -185,3 +185,31 @@ def test_messages(values: dict[str, Any], message: str) -> None:
         train_bpe(**{"input": ["a text"], **values})
     assert message in str(caught.value)
     assert isinstance(caught.value, TypeError)
+
+
+def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = valid["tokenizer"]
+    out, texts = valid["path"].parent, (x for x in ["a", None])
+    for call, message in [
+        (lambda: write_rows(out, out=tmp_path, max_length=2**70), "max_length: should be a number"),
+        (lambda: build(train="x", workers=10**20), "workers: should be a number that is not as la"),
+        (lambda: train_bpe(["a"], 260, workers=2**70), "expected at most 65,536"),
+        (lambda: train_bpe(texts, 260), "input: should have texts or paths; got None as number 2"),  # type: ignore[arg-type]
+        (lambda: build(train="a\0b"), "train: should be a name that files can have"),
+        (lambda: open_tokens(Path("a\0b")), "path: should be a path; got"),
+        (lambda: bpe.load_tokenizer("x" * 5000), "x: No such file or directory"),
+        (lambda: tokenizer.save(tmp_path), ": is a directory; give a file in it, such as"),
+        (lambda: tokenizer.save(tmp_path / "no" / "t.json"), ": there is no directory"),
+        (lambda: tokenizer.save(""), "'' should not be an empty path"),
+    ]:
+        with pytest.raises(TokenmillError) as caught:
+            call()  # type: ignore[no-untyped-call]
+        assert message in str(caught.value)
+    assert not [*tmp_path.iterdir()] and not [*tmp_path.parent.glob("*_config.json")]
+    with pytest.raises(FileNotFoundError, match="to train on a text, put it into a list: 'hello'"):
+        train_bpe("hello", 260)
+    size: Any = np.int64(260)
+    assert train_bpe([TEXT], size, workers=np.int64(1)) == train_bpe([TEXT], 260)  # type: ignore[arg-type]
+    assert tokenizer.encode_batch([np.str_("abc")]) == tokenizer.encode_batch(["abc"])
+    source, end = np.str_(out / "text.txt"), np.str_("\n")
+    build(train=source, separator=end, vocab_size=262, out=np.str_(tmp_path), val_fraction=0)

@@ -248,7 +248,7 @@ def _identity(path: str) -> Identity:
     stem = os.path.splitext(path)[0]
     try:
         found = [os.stat(f"{stem}.json")]
-    except (FileNotFoundError, UnicodeEncodeError):
+    except (FileNotFoundError, ValueError):  # ValueError: of what no file can be named
         return ()
     with suppress(FileNotFoundError):
         found.append(os.stat(f"{stem}.bin"))

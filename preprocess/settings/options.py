@@ -90,6 +90,7 @@ def _read_text(value: Any) -> Any:
     try:
         if isinstance(value, str):
             value.encode()
+            return str(value)  # of NumPy's strings, too, which msgspec would not write
     except UnicodeEncodeError as error:
         raise ValueError("should be valid Unicode") from error
     return value
@@ -126,13 +127,14 @@ def _read_input(value: Any) -> str:
         raise TypeError
     if not location:
         raise ValueError(EMPTY)
-    return given_location(_nameable(location))
+    return given_location(_nameable(str(location)))
 
 
 def _nameable(name: str) -> str:
     try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
+        if b"\0" in os.fsencode(name):
+            raise ValueError
+    except ValueError:
         raise ValueError("should be a name that files can have") from None
     return name
 
@@ -195,7 +197,7 @@ def _read_prefix(value: Any) -> Any:
     """Check a prefix of file names, which need not be valid Unicode."""
     if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
         raise ValueError("should be the beginning of a file name, without a directory")
-    return _nameable(value) if isinstance(value, str) else value
+    return _nameable(str(value)) if isinstance(value, str) else value
 
 
 def _read_date(value: Any) -> str:
