@@ -249,10 +249,13 @@ def _noun(hint: Any) -> str:
         return _noun(inner[0])
     if kind in (typing.Union, types.UnionType):
         has_paths = any(typing.get_origin(each) is os.PathLike for each in inner)
-        return " or ".join(dict.fromkeys(_noun(x) for x in inner if not (has_paths and x is str)))
+        shown = (x for x in inner if x is not Any and not (has_paths and x is str))
+        return " or ".join(dict.fromkeys(map(_noun, shown)))
     if kind is os.PathLike:
         return "a path"
     if kind in _LISTS:
+        if not inner or inner[0] is Any:
+            return "a list"
         of = [each.removeprefix("a ") for each in _noun(inner[0]).split(" or ")]
         return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
     if kind is typing.IO:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import preprocess
 from bpe import ArgumentError, TokenmillError, train_bpe
 from bpe.arguments import MISSING
 from preprocess import (
+    DatasetConfig,
     JsonShardedSource,
     Mixture,
     PipelineConfig,
     Sampler,
     build,
     open_tokens,
+    tokenize_and_save,
     write_rows,
 )
 
@@ -189,6 +192,7 @@ def test_messages(values: dict[str, Any], message: str) -> None:
 
 def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = valid["tokenizer"]
+    rows = partial(tokenize_and_save, data_files="missing.txt", output_path=tmp_path / "rows")
     out, texts = valid["path"].parent, (x for x in ["a", None])
     for call, message in [
         (lambda: write_rows(out, out=tmp_path, max_length=2**70), "max_length: should be a number"),
@@ -200,12 +204,21 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: bpe.load_tokenizer("x" * 5000), "x: No such file or directory"),
         (lambda: tokenizer.save(tmp_path), ": is a directory; give a file in it, such as"),
         (lambda: tokenizer.save(tmp_path / "no" / "t.json"), ": there is no directory"),
+        (lambda: JsonShardedSource(out / "rows")[0:3], "index: should be a whole number; got s"),
+        (lambda: JsonShardedSource(out / "rows")["a"], "index: should be a whole number; got 'a'"),
+        (lambda: bpe.load_tokenizer("a\0b"), "name: should be a path; got"),
+        (lambda: PipelineConfig(datasets=3), "expected a list of at least one; got 3"),
+        (lambda: PipelineConfig(datasets={"data_files": "x"}), "'x'}; put it into a list"),
+        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs=["a"]), "should be names with val"),
+        (lambda: rows(tokenizer=3), "tokenizer: should be a path, a name or a tokenizer; got 3"),
+        (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: should be given to write_r"),
+        (lambda: rows(tokenizer=tokenizer, batch_size=3), "missing.txt"),
         (lambda: tokenizer.save(""), "'' should not be an empty path"),
     ]:
         with pytest.raises(TokenmillError) as caught:
             call()  # type: ignore[no-untyped-call]
         assert message in str(caught.value)
-    assert not [*tmp_path.iterdir()] and not [*tmp_path.parent.glob("*_config.json")]
+    assert not [*tmp_path.iterdir(), *tmp_path.parent.glob("*_config.json")]
     with pytest.raises(FileNotFoundError, match="to train on a text, put it into a list: 'hello'"):
         train_bpe("hello", 260)
     size: Any = np.int64(260)
