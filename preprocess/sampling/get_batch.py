@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 Filled = TypeVar("Filled")
+_OUT = (type(None), tuple)
 
 
 @overload
@@ -105,8 +106,7 @@ def get_batch(
             "once before the loop"
         )
     is_missing = dataset is MISSING or batch_size is MISSING or context_length is MISSING
-    is_pair = out is None or type(out) is tuple
-    if _unknown or is_missing or type(with_mask) is not bool or not is_pair:
+    if _unknown or is_missing or type(with_mask) is not bool or type(out) not in _OUT:
         sizes = (each if each is MISSING else 1 for each in (batch_size, context_length))
         check(get_batch, (dataset, *sizes), {"out": out, "with_mask": with_mask, **_unknown})
     batch_size = check_integer("batch_size", batch_size, 1)
@@ -131,11 +131,9 @@ def get_batch(
         for array, values in zip(out, (windows[:, :-1], windows[:, 1:]), strict=True):
             _array_of(array, values.shape)[:] = values
         return out
-    inputs, targets = (new_batch(batch_size, context_length) for _ in range(2))
-    inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
-    arrays = [inputs, targets]
+    arrays = [new_batch(batch_size, context_length) for _ in range(2 + with_mask)]
+    arrays[0][:], arrays[1][:] = windows[:, :-1], windows[:, 1:]
     if with_mask:
-        arrays.append(new_batch(batch_size, context_length))
         arrays[2][:] = 1
         if isinstance(opened, TokenFile) and opened.has_mask:
             arrays[2][:] = read_windows(opened, starts + 1, context_length, opened.loss_mask)
