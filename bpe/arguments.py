@@ -7,6 +7,7 @@ short texts has a `try` instead, and calls `check` when something was raised.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 import re
@@ -38,6 +39,7 @@ _NOUNS = {
     str: "text", int: "a whole number", float: "a number", bool: "True or False", bytes: "bytes",
     Mapping: "a mapping", dict: "a mapping", types.NoneType: "None", Callable: "a function",
 }
+MISSING: Any = object()  # stands for a required argument of what `tells_missing`
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 
@@ -64,6 +66,15 @@ def checked(function: Checked) -> Checked:
 def checks_names(function: Checked) -> Checked:
     """Decorator: `checked` of what checks or converts values itself: types only if it fails."""
     return _checked(function, False)
+
+
+def tells_missing(function: Checked) -> Checked:
+    """Decorator without cost: let a required argument that is missing be `MISSING`, for `check`."""
+    function.__signature__ = inspect.signature(function)
+    defaults = function.__defaults__ or ()
+    n = function.__code__.co_argcount - len(defaults)
+    function.__defaults__ = (*[MISSING] * n, *defaults)
+    return function
 
 
 def _checked(function: Checked, with_types: bool) -> Checked:
@@ -120,6 +131,7 @@ def check(
     if len(arguments) > n:
         wrong.append(f"{function.__qualname__}: takes {n} arguments without names; name the others")
     values = {**dict(zip(by_place, arguments, strict=False)), **given}
+    values = {name: value for name, value in values.items() if value is not MISSING}
     wrong += [f"{name}: is required" for name in required if name not in values]
     wrong += [f"{name}: is given twice" for name in by_place[: len(arguments)] if name in given]
     for name in names:
@@ -133,7 +145,8 @@ def check(
 @lru_cache(maxsize=1024)
 def _signature(function: Any) -> tuple[tuple[str, ...], ...]:
     """Return all names, those of places, those that are required, and those of keywords."""
-    code, defaults = function.__code__, function.__defaults__ or ()
+    code = function.__code__
+    defaults = [each for each in function.__defaults__ or () if each is not MISSING]
     n, keywords = code.co_argcount, function.__kwdefaults__ or {}
     names = code.co_varnames[: n + code.co_kwonlyargcount]
     required = [*names[: n - len(defaults)], *(x for x in names[n:] if x not in keywords)]
@@ -170,7 +183,7 @@ def _fits(value: Any, hint: Any) -> bool:
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (typing.Union, types.UnionType):
         if isinstance(value, str) and any(typing.get_origin(x) is os.PathLike for x in inner):
-            return not any("\ud800" <= each < "\udc80" for each in value)  # no name of a file
+            return _is_name(value)
         return any(_fits(value, each) for each in inner)
     if kind is typing.Annotated:
         return _fits(value, inner[0])
@@ -196,6 +209,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return is_list and (not inner or _all_fit(value, inner[0]))
     if kind is typing.IO:
         return hasattr(value, "write")
+    if kind is os.PathLike:
+        return isinstance(value, os.PathLike) and _is_name(str(value))
     if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return True
     if not isinstance(value, kind):
@@ -205,6 +220,11 @@ def _fits(value: Any, hint: Any) -> bool:
     if not inner or not isinstance(value, Mapping):
         return True
     return _all_fit([*value], inner[0]) and _all_fit([*value.values()], inner[1])
+
+
+def _is_name(text: str) -> bool:
+    """Return True if files can have a name."""
+    return not any(each == "\0" or "\ud800" <= each < "\udc80" for each in text)
 
 
 def _all_fit(values: Any, hint: Any) -> bool:
@@ -229,10 +249,13 @@ def _noun(hint: Any) -> str:
         return _noun(inner[0])
     if kind in (typing.Union, types.UnionType):
         has_paths = any(typing.get_origin(each) is os.PathLike for each in inner)
-        return " or ".join(dict.fromkeys(_noun(x) for x in inner if not (has_paths and x is str)))
+        shown = (x for x in inner if x is not Any and not (has_paths and x is str))
+        return " or ".join(dict.fromkeys(map(_noun, shown)))
     if kind is os.PathLike:
         return "a path"
     if kind in _LISTS:
+        if not inner or inner[0] is Any:
+            return "a list"
         of = [each.removeprefix("a ") for each in _noun(inner[0]).split(" or ")]
         return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
     if kind is typing.IO:

@@ -80,7 +80,7 @@ class ChangedError(UnavailableError):
 _OPTION = re.compile(
     r"(?:^(?!\S+:)|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?"
     r"--([a-z][a-z0-9-]*[a-z0-9])(?![\w/-]|[.:]\S)"
-    r"(?: ([^\s(),;]+)(?=[),;]))?"
+    r"(?: (?:'([^\s']*)'(?=[),;]|$)|([^\s(),;]+)(?=[),;])))?"
 )
 _SWITCHES = frozenset({
     "append-end-of-text", "deduplicate", "drop-short", "overwrite", "split-documents"
@@ -101,7 +101,8 @@ def spelled(text: str) -> str:
 
 
 def _as_argument(match: re.Match[str]) -> str:
-    command, option, value = match.groups()
+    command, option, quoted, plain = match.groups()
+    value = quoted or plain
     name = _PLURAL.get(option, option.replace("-", "_"))
     if option in _SWITCHES:
         name += "=True"

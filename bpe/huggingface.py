@@ -76,14 +76,14 @@ def load_tokenizer(
     if not isinstance(name, str | os.PathLike):
         return _convert(name)
     path = Path(local_path(name))
-    if path.suffix == ".tiktoken" and path.exists():
+    if path.suffix == ".tiktoken" and os.path.exists(path):
         return Tokenizer.from_tiktoken(path, pattern=pattern, special_tokens=special_tokens)
     if pattern is not None:
         raise PatternError(
             f"{name}: a pattern ({pattern!r}) is only for a .tiktoken file; this tokenizer says"
             " itself how text is split: leave the pattern out"
         )
-    if path.exists():
+    if os.path.exists(path):  # False for a name that is too long
         return _load_file(huggingface_hub_file(path))
     import tiktoken
 
@@ -91,9 +91,10 @@ def load_tokenizer(
     if name in encodings:
         return Tokenizer.from_tiktoken(name)
     # A mistyped path is not looked up on the hub.
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or Path(name).suffix in _FILE_SUFFIXES:
+    is_name = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name) is not None
+    if not is_name or Path(name).suffix in _FILE_SUFFIXES:
         raise TokenizerFileError(
-            f"{name}: No such file or directory: expected a tokenizer.json, a directory that"
+            f"{name:.200}: No such file or directory: expected a tokenizer.json, a directory that"
             " holds one, a .tiktoken file, or a name known to tiktoken or Hugging Face"
         )
     try:

@@ -11,7 +11,6 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -20,6 +19,7 @@ from bpe.arguments import checked
 from bpe.errors import EncodingError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.json_file import config_path
+from bpe.files.locations import path_to_write
 from bpe.special_tokens import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
 
@@ -151,7 +151,7 @@ class TextTokenizer(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json."""
-        path = Path(path)
+        path = path_to_write(path)
         write_atomically(config_path(path), self.config_json.encode())
         write_atomically(path, self.to_json().encode())
 

@@ -22,16 +22,16 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
 
-from bpe.arguments import check, checked
+from bpe.arguments import check, checked, tells_missing
 from bpe.decoder import decode_bytes
 from bpe.encoding.parallel_encoder import ParallelEncoder, join_documents
 from bpe.errors import ArgumentError, PatternError, VocabularyError
 from bpe.files.atomic_write import write_atomically
+from bpe.files.locations import path_to_write
 from bpe.formats import convert, hf_read, hf_write, rank_files
 from bpe.formats.convert import END_OF_TEXT
 from bpe.formats.hub import huggingface_hub_file
@@ -213,7 +213,7 @@ class Tokenizer:
         """
         self._check_no_normalizer("a .tiktoken file")
         text = rank_files.tiktoken_ranks(self.vocabulary.ranks())
-        write_atomically(Path(path), text.encode())
+        write_atomically(path_to_write(path), text.encode())
 
     def save_gpt2_files(
         self, vocab_path: str | os.PathLike[str], merges_path: str | os.PathLike[str]
@@ -231,8 +231,9 @@ class Tokenizer:
                 " not gpt2, which is taken for granted: use tokenizer.json"
             )
         vocab, merges = rank_files.gpt2_files(self.vocabulary)
-        write_atomically(Path(merges_path), merges.encode())
-        write_atomically(Path(vocab_path), vocab.encode())
+        files = path_to_write(merges_path), path_to_write(vocab_path)
+        for path, content in zip(files, (merges, vocab), strict=True):
+            write_atomically(path, content.encode())
 
     def to_tiktoken(self, name: str = "tokenmill") -> tiktoken.Encoding:
         """Return a `tiktoken.Encoding` with the same ids.
@@ -361,6 +362,7 @@ class Tokenizer:
         size, pattern = self.vocab_size, self.pattern
         return f"Tokenizer(vocab_size={size}, pattern={pattern!r}, special_tokens={names!r})"
 
+    @tells_missing
     def encode(
         self, text: str, allowed_special: str | Collection[str] = "all", **_unknown: Never
     ) -> list[int]:
@@ -384,6 +386,7 @@ class Tokenizer:
             check(Tokenizer.encode, (self, text, allowed_special), {})
             raise
 
+    @tells_missing
     def encode_ordinary(self, text: str, **_unknown: Never) -> list[int]:
         """Encode text; special tokens in it are ordinary text.
 
@@ -526,6 +529,7 @@ class Tokenizer:
         """
         return decode_bytes(self.vocabulary, ids)
 
+    @tells_missing
     def decode(self, ids: Iterable[int], errors: str = "replace", **_unknown: Never) -> str:
         """Return the text of tokens.
 

@@ -313,7 +313,9 @@ class _Parser(argparse.ArgumentParser):
         """Raise _UsageError, with a suggestion for an unknown option."""
         before, _, unknown = message.partition("unrecognized arguments: ")
         if unknown and not before:
-            name = unknown.split("=")[0].split(" ")[0]
+            names = [each for each in unknown.split(" ") if each.startswith("--")]
+            message = f"unrecognized arguments: {' '.join(names) or unknown}"  # values may be paths
+            name = (names or [unknown])[0].split("=")[0].split(" ")[0]
             message += _advise(name.replace("_", "-"), self._option_string_actions)
         raise _UsageError(f"{message}; see {self.prog} --help")
 
@@ -335,7 +337,10 @@ def _advise(name: str, known: Iterable[str]) -> str:
     ]
     if having:
         return f"; it is an option of tokenmill {', '.join(having)}"
-    return nearest(name, known)
+    options = {each.lstrip("-").replace("-", "_"): each for each in known}
+    own = nearest(name.lstrip("-").replace("-", "_"), options)
+    before, asks, found = own.rstrip("?").rpartition(" ")
+    return f"{before}{asks}{options[found]}?" if own else ""
 
 
 def _parse_and_run(arguments: list[str]) -> int:

@@ -63,6 +63,11 @@ def tokenize_and_save(
     Raises:
         TokenmillError: As `build` and `write_rows`.
     """
+    if "seq_length" in options:
+        raise SettingsError(
+            "seq_length: should be given to write_rows, or as pack=PackStageConfig(seq_length=...)"
+            " of PipelineConfig, for rows across documents; these are of max_length"
+        )
     of_files, of_dataset = options_of(SaveStageConfig), options_of(DatasetConfig)
     save: dict[str, Any] = {"format": output_format}
     dataset: dict[str, Any] = {

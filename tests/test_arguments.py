@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import pytest
 import bpe
 import preprocess
 from bpe import ArgumentError, TokenmillError, train_bpe
+from bpe.arguments import MISSING
 from preprocess import (
+    DatasetConfig,
     JsonShardedSource,
     Mixture,
     PipelineConfig,
     Sampler,
     build,
     open_tokens,
+    tokenize_and_save,
     write_rows,
 )
 
@@ -130,10 +134,12 @@ def test_wrong_arguments(
     for each in parameters(FUNCTIONS[name]):
         misspelt = each.name[:-2] + each.name[-1] if len(each.name) > 2 else each.name + "s"
         for wrong, values in (
-            (misspelt, {misspelt: 1}), *((each.name, {each.name: value}) for value in WRONG)
+            (misspelt, {misspelt: 1}), (misspelt, {misspelt: 1, each.name: MISSING}),
+            *((each.name, {each.name: value}) for value in WRONG)
         ):
             try:
-                result = function(**{**given, **values})
+                called = {**given, **values}
+                result = function(**{x: y for x, y in called.items() if y is not MISSING})
                 if inspect.isgenerator(result):
                     next(result, None)
             except TokenmillError as error:
@@ -182,3 +188,41 @@ def test_messages(values: dict[str, Any], message: str) -> None:
         train_bpe(**{"input": ["a text"], **values})
     assert message in str(caught.value)
     assert isinstance(caught.value, TypeError)
+
+
+def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
+    tokenizer = valid["tokenizer"]
+    rows = partial(tokenize_and_save, data_files="missing.txt", output_path=tmp_path / "rows")
+    out, texts = valid["path"].parent, (x for x in ["a", None])
+    for call, message in [
+        (lambda: write_rows(out, out=tmp_path, max_length=2**70), "max_length: should be a number"),
+        (lambda: build(train="x", workers=10**20), "workers: should be a number that is not as la"),
+        (lambda: train_bpe(["a"], 260, workers=2**70), "expected at most 65,536"),
+        (lambda: train_bpe(texts, 260), "input: should have texts or paths; got None as number 2"),  # type: ignore[arg-type]
+        (lambda: build(train="a\0b"), "train: should be a name that files can have"),
+        (lambda: open_tokens(Path("a\0b")), "path: should be a path; got"),
+        (lambda: bpe.load_tokenizer("x" * 5000), "x: No such file or directory"),
+        (lambda: tokenizer.save(tmp_path), ": is a directory; give a file in it, such as"),
+        (lambda: tokenizer.save(tmp_path / "no" / "t.json"), ": there is no directory"),
+        (lambda: JsonShardedSource(out / "rows")[0:3], "index: should be a whole number; got s"),
+        (lambda: JsonShardedSource(out / "rows")["a"], "index: should be a whole number; got 'a'"),
+        (lambda: bpe.load_tokenizer("a\0b"), "name: should be a path; got"),
+        (lambda: PipelineConfig(datasets=3), "expected a list of at least one; got 3"),
+        (lambda: PipelineConfig(datasets={"data_files": "x"}), "'x'}; put it into a list"),
+        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs=["a"]), "should be names with val"),
+        (lambda: rows(tokenizer=3), "tokenizer: should be a path, a name or a tokenizer; got 3"),
+        (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: should be given to write_r"),
+        (lambda: rows(tokenizer=tokenizer, batch_size=3), "missing.txt"),
+        (lambda: tokenizer.save(""), "'' should not be an empty path"),
+    ]:
+        with pytest.raises(TokenmillError) as caught:
+            call()  # type: ignore[no-untyped-call]
+        assert message in str(caught.value)
+    assert not [*tmp_path.iterdir(), *tmp_path.parent.glob("*_config.json")]
+    with pytest.raises(FileNotFoundError, match="to train on a text, put it into a list: 'hello'"):
+        train_bpe("hello", 260)
+    size: Any = np.int64(260)
+    assert train_bpe([TEXT], size, workers=np.int64(1)) == train_bpe([TEXT], 260)  # type: ignore[arg-type]
+    assert tokenizer.encode_batch([np.str_("abc")]) == tokenizer.encode_batch(["abc"])
+    source, end = np.str_(out / "text.txt"), np.str_("\n")
+    build(train=source, separator=end, vocab_size=262, out=np.str_(tmp_path), val_fraction=0)

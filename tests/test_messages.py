@@ -76,6 +76,7 @@ def test_messages_name_arguments_in_python() -> None:
     for text, expected in [
         ("give it (--special-token), (--unit-size 5)", "give it (special_tokens), (unit_size=5)"),
         ("--out: exists; data--x/--y.txt, ./--out", "--out: exists; data--x/--y.txt, ./--out"),
+        ("add it: --end-of-text '<a>'", "add it: end_of_text='<a>'"),
         ("--chat sharegpt, or another", "chat='sharegpt', or another"),
     ]:
         assert str(CorpusError(text)) == expected

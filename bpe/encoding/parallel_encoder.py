@@ -324,7 +324,7 @@ def _groups(texts: list[str]) -> list[list[str]]:
     """Divide a list into lists of about `_PART_BYTES`; a text of twice that has its own."""
     groups, first, size = [], 0, 0
     for number, text in enumerate(texts):
-        if type(text) is not str:
+        if not isinstance(text, str):
             raise TypeError(f"expected text, found {type(text).__name__}")
         if len(text) >= 2 * _PART_BYTES and first < number:
             groups.append(texts[first:number])

@@ -21,7 +21,7 @@ EMPTY = "should not be an empty path; the working directory is ."
 
 
 class LocationError(TokenmillError, ValueError):
-    """A location is a URL, or empty."""
+    """A location is a URL, empty, or not one where a file can be written."""
 
 
 def is_url(location: str) -> bool:
@@ -51,6 +51,18 @@ def given_location(location: str | os.PathLike[str]) -> str:
             f"{path}: is a URL that pathlib has changed, and would be a directory here; give it as"
             " text"
         )
+    return path
+
+
+def path_to_write(location: str | os.PathLike[str]) -> Path:
+    """Return the path of a file; raise LocationError if it is a directory, or is in none."""
+    path = Path(local_path(location))
+    if path.is_dir():
+        raise LocationError(
+            f"{path}: is a directory; give a file in it, such as {path / 'tokenizer.json'}"
+        )
+    if not path.parent.is_dir():
+        raise LocationError(f"{path}: there is no directory {path.parent}; make it, or choose one")
     return path
 
 

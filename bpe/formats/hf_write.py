@@ -17,13 +17,13 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import chain, starmap
-from pathlib import Path
 from typing import Any
 
 from bpe.byte_level import from_byte_level, to_byte_level
 from bpe.errors import VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.json_file import Lines, config_path, layout
+from bpe.files.locations import path_to_write
 from bpe.normalize import NORMAL_FORMS
 from bpe.pretokenize.patterns import to_huggingface
 from bpe.reference import Pair
@@ -189,7 +189,7 @@ def save(path: str | os.PathLike[str], parts: TokenizerParts) -> None:
         VocabularyError: The format cannot represent the vocabulary.
         OSError: A file cannot be written; its old content is kept.
     """
-    path = Path(path)
+    path = path_to_write(path)
     text = tokenizer_json(parts)
     config = json.loads(parts.config) if parts.config else default_config(parts)
     # The tokenizer last: a process that waits for it finds its configuration.

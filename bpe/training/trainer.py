@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import operator
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.encoding.parallel_encoder import join_texts
-from bpe.errors import EncodingError, TrainingError
+from bpe.errors import ArgumentError, EncodingError, TrainingError
 from bpe.files.locations import local_path
 from bpe.huge_pages import zeros
 from bpe.kernels.train import learn_merges as kernels
@@ -66,7 +68,9 @@ def train_from_counts(
         TrainingError: Invalid arguments, no text, or too many unique pre-tokens.
     """
     special_tokens = list(special_tokens)
-    _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
+    vocab_size, min_frequency, max_token_length, workers = _check(
+        vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers
+    )
     if not counts.total:
         raise TrainingError(
             "there is no text to train on: every document is empty or consists of special tokens;"
@@ -97,8 +101,12 @@ def memory_of_merging(n_bytes: int, n_pretokens: int) -> int:
 def _check(
     vocab_size: int, special_tokens: Sequence[str], tie_break: str, min_frequency: int,
     max_token_length: int | None, workers: int | None,
-) -> None:
-    """Raise TrainingError if arguments are invalid."""
+) -> tuple[int, int, int | None, int | None]:
+    """Return the numbers as int; raise TrainingError if arguments are invalid."""
+    vocab_size, min_frequency = map(operator.index, (vocab_size, min_frequency))
+    max_token_length, workers = (
+        None if each is None else operator.index(each) for each in (max_token_length, workers)
+    )
     if tie_break not in TIE_BREAKS:
         known = ", ".join(map(repr, TIE_BREAKS))
         raise TrainingError(f"unknown tie_break {tie_break!r}; expected one of {known}")
@@ -115,10 +123,15 @@ def _check(
             f"vocab_size {vocab_size:,} is too small: 256 bytes and {len(special_tokens)} special"
             f" tokens need at least {least:,}"
         )
-    limits = ("min_frequency", min_frequency, 0), ("max_token_length", max_token_length, 1)
-    for name, value, lowest in (*limits, ("workers", workers, 1)):
+    for name, value, lowest, highest in (
+        ("min_frequency", min_frequency, 0, 2**62), ("workers", workers, 1, 2**16),
+        ("max_token_length", max_token_length, 1, 2**31 - 1),
+    ):
         if value is not None and value < lowest:
             raise TrainingError(f"{name} is {value}; expected at least {lowest}")
+        if value is not None and value > highest:
+            raise TrainingError(f"{name} is {value:,}; expected at most {highest:,}")
+    return vocab_size, min_frequency, max_token_length, workers
 
 
 def _learn(
@@ -281,7 +294,9 @@ def train_bpe(
         PatternError: The pattern is unknown.
     """
     special_tokens = list(special_tokens)
-    _check(vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers)
+    vocab_size, min_frequency, max_token_length, workers = _check(
+        vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers
+    )
     name = pattern_name(pattern)
     counted: list[PretokenCounts] = []
 
@@ -310,6 +325,9 @@ def _parts(
 ) -> Iterator[_Documents]:
     if isinstance(input, str | os.PathLike):
         input = [Path(local_path(input))]
+        if not os.path.exists(input[0]):
+            what = "No such file or directory; to train on a text, put it into a list"
+            raise FileNotFoundError(errno.ENOENT, what, str(input[0]))
     texts: list[str] = []
     size = n_texts = 0
     all_exist = True  # then they are likely to be names by mistake
@@ -319,6 +337,10 @@ def _parts(
             continue
         name = item
         n_texts += 1
+        if not isinstance(item, str):
+            raise ArgumentError(
+                f"input: should have texts or paths; got {item!r:.100} as number {n_texts:,}"
+            )
         all_exist = all_exist and os.path.isfile(item)
         texts.append(item)
         size += len(item)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, overload
 import numpy as np
 import numpy.typing as npt
 
-from bpe.arguments import check, checked
+from bpe.arguments import check, checked, tells_missing
 from bpe.errors import ArgumentError
 from bpe.files.locations import given_location, is_url, shown_url, url_name
 from preprocess.dataset.columns import (
@@ -150,6 +150,7 @@ class TokenFile:
         """Position after the last id of each document: read-only uint64[n_documents]."""
         return np.asarray(self.column(DOCUMENT_ENDS.name))
 
+    @tells_missing
     def doc(self, number: int, **_unknown: Never) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Copy the ids of a document, special ids included: uint16|uint32[n].
 

@@ -6,6 +6,7 @@ Objects are pickled as paths and numbers, without what they keep in memory, so w
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from bpe.errors import ArgumentError
 from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, record_batches
 from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
@@ -90,6 +92,13 @@ def find_part(starts: npt.NDArray[np.int64], index: int) -> tuple[int, int]:
     Raises:
         IndexError: There is no such row.
     """
+    try:
+        index = operator.index(index)
+    except TypeError:
+        raise ArgumentError(
+            f"index: should be a whole number; got {index!r:.100}; for several rows, give one after"
+            " another"
+        ) from None
     n = int(starts[-1])
     place = index + n if index < 0 else index
     if not 0 <= place < n:

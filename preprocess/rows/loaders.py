@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import glob
 import json
-import operator
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -172,7 +171,7 @@ class _Files(ShardedSource):
         return int(self._starts[-1])
 
     def __getitem__(self, index: int) -> Record:
-        shard, place = find_part(self._starts, operator.index(index))
+        shard, place = find_part(self._starts, index)
         name = self.shard_names[shard]
         path = self._paths[name]
         if name not in self._blocks:

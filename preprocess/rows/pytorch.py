@@ -7,7 +7,6 @@ same length. Tensors are on the CPU.
 from __future__ import annotations
 
 import json
-import operator
 import os
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
@@ -57,7 +56,7 @@ class TokenizedDataset(Dataset[Tensors]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
-        return _tensors_of(self._rows.row(operator.index(index)))
+        return _tensors_of(self._rows.row(index))
 
 
 @checked
@@ -162,7 +161,7 @@ class PickledTrainerDataset(Dataset[Tensors]):
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
-        _, place = find_part(np.array([0, len(self)]), operator.index(index))
+        _, place = find_part(np.array([0, len(self)]), index)
         begin, end = self._rows.offsets[place : place + 2].tolist()
         tensors = _tensors_of({name: x[begin:end] for name, x in self._rows.values.items()})
         ids, mask = tensors["input_ids"], tensors["attention_mask"]

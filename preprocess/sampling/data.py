@@ -181,7 +181,7 @@ def torch_device(device: Any) -> torch.device:
 
     try:
         return torch.device(device)
-    except (TypeError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise SamplingError(
             f"device should be one of PyTorch, such as 'cuda' or 'cpu'; got {device!r:.100}"
         ) from None
@@ -248,7 +248,7 @@ def _identity(path: str) -> Identity:
     stem = os.path.splitext(path)[0]
     try:
         found = [os.stat(f"{stem}.json")]
-    except (FileNotFoundError, UnicodeEncodeError):
+    except (FileNotFoundError, ValueError):  # ValueError: of what no file can be named
         return ()
     with suppress(FileNotFoundError):
         found.append(os.stat(f"{stem}.bin"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from bpe.arguments import check
+from bpe.arguments import MISSING, check, tells_missing
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import (
     Batch,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import torch
 
 Filled = TypeVar("Filled")
+_OUT = (type(None), tuple)
 
 
 @overload
@@ -58,6 +59,7 @@ def get_batch(
     dataset: Dataset, batch_size: int, context_length: int, device: str | torch.device,
     *, rng: np.random.Generator | None = None, with_mask: Literal[True],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
+@tells_missing
 def get_batch(
     dataset: Dataset, batch_size: int, context_length: int,
     device: str | torch.device | None = None, *, rng: np.random.Generator | None = None,
@@ -103,8 +105,10 @@ def get_batch(
             f"rng should be a numpy Generator, not {rng!r}: pass np.random.default_rng(seed), made "
             "once before the loop"
         )
-    if _unknown or type(with_mask) is not bool or (out is not None and type(out) is not tuple):
-        check(get_batch, (dataset, 1, 1), {"out": out, "with_mask": with_mask, **_unknown})
+    is_missing = dataset is MISSING or batch_size is MISSING or context_length is MISSING
+    if _unknown or is_missing or type(with_mask) is not bool or type(out) not in _OUT:
+        sizes = (each if each is MISSING else 1 for each in (batch_size, context_length))
+        check(get_batch, (dataset, *sizes), {"out": out, "with_mask": with_mask, **_unknown})
     batch_size = check_integer("batch_size", batch_size, 1)
     context_length = check_integer("context_length", context_length, 1)
     if out is not None and (device is not None or with_mask):
@@ -127,11 +131,9 @@ def get_batch(
         for array, values in zip(out, (windows[:, :-1], windows[:, 1:]), strict=True):
             _array_of(array, values.shape)[:] = values
         return out
-    inputs, targets = (new_batch(batch_size, context_length) for _ in range(2))
-    inputs[:], targets[:] = windows[:, :-1], windows[:, 1:]
-    arrays = [inputs, targets]
+    arrays = [new_batch(batch_size, context_length) for _ in range(2 + with_mask)]
+    arrays[0][:], arrays[1][:] = windows[:, :-1], windows[:, 1:]
     if with_mask:
-        arrays.append(new_batch(batch_size, context_length))
         arrays[2][:] = 1
         if isinstance(opened, TokenFile) and opened.has_mask:
             arrays[2][:] = read_windows(opened, starts + 1, context_length, opened.loss_mask)

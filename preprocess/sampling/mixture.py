@@ -19,7 +19,7 @@ from typing import Any, Literal, Never
 import numpy as np
 import numpy.typing as npt
 
-from bpe.arguments import check, checks_names
+from bpe.arguments import MISSING, check, checks_names, tells_missing
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import SamplingError, check_integer, check_state
 from preprocess.sampling.fields import cumulative_lengths
@@ -160,9 +160,10 @@ class Mixture:
                 found = [n + b - a for n, (a, b) in zip(found, pairwise([0, *below]), strict=True)]
         return dict(zip(self.samplers, found, strict=True))
 
+    @tells_missing
     def batch(self, step: int, **_unknown: Never) -> dict[str, Any]:
         """Return the arrays of this rank of batch `step`, as `Sampler.batch`."""
-        if _unknown:
+        if _unknown or step is MISSING:
             check(Mixture.batch, (self, step), _unknown)
         step = check_integer("step", step, 0)
         size, length = self.layout["global_batch_size"], self.layout["context_length"]

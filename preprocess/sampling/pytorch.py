@@ -70,8 +70,14 @@ class WindowDataset(Dataset[Any]):
     ) -> None:
         self._has_pairs = not isinstance(source, Sampler)
         if not isinstance(source, Sampler):
+            max_length = check_integer("max_length", max_length, 1)
             if tokenizer is not None:
                 source = _encode(source, tokenizer)
+                if len(source) <= max_length:
+                    raise SamplingError(
+                        f"the text has {len(source):,} tokens, and a window needs max_length + 1 ="
+                        f" {max_length + 1:,}; choose a smaller max_length, or more text"
+                    )
             elif isinstance(source, str) and os.path.splitext(source)[1] not in (".bin", ".json"):
                 raise SamplingError(
                     "no tokenizer was given, so the source should be a sampler, ids or the path of"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from bpe.arguments import check, checks_names
+from bpe.arguments import MISSING, check, checks_names, tells_missing
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
     Dataset,
@@ -260,6 +260,7 @@ class Sampler:
             )
         return self._n_batches
 
+    @tells_missing
     def batch(self, step: int, **_unknown: Never) -> dict[str, Any]:
         """Return the arrays of this rank of batch `step`, by name.
 
@@ -270,7 +271,7 @@ class Sampler:
             int64[n, context_length] for each of `fields`, except `cu_seqlens`; n is the share of
             this rank, which may be 0.
         """
-        if _unknown:
+        if _unknown or step is MISSING:
             check(Sampler.batch, (self, step), _unknown)
         numbers = self._numbers(check_integer("step", step, 0))
         n, world_size = len(numbers), self._world_size

@@ -30,6 +30,7 @@ from preprocess.settings.options import (
     StrPath,
     Token,
     TokenizerSource,
+    Workers,
     is_ranks_file,
     option,
     options_of,
@@ -100,7 +101,9 @@ def _read_tokenizer(value: Any) -> Any:
 
 def _read_arguments(value: Any) -> tuple[str, ...]:
     """Return the names of arguments of transformers' functions, which should be without effect."""
-    for name, given in dict(value).items():
+    if not isinstance(value, Mapping):
+        raise TypeError
+    for name, given in value.items():
         if name not in _WITHOUT_EFFECT and given is not None:
             raise ValueError(
                 f"should have what cannot change ids ({', '.join(_WITHOUT_EFFECT)}), and {name}"
@@ -197,7 +200,7 @@ class RayConfig(_Section, Settings):
     """Workers on Ray, for all runs."""
 
     enabled: bool = option(True, "False: as without the section.")
-    num_workers: Count | None = option(
+    num_workers: Workers | None = option(
         None, "Number of workers.", default_text="one per available processor of this machine"
     )
     resources_per_worker: Resources = option(
@@ -321,7 +324,11 @@ class PipelineConfig:
         def tokenizer(path: tuple[str | int, ...], found: Any) -> dict[str, Any]:
             """Return the options of a tokenizer, which may be given alone."""
             is_alone = found is not None and not isinstance(found, TokenizerConfig | Mapping)
-            read = section(path, {"name_or_path": found} if is_alone else found, TokenizerConfig)
+            if is_alone:
+                read, of_alone = read_values({"name_or_path": found}, TokenizerConfig)
+                wrong.extend(f"{where(path[:-1])}tokenizer: {what}" for _, what in of_alone)
+                return read
+            read = section(path, found, TokenizerConfig)
             if len(path) > 1 and "name_or_path" not in read and _of(VocabularySettings, read):
                 wrong.append(
                     f"{where(path)}tokenizer: a tokenizer is trained on all datasets; train it in"
@@ -346,7 +353,10 @@ class PipelineConfig:
         wrong += [f"{where(('output_path',))}output_path: {what}" for _, what in of_out]
         given = values.get("datasets") or ()
         if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-            wrong.append(f"{where(('datasets',))}datasets: expected a list of at least one")
+            wrong.append(
+                f"{where(('datasets',))}datasets: expected a list of at least one; got"
+                f" {given!r:.100}{'; put it into a list' * isinstance(given, _Section | Mapping)}"
+            )
             given = ()
         parts = [section(("datasets", i), each, DatasetConfig) for i, each in enumerate(given)]
         own = [

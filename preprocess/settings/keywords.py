@@ -6,7 +6,7 @@ Defaults are those of the options; tests compare names and types.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Never, TypedDict
 
 from preprocess.settings.options import StrPath
 
@@ -100,3 +100,5 @@ class TextToRows(ShardKeywords, RowKeywords, total=False):
 
     val_files: StrPath | Iterable[StrPath]
     val_fraction: float | None
+    batch_size: int | None
+    seq_length: Never  # to say who takes it

@@ -34,6 +34,8 @@ REQUIRED = MISSING
 
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_MOST_WORKERS = 2**16
+_GREATEST, _TOO_LARGE = 2**62, "should be a number that is not as large"
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 
 
@@ -62,7 +64,7 @@ def _read_number(value: Any) -> Any:
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
     except OverflowError:
-        raise ValueError("should be a number that is not as large") from None
+        raise ValueError(_TOO_LARGE) from None
 
 
 def size_in_bytes(value: Any) -> int:
@@ -88,6 +90,7 @@ def _read_text(value: Any) -> Any:
     try:
         if isinstance(value, str):
             value.encode()
+            return str(value)  # of NumPy's strings, too, which msgspec would not write
     except UnicodeEncodeError as error:
         raise ValueError("should be valid Unicode") from error
     return value
@@ -124,13 +127,14 @@ def _read_input(value: Any) -> str:
         raise TypeError
     if not location:
         raise ValueError(EMPTY)
-    return given_location(_nameable(location))
+    return given_location(_nameable(str(location)))
 
 
 def _nameable(name: str) -> str:
     try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
+        if b"\0" in os.fsencode(name):
+            raise ValueError
+    except ValueError:
         raise ValueError("should be a name that files can have") from None
     return name
 
@@ -193,7 +197,7 @@ def _read_prefix(value: Any) -> Any:
     """Check a prefix of file names, which need not be valid Unicode."""
     if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
         raise ValueError("should be the beginning of a file name, without a directory")
-    return _nameable(value) if isinstance(value, str) else value
+    return _nameable(str(value)) if isinstance(value, str) else value
 
 
 def _read_date(value: Any) -> str:
@@ -220,11 +224,20 @@ def _elements(value: Any) -> Iterable[Any]:
     return value
 
 
+def _read_integer(value: Any) -> Any:
+    """Convert an integer of any library, except bool, to int."""
+    return value if isinstance(value, bool) else operator.index(value)
+
+
+def _read_workers(value: Any) -> Any:
+    if (found := _read_integer(value)) > _MOST_WORKERS:
+        raise ValueError(_TOO_LARGE)
+    return found
+
+
 _PLAIN = {
     bool: Kind(lambda value: value, "true or false", bool),
-    int: Kind(  # an integer of any library, except bool
-        lambda n: n if isinstance(n, bool) else operator.index(n), "a whole number", int, "N"
-    ),
+    int: Kind(_read_integer, "a whole number", int, "N"),
     float: Kind(_read_number, "a number", float, "X"),
     str: Kind(_read_text, "text", str, "TEXT"),
 }
@@ -234,6 +247,7 @@ _PATHS = Kind(
 
 Index = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=1)]
+Workers = Annotated[int, Kind(_read_workers, "a whole number", int, "N"), Meta(ge=1)]
 Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, int | str, "SIZE")]
 Token = Annotated[str, Kind(_read_token, "text", str, "TEXT")]
 Tokens = Annotated[tuple[str, ...], Kind(_read_tokens, "a list of texts", Iterable[str], "TEXT")]
@@ -309,6 +323,8 @@ class Option:
             stored = msgspec.convert(self.kind.read(value), self.type)
         except (TypeError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.kind.expected}{_bounds(self.type)}") from None
+        if type(stored) is int and stored > _GREATEST:
+            raise ValueError(_TOO_LARGE)
         if self.is_required and stored == ():
             raise ValueError("should not be empty")
         return stored

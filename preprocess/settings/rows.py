@@ -17,6 +17,7 @@ from preprocess.settings.options import (
     Settings,
     SettingsError,
     Size,
+    Workers,
     option,
     run_option,
 )
@@ -148,7 +149,7 @@ class FileSettings(Settings):
 class RowSettings(WindowSettings, PackSettings, FileSettings):
     """Options for rows: which tokens a row has, its arrays, and their files."""
 
-    workers: Count = run_option(
+    workers: Workers = run_option(
         available_workers, "Threads; never changes the outputs.",
         default_text="one per available processor",
     )

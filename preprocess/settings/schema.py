@@ -36,6 +36,7 @@ from preprocess.settings.options import (
     TemplateVariables,
     Token,
     Tokens,
+    Workers,
     option,
     run_option,
 )
@@ -141,7 +142,7 @@ class TextSettings(Settings):
 class ReadSettings(TextSettings):
     """Options for reading text with several workers."""
 
-    workers: Count = run_option(
+    workers: Workers = run_option(
         available_workers, "Threads; 1 works in the main thread; never changes the outputs.",
         default_text="one per available processor",
     )

@@ -268,6 +268,8 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
             "two",
             "argument --workers: invalid int value: 'two'; see tokenmill build --help",
         ),
+        ("--save_path", "x", "unrecognized arguments: --save_path; did you mean --out?"),
+        ("--workers", "9" * 20, "workers: should be a number that is not as large; got 9"),
         ("--nonsense", "1", "unrecognized arguments: --nonsense; see tokenmill build --help"),
         ("--val-fraction", "x", "argument --val-fraction: invalid float value: 'x'; see"),
         ("--val-fraction", "-1e3", "val_fraction: should be a number of at least 0 and less than"),

@@ -109,8 +109,8 @@ def test_one_call_from_text_to_rows_has_all_options() -> None:
     given = docs.keywords(preprocess.tokenize_and_save)
     wanted = options_of(corpus.DatasetConfig) | options_of(corpus.TokenizeStageConfig)
     wanted |= options_of(corpus.SaveStageConfig)
-    others = {"name", "tokenizer_kwargs", "save_path", "batch_size", "enabled", "output_dir"}
-    named = {"output_path", "output_format", "keep_tokens", "progress", "return"}
+    others = {"name", "tokenizer_kwargs", "save_path", "enabled", "output_dir"}
+    named = {"output_path", "output_format", "keep_tokens", "progress", "return", "seq_length"}
     assert given.keys() - named | {"format"} == wanted.keys() - others
     for name in given.keys() - named - {"tokenizer", "format"}:
         assert eval(given[name], vars(keywords)) == wanted[name].accepts, name
