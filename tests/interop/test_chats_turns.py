@@ -47,6 +47,12 @@ STYLES = {
     + "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% else %}"
     "{{ '<|im_start|>assistant\n' }}" + MARK + "{{ '<think></think>' + m.content + '<|im_end|>' }}"
     + END + "{{ '\n' }}" + CLOSE + "{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}",
+    # The prompt is not what a turn begins with.
+    "instructed": TURN + "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>assistant\n' }}" + MARK + "{{ m.content + '<|im_end|>' }}" + END
+    + "{{ '\n' }}{% endif %}{% endfor %}{% if messages[-1].role == 'user' %}"
+    "{{ '<|im_start|>system\nAnswer in JSON.<|im_end|>\n' }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     # A token ends the conversation.
     "closed": TURN + "{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% else %}"
     "{{ '<|assistant|>\n' }}" + MARK + "{{ m.content + '<|end|>' }}"
