@@ -118,6 +118,15 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "writes the call of 'weather' in message 2 nowhere, so it would be lost; use another te"),
         ({"messages": [USER, {"role": "assistant", "content": "a", "tool_calls": [CALL]}]},
          "chatml", "writes the call of 'weather' in message 2 nowhere, so it would be"),
+        ({"messages": [USER, {"role": "assistant", "content": "Let me look.",
+                              "tool_calls": [OF_LIST]}]},
+         FULL.replace("{{ m.content or", "{{ '' if m.tool_calls else m.content or"),
+         "writes the content beside a call in message 2 nowhere, so it would be lost"),
+        *(({"messages": [USER, {"role": "assistant", "tool_calls": [
+            {"function": {"name": "weather", "arguments": arguments}}]}]},
+           FULL.replace("f.arguments if f.arguments is string else f.arguments | tojson", "''"),
+           "writes arguments of the call of 'weather' in message 2 nowhere, so it would be lost")
+          for arguments in ({"at": ["Rome"]}, '{"at": "Rome"}')),
         ({"messages": [USER, RESULT, *say("", "b")[1:]]},
          FULL.replace("{{ m.content or", "{{ m.content if m.role != 'tool' else"),
          "writes message 2, of the role tool, nowhere, so it would be lost; use another"),
@@ -180,6 +189,16 @@ def test_calls_without_content_for_a_template_that_asks_for_null(of: Any) -> Non
         assert of(record, OF_NULL) == (
             '<|user|>q<|assistant|>weather: {"at": "Rome"}</s>', 'weather: {"at": "Rome"}</s>'
         )
+
+
+@pytest.mark.parametrize(
+    "form", ["", " | tojson(ensure_ascii=True)", "['at']", ".values() | join"]
+)
+def test_arguments_that_are_written_in_any_form(form: str, of: Any) -> None:
+    template = FULL.replace(" if f.arguments is string else f.arguments | tojson", form)
+    call = {"function": {"name": "weather", "arguments": {"at": "Rome", "n": 2, "no": ""}}}
+    record = {"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}
+    assert "Rome" in of(record, template)[1]
 
 
 # What is trained on.
