@@ -143,6 +143,14 @@ class Turns:
         hidden, text, mark = self._hidden, self._hidden.text, mark_of(turn)
         first, last = text.find(mark), text.rfind(mark) + 1
         if {*_private.findall(text[first:last])} != {mark}:
+            said = self.messages[turn]
+            if hidden.messages[turn] == said and not (said.get("content") or "").strip():
+                raise ChatTemplateError(
+                    f"message {turn + 1} of {len(self.messages)} says nothing, and"
+                    f" {self.template.where} writes turns in another way when more follows, so it"
+                    " is not known what to train on; remove the message, or add {% generation %}"
+                    " marks to the template"
+                )
             raise self._unknown(turn)
         header, trailer = _private.split(text[:first])[-1], _private.split(text[last:], 1)[0]
         begin = first - len(header)
