@@ -205,14 +205,14 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
         shown, _ = template.render(changed, tools)
     except ChatTemplateError:  # it looks at what messages say, or results of tools need calls
         return
-    lost = [
-        what for mark, what in hidden.items()  # values may be written as in JSON, or as in Python
+    lost = [  # values may be written as in JSON, or as in Python
+        what for mark, what in hidden.items()
         if not any(x in shown for x in (mark, json.dumps(mark)[1:-1], repr(mark)[1:-1]))
     ]
     if lost:
         raise ChatTemplateError(
-            f"{template.where} writes {lost[0]} nowhere, so it would be lost; use another template, or"
-            " remove the conversation"
+            f"{template.where} writes {lost[0]} nowhere, so it would be lost; use another"
+            " template, or remove the conversation"
         )
 
 

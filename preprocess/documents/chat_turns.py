@@ -13,7 +13,6 @@ what the three texts have in common next to the private characters of the turn c
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -97,6 +96,12 @@ def mark_of(number: int) -> str:
     return chr(_PRIVATE + number % _N_OF_MESSAGES)
 
 
+def _n_common(text: str, other: str) -> int:
+    """Return the number of characters that both texts begin with."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+
+
 class Turns:
     """Finds the places of turns in a rendered conversation.
 
@@ -159,7 +164,7 @@ class Turns:
             prompt = _private.split(before)[-1]
             start = self._past_common(begin, header, prompt)
             # More of both would follow if the turn did not begin with the prompt.
-            n = len(os.path.commonprefix([header, prompt]))
+            n = _n_common(header, prompt)
             if hidden.messages[turn]["role"] != "assistant" or not (
                 header[n:].strip() and prompt[n:].strip()
             ):
@@ -220,8 +225,7 @@ class Turns:
 
         If it is a part of `other`, it ends with white space or a special token.
         """
-        pairs = enumerate(zip(text, other, strict=False))
-        n = next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+        n = _n_common(text, other)
         ends = {end - place for _, end, _ in self._special}
         while 0 < n < min(len(text), len(other)) and not (text[n - 1].isspace() or n in ends):
             n -= 1
