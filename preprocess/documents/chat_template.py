@@ -176,25 +176,43 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
         )
     hidden: dict[str, str] = {}  # private character -> what it stands for
     changed = []
+
+    def mark_for(what: str) -> str:
+        mark = mark_of(len(hidden))
+        hidden[mark] = what
+        return mark
+
     for number, message in enumerate(messages, start=1):
         calls = []
         for call in message.get("tool_calls", ()):
-            inner, mark = call.get("function", call), mark_of(len(hidden))
-            hidden[mark] = f"the call of {inner['name']!r} in message {number}"
-            renamed = {**inner, "name": mark}
+            inner = call.get("function", call)
+            what = f"the call of {inner['name']!r} in message {number}"
+            renamed = {**inner, "name": mark_for(what)}
+            given = _decoded(inner.get("arguments"))
+            if any(text.strip() for text in _strings(given, with_names=False)):
+                marked = _replaced(given, mark_for(f"arguments of {what}"))
+                is_json = isinstance(inner["arguments"], str) and not isinstance(marked, str)
+                renamed["arguments"] = json.dumps(marked, ensure_ascii=False) if is_json else marked
             calls.append(renamed if inner is call else {**call, "function": renamed})
-        mark = mark_of(len(hidden))
         if not calls:
-            hidden[mark] = f"message {number}, of the role {message['role']},"
-        changed.append({**message, **({"tool_calls": calls} if calls else {"content": mark})})
+            mark = mark_for(f"message {number}, of the role {message['role']},")
+            changed.append({**message, "content": mark})
+            continue
+        changed.append({**message, "tool_calls": calls})
+        if (message.get("content") or "").strip():
+            changed[-1]["content"] = mark_for(f"the content beside a call in message {number}")
     try:
         shown, _ = template.render(changed, tools)
     except ChatTemplateError:  # it looks at what messages say, or results of tools need calls
         return
-    if lost := next((what for mark, what in hidden.items() if mark not in shown), None):
+    lost = [  # values may be written as in JSON, or as in Python
+        what for mark, what in hidden.items()
+        if not any(x in shown for x in (mark, json.dumps(mark)[1:-1], repr(mark)[1:-1]))
+    ]
+    if lost:
         raise ChatTemplateError(
-            f"{template.where} writes {lost} nowhere, so it would be lost; use another template, or"
-            " remove the conversation"
+            f"{template.where} writes {lost[0]} nowhere, so it would be lost; use another"
+            " template, or remove the conversation"
         )
 
 
@@ -229,17 +247,35 @@ def _without_role(message: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in message.items() if key != "role"}
 
 
-def _strings(value: Any) -> Iterator[str]:
-    """Yield all texts in a value of JSON, and the names in it."""
+def _decoded(value: Any) -> Any:
+    """Return what JSON in a text says; another value as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _replaced(value: Any, mark: str) -> Any:
+    """Return a value of JSON with `mark` in place of all texts in it."""
+    if isinstance(value, dict):
+        return {key: _replaced(each, mark) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replaced(each, mark) for each in value]
+    return mark if isinstance(value, str) else value
+
+
+def _strings(value: Any, with_names: bool = True) -> Iterator[str]:
+    """Yield all texts in a value of JSON, and the names in it, if wanted."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
         for each in value:
-            yield from _strings(each)
+            yield from _strings(each, with_names)
     elif isinstance(value, dict):
         for key, each in value.items():
-            yield key
-            yield from _strings(each)
+            if with_names:
+                yield key
+            yield from _strings(each, with_names)
 
 
 def _normalized(rendered: Rendered, forms: tuple[str, ...]) -> Rendered:

@@ -96,6 +96,12 @@ def mark_of(number: int) -> str:
     return chr(_PRIVATE + number % _N_OF_MESSAGES)
 
 
+def _n_common(text: str, other: str) -> int:
+    """Return the number of characters that both texts begin with."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+
+
 class Turns:
     """Finds the places of turns in a rendered conversation.
 
@@ -142,11 +148,29 @@ class Turns:
         hidden, text, mark = self._hidden, self._hidden.text, mark_of(turn)
         first, last = text.find(mark), text.rfind(mark) + 1
         if {*_private.findall(text[first:last])} != {mark}:
+            said = self.messages[turn]
+            if hidden.messages[turn] == said and not (said.get("content") or "").strip():
+                raise ChatTemplateError(
+                    f"message {turn + 1} of {len(self.messages)} says nothing, and"
+                    f" {self.template.where} writes turns in another way when more follows, so it"
+                    " is not known what to train on; remove the message, or add {% generation %}"
+                    " marks to the template"
+                )
             raise self._unknown(turn)
         header, trailer = _private.split(text[:first])[-1], _private.split(text[last:], 1)[0]
         begin = first - len(header)
-        prompt = _private.split(self._before(hidden.messages, hidden.tools, turn))[-1]
-        start = self._past_common(begin, header, prompt)
+        for by_probe in (False, True):
+            before = self._before(hidden.messages, hidden.tools, turn, by_probe)
+            prompt = _private.split(before)[-1]
+            start = self._past_common(begin, header, prompt)
+            # More of both would follow if the turn did not begin with the prompt.
+            n = _n_common(header, prompt)
+            if hidden.messages[turn]["role"] != "assistant" or not (
+                header[n:].strip() and prompt[n:].strip()
+            ):
+                break
+        else:
+            raise self._unknown(turn)
         through = text
         if turn + 1 < len(hidden.messages):
             through, _ = self.template.render(hidden.messages[: turn + 1], hidden.tools)
@@ -179,12 +203,15 @@ class Turns:
             " all)"
         )
 
-    def _before(self, messages: Messages, tools: Any, turn: int) -> str:
-        """Return the text up to where a message begins to be written."""
+    def _before(self, messages: Messages, tools: Any, turn: int, by_probe: bool = False) -> str:
+        """Return the text up to where a message begins to be written.
+
+        It ends with the generation prompt, or, `by_probe`, with what another turn begins with.
+        """
         given, role = messages[:turn], messages[turn]["role"]
         if role != "assistant":
             return self.template.render(given, tools)[0] if given else ""
-        if given and "add_generation_prompt" in self.template.names:
+        if given and not by_probe and "add_generation_prompt" in self.template.names:
             return self.template.render(given, tools, add_generation_prompt=True)[0]
         # What all turns of the assistant begin with. A space is a part of the first word.
         probe = {"role": role, "content": _OF_PROBE}
@@ -198,10 +225,9 @@ class Turns:
 
         If it is a part of `other`, it ends with white space or a special token.
         """
-        pairs = enumerate(zip(text, other, strict=False))
-        n = next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+        n = _n_common(text, other)
         ends = {end - place for _, end, _ in self._special}
-        while n < len(other) and n and not (text[n - 1].isspace() or n in ends):
+        while 0 < n < min(len(text), len(other)) and not (text[n - 1].isspace() or n in ends):
             n -= 1
         return place + n
 

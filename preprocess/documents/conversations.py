@@ -21,9 +21,10 @@ _ROLES = {
     "observation": "tool", "ipython": "tool", "environment": "tool",
 }
 _OF_SHAREGPT = {"from": "role", "value": "content"}  # names of keys of a message
-_TRAINED = ("weight", "train", "loss_weight")  # keys of a message: whether it is trained on
+# Keys of a message: whether it is trained on, and those that might mean it or its opposite.
+_TRAINED, _UNCLEAR = ("weight", "train", "training", "loss_weight"), ("mask", "loss_mask")
 # Fields beside a conversation: those that are used, and those that would be lost.
-_SYSTEM, _TOOLS = ("system", "system_prompt"), ("tools", "functions")
+_SYSTEM, _TOOLS = ("system", "system_prompt", "system_message"), ("tools", "functions")
 _LOST = (
     "images", "image", "videos", "video", "audios", "audio", "documents", "chat_template_kwargs",
 )
@@ -62,13 +63,12 @@ def kind_of(names: Collection[str]) -> str | None:
     return next((name for name, fields in KINDS.items() if {*fields} <= {*names}), None)
 
 
-def messages_of(record: Mapping[str, Any], kind: str, all_turns: bool = False) -> Conversation:
+def messages_of(record: Mapping[str, Any], kind: str) -> Conversation:
     """Return the conversation in a record of a kind in `KINDS`.
 
     Args:
         record: The record.
         kind: The kind.
-        all_turns: Whether what others than the assistant say is trained on, too.
 
     Raises:
         BadConversationError: It is no conversation, or a part of it would be lost.
@@ -89,7 +89,7 @@ def messages_of(record: Mapping[str, Any], kind: str, all_turns: bool = False) -
         raise BadConversationError("the conversation has no message; remove it")
     if FIELDS_BESIDE.isdisjoint(record) and all(map(_is_usual, given)):
         return Conversation(given, None, frozenset(), n_prompt)
-    read = [_message(each, number, all_turns) for number, each in enumerate(given, start=1)]
+    read = [_message(each, number) for number, each in enumerate(given, start=1)]
     messages = [message for message, _ in read]
     untrained = {number for number, (_, trained) in enumerate(read) if not trained}
     if lost := [name for name in _LOST if record.get(name)]:
@@ -120,17 +120,20 @@ def _is_usual(message: Any) -> bool:
     )
 
 
-def _message(given: Any, number: int, all_turns: bool) -> tuple[dict[str, Any], bool]:
+def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
     """Return (a message for templates, whether it may be trained on)."""
     if not isinstance(given, dict):
         raise BadConversationError(
             f"message {number} is {_kind(given)}, expected an object with a role; correct it"
         )
     message = {key: value for key, value in given.items() if value is not None}
-    key, keys = "role", {"role": "role"}
-    if "role" not in message and "from" in message:
-        key, keys = "from", _OF_SHAREGPT
-        message = {keys.get(name, name): value for name, value in message.items()}
+    given, message = message, dict[str, Any]()
+    if "content" in given and "value" in given:
+        raise BadConversationError(f"message {number} has content and value; remove one of them")
+    for name, value in given.items():
+        usual = _OF_SHAREGPT.get(name, name)
+        message[name if usual in given else usual] = value
+    key = "from" if "from" in given and "role" not in given else "role"
     name = message.get("role")
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
@@ -138,7 +141,7 @@ def _message(given: Any, number: int, all_turns: bool) -> tuple[dict[str, Any], 
             f"message {number} has the {key} {name!r}, expected one of {', '.join(_ROLES)};"
             " correct it"
         )
-    trained = _is_trained(message, number, all_turns or role == "assistant")
+    trained = _is_trained(message, number)
     calls = [*_objects(message.pop("tool_calls", None), f"message {number}: tool_calls")]
     for field in ("content",) * (name == "function_call") + ("function_call",):
         more = _objects(message.pop(field, None), f"message {number}: {field}")
@@ -151,7 +154,8 @@ def _message(given: Any, number: int, all_turns: bool) -> tuple[dict[str, Any], 
     if calls:
         message["tool_calls"] = calls
     if "content" in message or not calls:
-        message["content"] = _content(message, number, "value" if key == "from" else "content")
+        is_value = "value" in given or key == "from"
+        message["content"] = _content(message, number, "value" if is_value else "content")
     message["role"] = role
     # As in transformers, reasoning has all names that templates read.
     found = next((message[each] for each in REASONING if each in message), None)
@@ -160,8 +164,13 @@ def _message(given: Any, number: int, all_turns: bool) -> tuple[dict[str, Any], 
     return message, trained
 
 
-def _is_trained(message: dict[str, Any], number: int, may_be: bool) -> bool:
-    """Return whether a message is trained on, if it may be; remove the keys that say so."""
+def _is_trained(message: dict[str, Any], number: int) -> bool:
+    """Return whether a message may be trained on; remove the keys that say so."""
+    if unclear := [name for name in _UNCLEAR if name in message]:
+        raise BadConversationError(
+            f"message {number} has the key {unclear[0]!r}, which may mean that it is trained on, or"
+            " that it is not; name it train, true or false, instead"
+        )
     given = {name: message.pop(name) for name in _TRAINED if name in message}
     for name, value in given.items():
         if not isinstance(value, int | float) or value not in (0, 1):
@@ -169,10 +178,10 @@ def _is_trained(message: dict[str, Any], number: int, may_be: bool) -> bool:
                 f"message {number} has {value!r} as {name}, expected 0 or 1, for a token is trained"
                 " on or not; correct it"
             )
-    if len({*map(bool, given.values())}) > 1 or (any(given.values()) and not may_be):
+    if len({*map(bool, given.values())}) > 1:
         raise BadConversationError(
-            f"message {number} has {', '.join(f'{x} {y!r}' for x, y in given.items())}, and only"
-            " what the assistant says is trained on, or not; correct or remove it"
+            f"message {number} has {', '.join(f'{x} {y!r}' for x, y in given.items())}, one"
+            " of which says that it is trained on, another that it is not; remove one of them"
         )
     return all(given.values())
 

@@ -86,13 +86,17 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
     form = reading.chat_format
     try:
         all_turns = form.train_on == "all"
-        found = messages_of(record, reading.chat, all_turns)
+        found = messages_of(record, reading.chat)
         untrained = found.untrained
         if found.n_prompt and not all_turns:
             untrained = untrained.union(range(found.n_prompt))
         rendered = render(found.messages, form, found.tools, untrained)
+        rendered.text.encode()
     except ChatTemplateError as error:
         raise BadConversationError(str(error)) from error
+    except UnicodeEncodeError as error:
+        reason = "has a lone surrogate, which is no character; correct or remove it"
+        raise BadConversationError(reason) from error
     except RecursionError as error:
         reason = "has values that are nested too deep; correct or remove them"
         raise BadConversationError(reason) from error

@@ -128,6 +128,8 @@ def test_bad_kinds(model: Path, tmp_path: Path) -> None:
     for record, message in (
         ({"prompt": 5, "completion": "a"}, "prompt is a number, expected text or a list of m"),
         ({"conversations": [{"from": "gpt"}]}, "message 1 has null as value, expected text; corre"),
+        *(({"messages": say(*texts)}, "^has a lone surrogate, which is no character; correct or")
+          for texts in (("a\ud800", "b"), ("a", "<\udc00"))),
         ({"x": 1}, "a record should have a conversation, such as messages; it has x"),
     ):
         with pytest.raises(CorpusError, match=message):

@@ -93,7 +93,9 @@ def of(model: Path, tmp_path: Path) -> Any:
            [USER, RESULT, *say("", "b")[1:]], None)
           for role in ("observation", "ipython", "environment", "function")),
         *(({"messages": say("q", "b"), name: "kind"}, say("q", "b", system="kind"), None)
-          for name in ("system", "system_prompt")),
+          for name in ("system", "system_prompt", "system_message")),
+        ({"conversations": [{"role": "user", "value": "q", "weight": 1, "train": True},
+                            {"role": "gpt", "value": "b"}]}, say("q", "b"), None),
         ({"prompt": "q", "completion": "b", "system": "kind"}, say("q", "b", system="kind"), None),
         ({"messages": say("q", "b"), "system": None, "tools": "[]", "images": []},
          say("q", "b"), None),
@@ -118,6 +120,15 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "writes the call of 'weather' in message 2 nowhere, so it would be lost; use another te"),
         ({"messages": [USER, {"role": "assistant", "content": "a", "tool_calls": [CALL]}]},
          "chatml", "writes the call of 'weather' in message 2 nowhere, so it would be"),
+        ({"messages": [USER, {"role": "assistant", "content": "Let me look.",
+                              "tool_calls": [OF_LIST]}]},
+         FULL.replace("{{ m.content or", "{{ '' if m.tool_calls else m.content or"),
+         "writes the content beside a call in message 2 nowhere, so it would be lost"),
+        *(({"messages": [USER, {"role": "assistant", "tool_calls": [
+            {"function": {"name": "weather", "arguments": arguments}}]}]},
+           FULL.replace("f.arguments if f.arguments is string else f.arguments | tojson", "''"),
+           "writes arguments of the call of 'weather' in message 2 nowhere, so it would be lost")
+          for arguments in ({"at": ["Rome"]}, '{"at": "Rome"}')),
         ({"messages": [USER, RESULT, *say("", "b")[1:]]},
          FULL.replace("{{ m.content or", "{{ m.content if m.role != 'tool' else"),
          "writes message 2, of the role tool, nowhere, so it would be lost; use another"),
@@ -149,10 +160,12 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "message 1: content is no JSON .*; correct it"),
         ({"messages": say("q", "b"), "tools": "[" * 5000}, FULL,
          "has values that are nested too deep; correct or remove them"),
-        ({"messages": [{**USER, "weight": 1}, *say("", "b")[1:]]}, FULL,
-         "message 1 has weight 1, and only what the assistant says is trained on, or not; corr"),
+        ({"messages": [{**USER, "value": "r"}, *say("", "b")[1:]]}, FULL,
+         "message 1 has content and value; remove one of them"),
+        ({"messages": [USER, {**say("", "b")[1], "mask": True}]}, FULL,
+         "message 2 has the key 'mask', which may mean that it is trained on, or that it is not"),
         ({"messages": [USER, {**say("", "b")[1], "weight": 0, "train": True}]}, FULL,
-         "message 2 has weight 0, train True, and only what the assistant says is trained on"),
+         "message 2 has weight 0, train True, one of which says that it is trained on, another"),
         ({"messages": [USER, {**say("", "b")[1], "loss_weight": 0.5}]}, FULL,
          "message 2 has 0.5 as loss_weight, expected 0 or 1, for a token is trained on or not"),
         ({"messages": [USER, {**say("", "b")[1], "weight": 0}]}, FULL,
@@ -182,6 +195,16 @@ def test_calls_without_content_for_a_template_that_asks_for_null(of: Any) -> Non
         )
 
 
+@pytest.mark.parametrize(
+    "form", ["", " | tojson(ensure_ascii=True)", "['at']", ".values() | join"]
+)
+def test_arguments_that_are_written_in_any_form(form: str, of: Any) -> None:
+    template = FULL.replace(" if f.arguments is string else f.arguments | tojson", form)
+    call = {"function": {"name": "weather", "arguments": {"at": "Rome", "n": 2, "no": ""}}}
+    record = {"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}
+    assert "Rome" in of(record, template)[1]
+
+
 # What is trained on.
 
 
@@ -192,7 +215,7 @@ def test_turns_that_are_not_trained_on(template: str, of: Any) -> None:
 
     options = {"chat_template": template} if template == "chatml" else {}
     for first, second, expected in (
-        ({"weight": 0}, {"weight": 1}, "c"), ({"train": False}, {}, "c"),
+        ({"weight": 0}, {"weight": 1}, "c"), ({"training": False}, {}, "c"),
         ({"loss_weight": 1.0}, {"loss_weight": 0.0}, "b"), ({"weight": None}, {}, "bc"),
     ):
         messages = [USER, turn("b", **first), {**USER, "weight": 0}, turn("c", **second)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,12 @@ STYLES = {
     + "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% else %}"
     "{{ '<|im_start|>assistant\n' }}" + MARK + "{{ '<think></think>' + m.content + '<|im_end|>' }}"
     + END + "{{ '\n' }}" + CLOSE + "{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}",
+    # The prompt is not what a turn begins with.
+    "instructed": TURN + "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% else %}{{ '<|im_start|>assistant\n' }}" + MARK + "{{ m.content + '<|im_end|>' }}" + END
+    + "{{ '\n' }}{% endif %}{% endfor %}{% if messages[-1].role == 'user' %}"
+    "{{ '<|im_start|>system\nAnswer in JSON.<|im_end|>\n' }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
     # A token ends the conversation.
     "closed": TURN + "{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% else %}"
     "{{ '<|assistant|>\n' }}" + MARK + "{{ m.content + '<|end|>' }}"
@@ -121,6 +128,12 @@ def test_masks_are_those_of_marks_at_the_same_places(style: str, sides: dict[str
         sides[style].compare(dialogue)
 
 
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_a_turn_that_says_nothing(empty: str, sides: dict[str, Sides]) -> None:
+    with pytest.raises(CorpusError, match="message 2 of 4 says nothing, and the chat template of"):
+        sides["open"].compare(say("a", empty, "b", "c"))
+
+
 PIECES = ["word", "user", "final:", "<think>", "</think>", "\n", " ", ".", "é", "🙂", "<", "x y"]
 
 
@@ -137,7 +150,11 @@ def test_masks_of_any_text(
     try:
         sides[style].compare(dialogue)
     except CorpusError as error:
-        assert "nowhere, in pieces" in str(error)
+        says_nothing = re.search(r"message (\d) of \d says nothing, and", str(error))
+        if says_nothing:
+            assert not dialogue[int(says_nothing[1]) - 1]["content"].strip()
+        else:
+            assert "nowhere, in pieces" in str(error)
         said = [m["content"].split("</think>")[-1].replace("<think>", "") for m in dialogue]
         assert not all(map(str.strip, said))
 
