@@ -178,8 +178,14 @@ def _hint(function: Any, name: str) -> Any:
         return Any
 
 
+def _resolved(hint: Any) -> Any:
+    """Return what an alias of a `type` statement stands for, as NumPy's are from 2.5 on."""
+    return getattr(typing.get_origin(hint) or hint, "__value__", hint)
+
+
 def _fits(value: Any, hint: Any) -> bool:
     """Return True if a value is of a type, and what is in it; of much, one of each type."""
+    hint = _resolved(hint)
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind in (typing.Union, types.UnionType):
         if isinstance(value, str) and any(typing.get_origin(x) is os.PathLike for x in inner):
@@ -241,6 +247,7 @@ def _all_fit(values: Any, hint: Any) -> bool:
 
 def _noun(hint: Any) -> str:
     """Describe the values of a type: "a path, or a list of paths"."""
+    hint = _resolved(hint)
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Literal:
         *others, last = map(repr, inner)

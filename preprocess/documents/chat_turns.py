@@ -165,9 +165,8 @@ class Turns:
             start = self._past_common(begin, header, prompt)
             # More of both would follow if the turn did not begin with the prompt.
             n = _n_common(header, prompt)
-            if hidden.messages[turn]["role"] != "assistant" or not (
-                header[n:].strip() and prompt[n:].strip()
-            ):
+            is_turn = hidden.messages[turn]["role"] == "assistant"
+            if not (is_turn and n and header[n:].strip() and prompt[n:].strip()):
                 break
         else:
             raise self._unknown(turn)

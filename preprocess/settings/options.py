@@ -246,6 +246,7 @@ _PATHS = Kind(
 )
 
 Index = Annotated[int, Meta(ge=0)]
+Seed = Annotated[int, Meta(ge=0, title="seed")]  # of any size
 Count = Annotated[int, Meta(ge=1)]
 Workers = Annotated[int, Kind(_read_workers, "a whole number", int, "N"), Meta(ge=1)]
 Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, int | str, "SIZE")]
@@ -323,7 +324,8 @@ class Option:
             stored = msgspec.convert(self.kind.read(value), self.type)
         except (TypeError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.kind.expected}{_bounds(self.type)}") from None
-        if type(stored) is int and stored > _GREATEST:
+        is_seed = Seed in (self.type, *get_args(self.type))
+        if type(stored) is int and stored > _GREATEST and not is_seed:
             raise ValueError(_TOO_LARGE)
         if self.is_required and stored == ():
             raise ValueError("should not be empty")

@@ -30,6 +30,7 @@ from preprocess.settings.options import (
     Output,
     Pattern,
     Prefix,
+    Seed,
     Settings,
     SettingsError,
     Size,
@@ -170,7 +171,7 @@ class SelectSettings(Settings):
     cut_documents: bool = option(
         False, "Cut the documents in which start_character and max_characters fall."
     )
-    shuffle_documents: Index | None = option(
+    shuffle_documents: Seed | None = option(
         None, "Seed of a random order of the documents.", default_text="the order of the files"
     )
 
