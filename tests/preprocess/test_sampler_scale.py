@@ -78,7 +78,7 @@ def test_100_000_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str
     command = [sys.executable, "-c", MANY, str(written.write(tmp_path, ids, ends).path), reader]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     before, files, after, files_after = map(int, done.stdout.split())
-    assert after - before < 1024  # KiB
+    assert after - before < 4096  # KiB: 50 bytes per batch, less than any object has
     assert files_after <= files
 
 
