@@ -39,7 +39,7 @@ _NOUNS = {
     str: "text", int: "a whole number", float: "a number", bool: "True or False", bytes: "bytes",
     Mapping: "a mapping", dict: "a mapping", types.NoneType: "None", Callable: "a function",
 }
-MISSING: Any = object()  # stands for a required argument of what `tells_missing`
+MISSING: Any = object()  # default of required arguments where `tells_missing` decorates
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 
@@ -57,19 +57,25 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def checked(function: Checked) -> Checked:
     """Decorator: raise ArgumentError for arguments that are unknown, missing, or of another type.
 
-    Of a class, its construction and all public methods are checked, without those that have a
-    parameter `_unknown`: they check when something was raised.
+    Of a class, the constructor and all public methods are checked, except methods with a parameter
+    `_unknown`, which call `check` themselves after an error.
     """
     return _checked(function, True)
 
 
 def checks_names(function: Checked) -> Checked:
-    """Decorator: `checked` of what checks or converts values itself: types only if it fails."""
+    """Decorator: as `checked`, but types are checked only if the function raises an error.
+
+    For functions that convert the values of their arguments.
+    """
     return _checked(function, False)
 
 
 def tells_missing(function: Checked) -> Checked:
-    """Decorator without cost: let a required argument that is missing be `MISSING`, for `check`."""
+    """Decorator: give required arguments the default `MISSING`, which `check` reports.
+
+    The function itself is returned, so that calls take no more time.
+    """
     function.__signature__ = inspect.signature(function)
     defaults = function.__defaults__ or ()
     n = function.__code__.co_argcount - len(defaults)
@@ -144,7 +150,7 @@ def check(
 
 @lru_cache(maxsize=1024)
 def _signature(function: Any) -> tuple[tuple[str, ...], ...]:
-    """Return all names, those of places, those that are required, and those of keywords."""
+    """Return the names of all parameters, of positional and required ones, and of keywords."""
     code = function.__code__
     defaults = [each for each in function.__defaults__ or () if each is not MISSING]
     n, keywords = code.co_argcount, function.__kwdefaults__ or {}

@@ -2,11 +2,11 @@
 
 Its directories are named by a digest of the sources that determine the content. A file is renamed
 when complete, and begins with the digest of its name and content, as a power cut may truncate it or
-fill it with zeros. Damaged files are reported and rebuilt. When a directory is made, others of its
-kind are removed, but for those that were used last: a process that has one in use makes what it
-needs again. Whoever can write to the directory can
-run code here, so there is no fallback to a shared temporary directory: if the directory is not
-writable, that is reported and nothing is cached.
+fill it with zeros. Damaged files are reported and rebuilt. When a directory is made, all but the
+most recently used directories of its kind are removed; a process that still uses one of them writes
+its files again. Whoever can write to the directory can run code here, so there is no fallback to a
+shared temporary directory: if the directory is not writable, that is reported and nothing is
+cached.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _digest(name: str, data: bytes | memoryview) -> bytes:
 
 
 def _remove_unused(directory: Path) -> None:
-    """Remove directories of other states of the sources, all but those that were used last."""
+    """Remove all but the most recently used directories of other states of the sources."""
     used = {}
     for path in directory.parent.glob(f"{directory.name.rpartition('-')[0]}-" + "[0-9a-f]" * 32):
         with suppress(FileNotFoundError):  # another process removes it

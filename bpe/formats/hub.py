@@ -42,7 +42,7 @@ def _download(name: str, file: str) -> str:
             huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
             break
         except errors.HfHubHTTPError:
-            break  # the hub answers, and the download says what
+            break  # the hub answered; the download raises the error with its reason
         except Exception:
             if not may_fail:
                 raise

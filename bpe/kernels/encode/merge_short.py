@@ -1,7 +1,8 @@
 """A pre-token of at most MAX_SHORT symbols -> token ids: the ranks of all pairs are compared.
 
 In text that begins with a character of several bytes, such a character is a symbol from the start
-where no merge around it can precede those that make it: see `bpe.kernels.encode.merge_tables`.
+if no merge with its neighbours has a lower rank than the merges that produce the character: see
+`bpe.kernels.encode.merge_tables`.
 
 `scratch` is a `bpe.kernels.encode.group.Scratch` everywhere.
 """
