@@ -420,7 +420,7 @@ def _train_file(
             tokenizer = Tokenizer.from_file(finished.path(name))
             return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
         outputs.begin()
-        selected, _ = plan.prepare(outputs.journal, progress)
+        selected = plan.prepare(outputs.journal, progress)
         with open_parts(plan, outputs, progress) as parts:
             compiler = KernelCompiler(progress)
             tokenizer = train_on_plan(plan, outputs, compiler, left_out, parts)

@@ -49,7 +49,7 @@ def run_plan(
         if settings.executor != "ray":  # each part checks its own
             check_disk_space(plan, outputs.storage, tokenizer)
         outputs.begin()
-        left_out, rejected = plan.prepare(outputs.journal, progress)
+        left_out = plan.prepare(outputs.journal, progress)
         with open_parts(plan, outputs, progress) as parts:
             if tokenizer is None:
                 tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), parts)
@@ -58,7 +58,7 @@ def run_plan(
             elif saves:
                 outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
             if parts is None:
-                report = summary.Report(left_out=left_out, rejected=rejected)
+                report = summary.Report(left_out=left_out)
                 manifests = encode_passes(plan, tokenizer, outputs, compiler, report)
                 counts = report.stats(progress, progress.seconds())
             else:
