@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.errors import ArgumentError
-from preprocess.rows.arrow import arrow_errors, batch_of, check_ids, native_file, pyarrow, record_batches
+from preprocess.rows.arrow import (
+    arrow_errors,
+    batch_of,
+    check_ids,
+    native_file,
+    pyarrow,
+    record_batches,
+)
 from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
