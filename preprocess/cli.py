@@ -482,7 +482,7 @@ class _LogFile(logging.FileHandler):
         from preprocess.sources.own_files import LOG_BEGINS
 
         super().__init__(path, encoding="utf-8", errors="backslashreplace")
-        if os.path.isfile(path) and not os.path.getsize(path):
+        if self.stream and os.path.isfile(path) and not os.path.getsize(path):
             self.stream.write(LOG_BEGINS)  # with the first line, or at the end
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
