@@ -20,7 +20,7 @@ from typing import Any
 
 from bpe.errors import ChangedError
 from bpe.parallel import Lock, start_thread
-from preprocess.storage.base import LockedError, OutputError
+from preprocess.storage.errors import LockedError, OutputError
 from preprocess.storage.remote import RemoteError, Versions
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
