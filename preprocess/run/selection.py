@@ -11,7 +11,7 @@ checkpoint in the journal; deciding begins again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
@@ -68,13 +68,14 @@ class Selectable(Protocol):
         """The sources that decide which documents are selected, and how many precede `files`."""
 
 
-class Measured(Struct, tag_field="kind", tag="measured", kw_only=True, forbid_unknown_fields=True):
-    """Checkpoint: the documents of pass `number` before a position are in its rows."""
+class Measured(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Checkpoint: the rows of a pass have the documents before a position."""
 
-    number: int
     source: int = 0  # index of the source
     after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
-    documents: dict[int, int] = {}  # of the sources read since the previous checkpoint, by index
+    # By index of the source; of those read since the previous checkpoint, to which this adds,
+    # or of all, if this replaces it.
+    documents: dict[int, int] = {}
     left_out: LeftOut = msgspec.field(default_factory=LeftOut)
     bytes: int = 0  # bytes of the sources before the position
     seconds: float = 0.0
@@ -82,10 +83,9 @@ class Measured(Struct, tag_field="kind", tag="measured", kw_only=True, forbid_un
     digest: str = ""  # xxh3_128 of the rows
 
 
-class Selected(Struct, tag_field="kind", tag="selected", forbid_unknown_fields=True):
-    """Checkpoint: the documents of pass `number` are chosen."""
+class Selected(Struct, forbid_unknown_fields=True):
+    """Checkpoint: the documents of a pass are chosen."""
 
-    number: int
     starts: list[int]  # number of the first document of each source that was read, and their number
     end: int | None  # number of documents up to the last one that decides; None: all
     n_bytes: int  # of the chosen documents
@@ -122,17 +122,17 @@ def select_documents(
     left_out = LeftOut()
     if not settings.selects:
         return left_out
-    done = {each.number: each for each in journal.entries_of(Selected)}
+    earlier = dict[int, Selected]()
     for each in passes:
-        earlier = [done[x.number] for x in passes if x.number < each.number]
         measuring = MeasurePass(each, settings, run, journal, progress, earlier)
-        chosen = done.get(each.number)
+        chosen = journal.value(f"selected {each.number}", Selected)
         measuring.run(is_selected=chosen is not None)
         if chosen is None:
-            chosen = done[each.number] = measuring.choose_all()
-            journal.append(chosen)
+            chosen = measuring.choose_all()
+            journal.save(f"selected {each.number}", chosen)
         elif _digest(journal.storage, f"kept-{each.number}").hexdigest() != chosen.digest:
             raise _damaged(journal, f"kept-{each.number}")
+        earlier[each.number] = chosen
         left_out.merge(
             LeftOut(duplicate_documents=chosen.copies, outside_documents=chosen.outside)
         )
@@ -217,12 +217,12 @@ class MeasurePass:
     limits: RunSettings
     journal: Journal
     progress: Progress
-    earlier: Sequence[Selected] = ()  # passes whose documents come first
+    earlier: Mapping[int, Selected]  # number of each pass whose documents come first -> its result
 
     def __post_init__(self) -> None:
-        number = self.part.number
-        entries = [x for x in self.journal.entries_of(Measured) if x.number == number]
-        self.at = entries[-1] if entries else Measured(number=number)
+        self._key = f"measured {self.part.number}"
+        entries = self.journal.values(self._key, Measured)
+        self.at = entries[-1] if entries else Measured()
         self._n_of_source = {x: y for entry in entries for x, y in entry.documents.items()}
         self.at.documents = {}
         self._sources = self.part.decisive[0]
@@ -236,7 +236,7 @@ class MeasurePass:
     def run(self, is_selected: bool) -> None:
         """Read the remaining units; `is_selected`: the rows may be gone."""
         at, title = self.at, "reading documents"
-        name, size = f"rows-{at.number}", self._n_documents * ROW.itemsize
+        name, size = f"rows-{self.part.number}", self._n_documents * ROW.itemsize
         if is_selected:
             self.progress.add_stage_before(title, at.seconds, at.bytes, "B")
             return
@@ -286,19 +286,21 @@ class MeasurePass:
                 if self._is_complete(of_unit, rows):
                     break
                 if self.journal.due():
-                    self._submit(rows)
+                    self._submit(stage, rows)
                 if at.source < len(self._sources) and self.progress.out_of_time():
-                    self._submit(rows)
+                    self._submit(stage, rows)
                     self.journal.wait()
                     what = "reading documents resumes from there"
                     raise OutOfTimeError(out_of_time(self.progress, what))
         at.is_all = True
-        self._submit(rows)
+        self._submit(stage, rows)
         self.journal.wait()
 
-    def _submit(self, rows: Stream) -> None:
-        self.at.digest = self._digest.hexdigest()
-        self.journal.submit(self.at, [rows])
+    def _submit(self, stage: Stage, rows: Stream) -> None:
+        self.at.digest, whole = self._digest.hexdigest(), self.journal.is_long
+        if whole:
+            self.at.documents = dict(self._n_of_source)
+        self.journal.submit(self._key, self.at, [rows], adds=not whole, stage=stage)
         self.at.documents = {}
 
     def _written(self, stream: Stream) -> Rows:
@@ -339,14 +341,14 @@ class MeasurePass:
             check_has_documents(output, self._sources, 0, 0, left_out)
         counts = [n_of_source.get(i, 0) for i in range(max(n_of_source, default=-1) + 1)]
         return Selected(
-            number, np.cumsum([0, *counts]).tolist(), choice.end if choice.is_complete else None,
+            np.cumsum([0, *counts]).tolist(), choice.end if choice.is_complete else None,
             choice.n_bytes, choice.n_copies, choice.n_outside, choice.cuts,
             _digest(journal.storage, name).hexdigest(),
         )
 
     def _choose(self, rows: Rows, bits: Stream | None = None) -> Choice:
         """Choose among documents of this pass, and write their bits."""
-        before = [_rows(self.journal, x.number)[: x.end] for x in self.earlier]
+        before = [_rows(self.journal, x)[: each.end] for x, each in self.earlier.items()]
         n_before = sum(map(len, before))
         copies = np.zeros(-(-(n_before + len(rows)) // 64), np.uint64)
         if self.settings.deduplicate:
