@@ -30,7 +30,7 @@ def load_tokenizer_at(url: str) -> AnyTokenizer:
     from bpe import load_tokenizer
 
     if url.endswith(".tiktoken"):
-        raise LocationError(f"{shown_url(url)}: a .tiktoken file {LOCAL}")
+        raise LocationError(f"{shown_url(url)}: {LOCAL}")
     directory, name = split_location(url)
     if not name.endswith(".json"):
         directory, name = url, "tokenizer.json"
