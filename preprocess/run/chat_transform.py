@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from bpe.arguments import checked
@@ -17,7 +18,7 @@ from preprocess.documents.conversations import KINDS, BadConversationError, kind
 from preprocess.run.chat_format import chat_format_of
 from preprocess.settings.options import TokenizerSource, convert
 from preprocess.settings.schema import EncodeSettings
-from preprocess.sources.chats import batch_of, chat_options, render_record
+from preprocess.sources.chats import batch_of, render_record
 
 
 @checked
@@ -97,7 +98,7 @@ class ChatTemplateTransform:
                 f"a record should have a conversation, such as messages; it has {', '.join(record)}"
             )
         try:
-            rendered = render_record(record, chat_options("", self._reading, kind))
+            rendered = render_record(record, structs.replace(self._reading, chat=kind))
         except BadConversationError as error:
             raise CorpusError(str(error)) from error
         batch = batch_of([rendered], None)
