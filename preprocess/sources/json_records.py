@@ -84,7 +84,7 @@ class JsonUnit(RecordUnit):
         """Return the number of records before the unit."""
 
     def texts(self, content: Bytes, array: Array) -> tuple[Bytes, Offsets]:
-        from bpe.json_strings import decode_strings
+        from preprocess.sources.json_strings import decode_strings
 
         begin, end = self._body(content)
         if self.reading.text_preset:
@@ -103,7 +103,7 @@ class JsonUnit(RecordUnit):
         return buffer, offsets
 
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
-        from bpe.pretokenize.pretokenizer import is_utf8
+        from bpe.text.utf8 import is_utf8
 
         begin, end = self._body(content)
         body, policy = content[begin:end].tobytes(), self.reading.on_invalid_utf8
@@ -139,7 +139,7 @@ class JsonUnit(RecordUnit):
             raise BadRecordError(_describe(data, self.fields, self.noun, is_optional)) from error
 
     def conversation(self, data: bytes) -> Mapping[str, Any]:
-        from bpe.json_strings import is_nested_deeper
+        from preprocess.sources.json_strings import is_nested_deeper
 
         try:
             found = msgspec.json.decode(data)
@@ -260,7 +260,7 @@ def _groups(body: memoryview) -> Iterator[memoryview]:
 
 def _n_lines(group: memoryview, n_found: int) -> int:
     """Return the number of lines with a value, of which there were `n_found`."""
-    from bpe.pretokenize.pretokenizer import find_all
+    from bpe.text.search import find_all
 
     data = np.frombuffer(group, np.uint8)
     n = len(find_all(data, b"\n")) + int((data[-1:] != 0x0A).sum())
@@ -319,7 +319,7 @@ class JsonArrayUnit(JsonUnit):
         return begin, end
 
     def _split(self, body: bytes) -> Iterator[tuple[int, int, bytes]]:
-        from bpe.json_strings import ElementFinder
+        from preprocess.sources.json_strings import ElementFinder
 
         if self.is_last and not body.strip(WHITE_SPACE):
             return  # of an array without elements
@@ -371,7 +371,7 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
     Raises:
         CorpusError: The array is not closed, or something follows it.
     """
-    from bpe.json_strings import ElementFinder
+    from preprocess.sources.json_strings import ElementFinder
 
     finder, start = ElementFinder(), begin
     while (end := file.clip(start + _STRIDE_OF_ARRAY)) > start:
@@ -410,8 +410,8 @@ def _end_after(file: InputFile, position: int) -> int:
 
 def _check_text(body: memoryview) -> None:
     """Raise BadRecordError if records are not UTF-8, or are nested too deep for some parsers."""
-    from bpe.json_strings import is_nested_deeper
-    from bpe.pretokenize.pretokenizer import is_utf8
+    from bpe.text.utf8 import is_utf8
+    from preprocess.sources.json_strings import is_nested_deeper
 
     # The kernels release the GIL, which lets other threads go on between groups of lines.
     if not is_utf8(np.frombuffer(body, np.uint8)) or is_nested_deeper(body):
@@ -459,7 +459,7 @@ def _describe(
     """Describe what is wrong with a record, with a remedy."""
     import json
 
-    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+    from preprocess.sources.json_strings import MAX_NESTING, is_nested_deeper
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")
