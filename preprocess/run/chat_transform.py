@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.errors import CorpusError
-from bpe.formats.chat_template import read_token_names
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
+from preprocess.documents.tokenizer_files import read_token_names
 from preprocess.run.chat_format import chat_format_of
 from preprocess.settings.options import TokenizerSource, convert
 from preprocess.settings.schema import EncodeSettings

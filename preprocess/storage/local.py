@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
-from bpe.files.user_cache import warn_once
 from bpe.parallel import Lock
+from bpe.runtime.user_cache import warn_once
 from preprocess.storage.base import JOURNAL_FILE
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,

@@ -283,7 +283,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
         "names.jsonl": "has no column input_ids, its columns are text; rename",
         "other.jsonl": "line 1 is no row of tokens",
         "uneven.jsonl": "has other columns than the line before it, or columns of different",
-        "under.jsonl": "has the id -100, expected 0 or more; make it again",
+        "under.jsonl": "has the id -100, expected 0 or more; make the file again",
         "wide.jsonl": "column 'input_ids' has numbers that are no int32; make it again",
         "wider.jsonl": "has numbers that are no int32; make it again",
     }.items():
