@@ -63,6 +63,7 @@ class BlockCache:
         first_blocks: Number of the first block of each file, and the number of all blocks.
         mapped: The blocks; those that are not mapped are zeros.
         is_there: bool[n_blocks], those that are mapped; changed with `lock` held.
+        is_used: bool[n_blocks], those that were used since that was noted.
         lock: Held while mapped blocks are read.
 
     Raises:
@@ -81,11 +82,11 @@ class BlockCache:
         with self._writing():
             self.directory.mkdir(0o700, parents=True, exist_ok=True)
             self.mapped = FileMap(-1, n_blocks * table.BLOCK_BYTES)
-        self.is_there, self._is_used = np.zeros(n_blocks, bool), np.zeros(n_blocks, bool)
+        self.is_there, self.is_used = np.zeros(n_blocks, bool), np.zeros(n_blocks, bool)
         self.lock = Lock()
         self._looked = time.monotonic()
 
-    def need(self, blocks: Blocks | slice) -> None:
+    def need(self, blocks: Blocks) -> None:
         """Map blocks; called with `lock`, which is held until they were read.
 
         Raises:
@@ -93,17 +94,19 @@ class BlockCache:
             TokenFileError: A block does not have its digest, or its file does not exist.
             RemoteError: The server does not answer or refuses the request.
         """
-        if time.monotonic() - self._looked > _SECONDS_BETWEEN_LOOKS:
-            self._give_up_removed()
-        self._is_used[blocks] = True
+        self.is_used[blocks] = True
         if not self.is_there[blocks].all():
-            numbers = np.arange(len(self.is_there))[blocks]
-            missing = np.unique(numbers[~self.is_there[numbers]]).tolist()
+            missing = np.unique(blocks[~self.is_there[blocks]]).tolist()
             with self._writing():
                 for_each(missing, self._map, min(len(missing), _DOWNLOADS))
 
-    def _give_up_removed(self) -> None:
-        """Note what was used, and give up blocks whose files were removed."""
+    def look(self) -> None:
+        """Now and then, note what was used, and give up blocks whose files were removed.
+
+        Called with `lock`, before `need`.
+        """
+        if time.monotonic() - self._looked <= _SECONDS_BETWEEN_LOOKS:
+            return
         self._looked = time.monotonic()
         self._note_uses()
         for block in np.flatnonzero(self.is_there).tolist():
@@ -112,10 +115,10 @@ class BlockCache:
                 self.mapped.remove(block * table.BLOCK_BYTES, table.BLOCK_BYTES)
 
     def _note_uses(self) -> None:
-        for block in np.flatnonzero(self._is_used).tolist():
+        for block in np.flatnonzero(self.is_used).tolist():
             with suppress(FileNotFoundError):
                 os.utime(self._path(block))
-        self._is_used[:] = False
+        self.is_used[:] = False
 
     def _map(self, _: int, block: int) -> None:
         descriptor = self._open(block)
@@ -154,16 +157,16 @@ class BlockCache:
         """Write a block that has its digest, and return the descriptor of its file."""
         path.parent.mkdir(0o700, parents=True, exist_ok=True)  # somebody may have removed it
         temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with _lock(self._root / "lock"):
-                self._make_room(len(content))
+        with _lock(self._root / "lock"):  # who makes room removes files of killed processes, too
+            self._make_room(len(content))
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
                 write_all(descriptor, content)
                 os.rename(temporary, path)
-        except BaseException:
-            os.close(descriptor)
-            temporary.unlink(missing_ok=True)
-            raise
+            except BaseException:
+                os.close(descriptor)
+                temporary.unlink(missing_ok=True)
+                raise
         return descriptor
 
     def _make_room(self, n_bytes: int) -> None:
@@ -223,8 +226,9 @@ class BlockCache:
         if digest != file.digests[number]:
             raise table.TokenFileError(
                 f"{shown}: damaged or replaced in block {number:,}, bytes {place.start:,} to"
-                f" {place.stop:,}: expected the digest {file.digests[number]} of its manifest, found"
-                f" {digest}; restore the file, or open the dataset again if it was built again"
+                f" {place.stop:,}: expected the digest {file.digests[number]} of its manifest,"
+                f" found {digest}; restore the file, or open the dataset again if it was built"
+                " again"
             )
         return content
 

@@ -11,7 +11,7 @@ import numpy as np
 from preprocess.dataset import columns as table
 from preprocess.dataset.block_cache import BlockCache, Blocks
 from preprocess.dataset.manifest import DataFile, Manifest
-from preprocess.dataset.shards import Ids, Positions, ShardView
+from preprocess.dataset.shards import FindSpans, Ids, Positions, ShardView
 from preprocess.storage.files import UrlFiles
 
 _MOST_AT_ONCE = 32  # blocks of a slice
@@ -47,7 +47,7 @@ class RemoteView(ShardView):
         self._blocks = slice(first_blocks[0], first_blocks[0] + n_blocks)
 
     @contextmanager
-    def at(self, starts: Positions, stops: Positions) -> Iterator[ShardView]:
+    def at(self, find_spans: FindSpans) -> Iterator[ShardView]:
         """As `ShardView.at`; blocks are fetched.
 
         Raises:
@@ -55,11 +55,15 @@ class RemoteView(ShardView):
             TokenFileError: A block does not have its digest, or its file does not exist.
             RemoteError: The server does not answer or refuses the request.
         """
-        with self._cache.lock:
-            if self._cache.is_there[self._blocks].all():
-                self._cache.need(self._blocks)
-            elif len(starts):
-                self._cache.need(_between(self._blocks_of(starts), self._blocks_of(stops - 1)))
+        cache = self._cache
+        with cache.lock:
+            cache.look()
+            if cache.is_there[self._blocks].all():
+                cache.is_used[self._blocks] = True
+            else:
+                starts, stops = find_spans()
+                if len(starts):
+                    cache.need(_between(self._blocks_of(starts), self._blocks_of(stops - 1)))
             yield self._mapped
 
     def _blocks_of(self, positions: Positions) -> Blocks:
@@ -73,9 +77,12 @@ class RemoteView(ShardView):
         step = _MOST_AT_ONCE * self._per_block
         for first in range(start, stop, step):
             end = min(first + step, stop)
-            with self.at(np.array([first]), np.array([end])) as here:
-                found[first - start : end - start] = here[first:end]
+            self._copy(first, end, found[first - start : end - start])
         return found
+
+    def _copy(self, start: int, stop: int, out: Ids) -> None:
+        with self.at(lambda: (np.array([start]), np.array([stop]))) as here:
+            out[:] = here[start:stop]
 
 
 def _between(firsts: Blocks, lasts: Blocks) -> Blocks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, overload
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 Positions = npt.NDArray[np.int64]
+FindSpans = Callable[[], tuple[Positions, Positions]]
 
 
 class ShardView:
@@ -41,15 +42,15 @@ class ShardView:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def at(self, starts: Positions, stops: Positions) -> AbstractContextManager[ShardView]:
+    def at(self, find_spans: FindSpans) -> AbstractContextManager[ShardView]:
         """Have spans in memory inside the `with`, which yields a view of plain arrays.
 
         Its arrays may have other values outside of the spans, and afterwards. Inside the `with`,
         no other view of the dataset may be read.
 
         Args:
-            starts: int64[n], where spans begin, inside the view.
-            stops: int64[n], where they end, each at least one value later.
+            find_spans: Returns int64[n], where spans begin, inside the view, and int64[n], where
+                they end, each at least one value later. It is not called if all is in memory.
         """
         return nullcontext(self)
 
@@ -70,7 +71,7 @@ class ShardView:
         places = np.where(key < 0, key + len(self), key).astype(np.int64)
         found = np.empty(len(places), self.dtype)
         of = np.searchsorted(self.starts, places, "right") - 1
-        with self.at(places, places + 1) as here:
+        with self.at(lambda: (places, places + 1)) as here:
             for number in np.unique(of).tolist():
                 chosen = of == number
                 found[chosen] = here.arrays[number][places[chosen] - self.starts[number]]
@@ -97,7 +98,7 @@ class ShardView:
         Returns:
             uint16|uint32[n, length].
         """
-        with self.at(starts, starts + length) as here:
+        with self.at(lambda: (starts, starts + length)) as here:
             if len(here.arrays) == 1:
                 return windows_of(here.arrays[0], length)[starts]
             found = np.empty((len(starts), length), self.dtype)
