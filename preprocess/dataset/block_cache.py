@@ -43,7 +43,7 @@ from bpe.files.locations import shown_url
 from bpe.parallel import for_each, run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.file_map import FileMap
-from preprocess.settings.options import size_in_bytes
+from preprocess.settings import size_in_bytes
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import split_url
 

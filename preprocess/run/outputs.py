@@ -23,6 +23,7 @@ from bpe.files.temporary import temporary_directory
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
+from preprocess.options import BuildSettings
 from preprocess.report.progress import logger
 from preprocess.report.summary import LeftOut
 from preprocess.run.finished import (
@@ -33,7 +34,6 @@ from preprocess.run.finished import (
 )
 from preprocess.run.journal import FORMAT_VERSION, Journal, JournalError
 from preprocess.run.record import Record, differences
-from preprocess.settings.schema import BuildSettings
 from preprocess.storage import (
     JOURNAL_FILE,
     DamagedStateError,

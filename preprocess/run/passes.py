@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from bpe.errors import spelled
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
@@ -18,7 +19,6 @@ from preprocess.run.merge import join_parts, put_joined, report_of, sum_stats
 from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, needs_tokenizer_file
 from preprocess.run.parts import DividedRun, Parts, open_parts
 from preprocess.run.plan import Plan
-from preprocess.settings.schema import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.storage import Files
 
 if TYPE_CHECKING:

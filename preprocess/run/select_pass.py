@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions, Rejected
+from preprocess.options import SelectSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
@@ -34,7 +35,6 @@ from preprocess.run.journal import Journal, JournalError
 from preprocess.run.memory_limit import bytes_for_tables
 from preprocess.run.shuffle import shuffle
 from preprocess.run.units import resume_point_after, run_numbered, units_after
-from preprocess.settings.schema import SelectSettings
 from preprocess.sources import ResumePoint, Source, WorkUnit
 from preprocess.sources.selected import SELECTED, SelectedSource
 from preprocess.storage import Stream

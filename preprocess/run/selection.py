@@ -18,7 +18,7 @@ from bpe.bit_set import bits_between, set_bits
 from bpe.separated import iter_ranges
 from preprocess.documents.batch import DocumentBatch
 from preprocess.documents.filters import count_characters
-from preprocess.settings.schema import SelectSettings
+from preprocess.options import SelectSettings
 from preprocess.storage import Storage
 
 # Size in bytes, length in characters, and blake2b of a document: nobody can make two documents with
