@@ -1,6 +1,6 @@
 """Configuration of a corpus of several datasets: the schema of corpus.yaml.
 
-Annotations are not postponed in this module, see `preprocess.settings.schema`.
+Annotations are not postponed in this module, see `preprocess.options`.
 """
 
 import glob

@@ -302,5 +302,5 @@ def ids_of(path: Path, batch: RowBatch) -> Values:
             f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
             " the one with token ids"
         )
-    check_ids(path, batch.values["input_ids"])
+    check_ids(f"{path}:", batch.values["input_ids"])
     return batch.values["input_ids"]

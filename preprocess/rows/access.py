@@ -17,7 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.errors import ArgumentError
-from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, record_batches
+from preprocess.rows.arrow import (
+    arrow_errors,
+    batch_of,
+    check_ids,
+    native_file,
+    pyarrow,
+    record_batches,
+)
 from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.json_lines import Lines, decode_lines, numbered_lines
@@ -67,7 +74,8 @@ class RowDirectory:
 
         Raises:
             IndexError: There is no such row.
-            RowsError: Its file is damaged, was changed, or has other columns than the rows before.
+            RowsError: Its file is damaged, was changed, or has other columns than the rows before,
+                or an id is below 0.
         """
         number, place = find_part(self._starts, index)
         file = self._files[number]
@@ -79,6 +87,7 @@ class RowDirectory:
                 f"{file.path}: has columns {', '.join(found)}, and rows of another file of the"
                 f" directory {', '.join(self._columns)}; put them into directories of their own"
             )
+        check_ids(f"{file.path}: row {place:,}, counted from 0,", found.get("input_ids", ()))
         return found
 
 

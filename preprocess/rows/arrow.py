@@ -139,10 +139,10 @@ def as_int32(path: AnyPath, name: str, values: Any) -> Any:
     return values.astype(np.int32, copy=False)
 
 
-def check_ids(path: AnyPath, ids: Any) -> None:
-    """Raise RowsError if an id of a token is below 0."""
+def check_ids(where: str, ids: Any) -> None:
+    """Raise RowsError if an id of a token is below 0; `where` begins the message."""
     if len(ids) and (least := int(ids.min())) < 0:
-        raise RowsError(f"{path}: has the id {least:,}, expected 0 or more; make it again")
+        raise RowsError(f"{where} has the id {least:,}, expected 0 or more; make the file again")
 
 
 @contextmanager

@@ -481,7 +481,7 @@ def _decoded(
     name: str, number: int, line: bytes, decoder: msgspec.json.Decoder[dict[str, Any]]
 ) -> Record:
     """Return the object in a line, lists of integers as arrays."""
-    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+    from preprocess.sources.json_strings import MAX_NESTING, is_nested_deeper
 
     try:
         if is_nested_deeper(line):

@@ -75,7 +75,7 @@ def read_shard(path: AnyPath) -> Iterator[RowBatch]:
         offsets = np.append(0, np.cumsum(lengths))
         parts = [as_int32(path, "input_ids", part) for part in parts]
         values = {"input_ids": np.concatenate([np.empty(0, np.int32), *parts])}
-        check_ids(path, values["input_ids"])
+        check_ids(f"{path}:", values["input_ids"])
         if counts is not None:
             n_tokens = np.repeat(counts[first : first + _ROWS], lengths)
             places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)

@@ -13,9 +13,9 @@ from typing import IO, TypeVar
 
 from bpe.files.locations import given_location, is_url, is_web, shown_url, url_name
 from bpe.parallel import run_in_order
-from preprocess.dataset.remote import url_beside
 from preprocess.sources.remote import Handle, RemoteFile, find_object, read_ahead
 from preprocess.sources.urls import matching_files
+from preprocess.storage.files import url_beside
 
 _BUFFER_BYTES = 1 << 20
 _FILES_AT_ONCE = 16  # servers answer slowly, but many requests at once

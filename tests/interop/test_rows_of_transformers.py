@@ -11,7 +11,6 @@ import pytest
 from chat_cases import DIALOGUES, make_model
 
 from bpe import TokenizerFileError, load_tokenizer
-from bpe.formats.post_processor import read_special_ids
 from preprocess import (
     AsyncDataLoader,
     ChatTemplateTransform,
@@ -32,6 +31,7 @@ from preprocess import (
 )
 from preprocess.cli import run
 from preprocess.documents.chat_template import CHATML
+from preprocess.documents.tokenizer_files import read_special_ids
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.manifest import read_manifest
 from preprocess.rows.write import write_rows
