@@ -668,8 +668,8 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings
     )
     name: Is[Prefix] = run_option("NAME makes the outputs NAME_train.bin and so on.", default="")
     tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
-        "Tokenizer to use instead of training one: a tokenizer.json, a directory that has one,"
-        " a .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
+        "Tokenizer to use instead of training one: a tokenizer.json or a directory that has one, or"
+        " its URL, a .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
     )
 
     @property
@@ -730,8 +730,8 @@ class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
         "Text: files, directories and URLs.", kw_only=False,
     )
     tokenizer: Option[GivenTokenizer, TokenizerSource] = option(
-        "A tokenizer.json, a directory that has one, a .tiktoken file, or a name (tiktoken,"
-        " Hugging Face)."
+        "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a name"
+        " (tiktoken, Hugging Face).",
     )
 
 

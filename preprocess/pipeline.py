@@ -46,12 +46,7 @@ from preprocess.run.plan import (
     read_options,
 )
 from preprocess.run.run import Run
-from preprocess.settings import (
-    SettingsError,
-    is_ranks_file,
-    options_of,
-    takes,
-)
+from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
 from preprocess.sources.parts import count_parts
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
