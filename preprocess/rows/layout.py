@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from preprocess.dataset.manifest import SELECTED
 from preprocess.dataset.reader import TokenFile
 from preprocess.options import RowSettings
 from preprocess.report.progress import logger
@@ -19,7 +20,6 @@ from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan
 from preprocess.settings import SettingsError, TokenizerSource, options_of
 from preprocess.sources.compressed import CODECS
-from preprocess.sources.selected import SELECTED
 
 Ids = tuple[int, ...]
 

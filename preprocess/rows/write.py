@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.manifest import spellings_of
+from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
@@ -55,7 +55,6 @@ from preprocess.run.finished import find_run, find_token_files, manifests_in, ne
 from preprocess.run.record import Record
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, takes
-from preprocess.sources.selected import SELECTED
 from preprocess.storage import Files, OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
