@@ -30,6 +30,7 @@ from preprocess.dataset.manifest import Count, Manifest
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.documents.batch import DocumentBatch, Rejected, SpecialTokenText
 from preprocess.documents.chat_tokens import ConversationEncoder
+from preprocess.options import EncodeSettings, TrainSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import (
     Counts,
@@ -45,7 +46,6 @@ from preprocess.run.readers import Read, read_here, unit_readers
 from preprocess.run.record import end_of_text_token
 from preprocess.run.shuffle import shuffle_token_file
 from preprocess.run.units import Item, Position, ends_early, read_units, run_units
-from preprocess.settings.schema import EncodeSettings, TrainSettings
 from preprocess.sources import ResumePoint, Source, digest_of
 from preprocess.sources.digest import BlockDigests, SourceDigest, digest_blocks
 from preprocess.storage import JOURNAL_FILE, Storage
