@@ -122,7 +122,15 @@ class BucketStorage:
     def known(self) -> dict[str, ObjectInfo]:
         """What was put or found last as the object of each work file."""
         if self._known is None:
-            self._known = dict(self._work.infos())
+            prefix, found = self._work.key(""), dict[str, ObjectInfo]()
+            for key, info in self._objects.keys(prefix):
+                found[key[len(prefix) :]] = info
+            if any("/" in name for name in found):
+                raise DamagedStateError(
+                    f"{self.where()}: of an unfinished run of another version of tokenmill; finish"
+                    " it with that version, or start over (--overwrite)"
+                )
+            self._known = found
         return self._known
 
     @property

@@ -20,7 +20,7 @@ from bpe.errors import TokenmillError
 from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.storage import DamagedStateError, OutputError
 from preprocess.storage.bucket import BucketStorage
 from preprocess.storage.files import Spool
@@ -190,6 +190,18 @@ def test_what_another_run_left_is_named_and_replaced(
         build(**other, out="s3://b/data")
     assert bucket.contents() == left
     build(**other, out="s3://b/data", overwrite=True)
+    assert not bucket.contents(WORK)
+
+
+def test_an_unfinished_run_of_an_earlier_version_is_named(
+    bucket: Bucket, options: dict[str, Any]
+) -> None:
+    bucket.change(f"{WORK}0123456789abcdef/journal.jsonl/0000000000000000", b"begun")
+    left = bucket.contents(WORK)
+    with pytest.raises(DamagedStateError, match="of an unfinished run of another version of tok"):
+        build(**options, out="s3://b/data")
+    assert bucket.contents(WORK) == left
+    build(**options, out="s3://b/data", overwrite=True)
     assert not bucket.contents(WORK)
 
 
