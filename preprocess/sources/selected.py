@@ -15,14 +15,14 @@ from msgspec import structs
 
 from bpe.text_file import TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, Offsets, ReadOptions, prepare
-from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint
+from preprocess.sources.base import Array, ResumePoint, Source, WorkUnit
 
 SELECTED = "selected documents"  # name of the source
 _DOCUMENTS_AT_A_TIME = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
-class SelectedUnit(FileUnit):
+class SelectedUnit(WorkUnit):
     """Bytes [start, stop) of the documents; `bounds`, int64[n, 2], are in the file."""
 
     bounds: Offsets
@@ -58,7 +58,7 @@ class SelectedUnit(FileUnit):
         return prepare(DocumentBatch(content, bounds, content=content), self.reading, self.byte)
 
 
-class SelectedSource(FileSource):
+class SelectedSource(Source):
     """Documents in a file; `bounds` is a file of int64[n, 2], n at least 1."""
 
     has_fields = False
