@@ -17,6 +17,7 @@ from msgspec import structs
 from bpe.errors import CorpusError
 from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.documents.kept import Kept
 from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
 
@@ -110,6 +111,7 @@ class Source(ABC):
     has_spans = False  # documents say what is trained on
     begin = 0  # first byte of the file that is read; not 0 of a part
     ends_early = False  # a part, and another one follows
+    kept: Kept | None = None  # which documents are selected, which are whole then; None: all
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         self.file = file
