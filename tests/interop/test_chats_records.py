@@ -13,7 +13,7 @@ from chat_cases import TEMPLATES, make_model, say, with_template
 
 from bpe.errors import TokenizerFileError
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
 
