@@ -37,7 +37,7 @@ from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.parquet import row_group_sizes
 from preprocess.rows.places import AnyPath, RemotePath, for_all, found_instead, open_binary
 from preprocess.sampling.data import SamplingError, check_integer, check_state
-from preprocess.sources.urls import matching_files
+from preprocess.sources.find import matching_files
 
 Record = dict[str, Any]
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

@@ -13,8 +13,8 @@ from typing import IO, TypeVar
 
 from bpe.files.locations import given_location, is_url, is_web, shown_url, url_name
 from bpe.parallel import run_in_order
+from preprocess.sources.find import matching_files
 from preprocess.sources.remote import Handle, RemoteFile, find_object, read_ahead
-from preprocess.sources.urls import matching_files
 from preprocess.storage.files import url_beside
 
 _BUFFER_BYTES = 1 << 20
