@@ -19,8 +19,8 @@ from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.report.summary import Counts, LeftOut, Report, listed
-from preprocess.run.finished import check_outputs_absent, digest_of
-from preprocess.run.outputs import add_token_file, put_stats
+from preprocess.run.finished import digest_of
+from preprocess.run.outputs import add_token_file, check_free, put_stats
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
 from preprocess.settings.options import SettingsError, StrPath, convert
@@ -99,7 +99,7 @@ def merge_parts(
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
             run.storage.clear()
             return merged
-        check_outputs_absent(files, list(texts), stats_file, settings.overwrite)
+        check_free(run, stats_file, list(texts))
         run.begin()
         put_joined(run, build, merged)
         stats = sum_stats(report_of(files, parts), parts)
