@@ -421,7 +421,7 @@ def _train_file(
             tokenizer = Tokenizer.from_file(finished.path(name))
             return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
         run.begin()
-        selected, _ = plan.prepare(run.journal, progress)
+        selected = plan.prepare(run.journal, progress)
         with open_parts(plan, run, progress) as parts:
             compiler = KernelCompiler(progress)
             tokenizer = train_on_plan(plan, run, compiler, left_out, parts)

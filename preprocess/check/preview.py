@@ -17,7 +17,7 @@ import numpy as np
 from bpe.text.spans import iter_ranges
 from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
-from preprocess.run.disk_space import estimate_text, estimate_tokens
+from preprocess.run.disk_space import copies_of_tokens, estimate_text, estimate_tokens
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
 from preprocess.run.plan import Pass, Plan
@@ -84,8 +84,8 @@ def _preview(settings: BuildSettings) -> list[str]:
 def _describe_outputs(plan: Plan, tokenizer: AnyTokenizer | None) -> Iterator[str]:
     """Describe the outputs, their place, and what is there already."""
     directory = plan.place
-    n_bytes, n_work = estimate_text(plan)
-    n_tokens, per_token = estimate_tokens(plan, n_bytes, tokenizer)
+    n_tokens, per_token = estimate_tokens(plan, estimate_text(plan), tokenizer)
+    n_work = n_tokens * (copies_of_tokens(plan) - 1)
     names = listed([f"{name}.bin" for name in plan.names.values()])
     most = "at most " if plan.settings.limits else ""
     yield (

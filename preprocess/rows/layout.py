@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from preprocess.dataset.manifest import SELECTED
 from preprocess.dataset.reader import TokenFile
 from preprocess.report.progress import logger
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
@@ -19,7 +20,6 @@ from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan
 from preprocess.settings.options import SettingsError, TokenizerSource, options_of
 from preprocess.settings.rows import RowSettings
 from preprocess.sources.compressed import CODECS
-from preprocess.sources.selected import SELECTED
 
 Ids = tuple[int, ...]
 

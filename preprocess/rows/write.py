@@ -24,7 +24,7 @@ from bpe.arguments import checks_names
 from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.manifest import spellings_of
+from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
@@ -62,7 +62,6 @@ from preprocess.settings.options import (
     convert,
 )
 from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
-from preprocess.sources.selected import SELECTED
 from preprocess.storage import Files, OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"

@@ -25,7 +25,7 @@ _BASE = 220_000_000  # the interpreter with compiled kernels and a tokenizer of 
 _CACHE = 150_000_000  # the cache of pre-tokens
 _OF_WORKER = 30_000_000
 _REMOTE = 100_000_000  # pieces of files at URLs, which are read ahead, and the library
-_SELECTING = 300_000_000  # digests of documents, and pieces that are shuffled
+_SELECTING = 300_000_000  # digests of documents, or pieces of a token file that is shuffled
 # Text, bounds and ids per byte of a unit, queued results included: 5 for English, 10 for one-byte
 # pre-tokens, 70 if every other byte is a document, 10 more for uint32 ids. The rest is for other
 # libraries, which take more.
@@ -94,7 +94,8 @@ def expected_memory(settings: ReadSettings) -> int:
     needed = _fixed(settings) + settings.workers * (
         _OF_WORKER + _OF_UNIT_BYTE * settings.unit_size
     )
-    needed += _SELECTING * getattr(settings, "selects", False)
+    shuffles = getattr(settings, "shuffle_documents", None) is not None
+    needed += _SELECTING * (shuffles or getattr(settings, "selects", False))
     return needed if limit is None else min(needed, limit)
 
 

@@ -177,8 +177,8 @@ class SelectSettings(Settings):
 
     @property
     def selects(self) -> bool:
-        """True if documents are chosen or ordered by more than what they are."""
-        return self.deduplicate or self.limits or self.shuffle_documents is not None
+        """True if documents are chosen by more than what they are."""
+        return self.deduplicate or self.limits
 
     @property
     def limits(self) -> bool:
@@ -245,12 +245,11 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_task = getattr(self, "task_index", None) is not None
-        if self.selects and (is_task or self.executor == "ray"):
+        if self.selects and self.executor == "ray":
             raise SettingsError(
-                f"{'task_index' if is_task else 'executor ray'} divides the text, and these need"
-                " all of it: deduplicate, max_documents, max_characters, start_character and"
-                " shuffle_documents; leave them out"
+                "executor ray divides the text, and these need all of it: deduplicate,"
+                " max_documents, max_characters and start_character; leave them out, or build parts"
+                " as tasks (--task-index), each of which reads all of the text"
             )
         if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
             raise SettingsError(

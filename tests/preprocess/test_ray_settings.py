@@ -63,7 +63,6 @@ def test_options_of_ray_need_ray() -> None:
     ("more", "message"),
     [
         ({"max_documents": 5}, "executor ray divides the text, and these need all of it: dedup"),
-        ({"shuffle_documents": 5}, "executor ray divides the text, and these need all of it"),
         ({"train": "-"}, r"standard input \(-\) is not divided among tasks or workers of Ray"),
         ({"task_index": 0, "task_count": 2}, "task_index is of one part, and on Ray all are made"),
     ],

@@ -229,9 +229,6 @@ def test_conversations_in_one_file_make_a_mask_in_all_parts(root: Path, tmp_path
         ({"task_count": 3}, "say which part this task makes"),
         ({"task_index": 3, "task_count": 3}, "parts are counted from 0 to 2"),
         ({"task_index": 0, "task_count": 3, "tokenizer": None}, "a tokenizer is trained on all"),
-        ({"task_index": 0, "task_count": 3, "deduplicate": True}, "and these need all of it: ded"),
-        ({"task_index": 0, "task_count": 3, "shuffle_documents": 1}, "and these need all of it"),
-        ({"task_index": 0, "task_count": 3, "max_documents": 1}, "and these need all of it"),
         ({"task_index": 0, "task_count": 3, "train": "-"}, "is not divided among tasks or w"),
     ],
 )
