@@ -225,10 +225,6 @@ class Workers:
         errors = self._ray.exceptions
         try:
             return self._ray.get(called)
-        except errors.RayTaskError as error:
-            if isinstance(error.cause, TokenmillError):
-                raise error.cause from None
-            raise RayError(f"a worker of Ray failed: {error}") from error
         except (
             errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError,
             errors.ObjectLostError, errors.LocalRayletDiedError,
@@ -242,10 +238,12 @@ class Workers:
                 ) from error
             logger.warning("part %s: a worker of Ray ended; another one resumes it", f"{part:,}")
             raise _Lost from error
-        except errors.RayError as error:
+        except errors.RayError as error:  # of the function, or of Ray, which could not call it
+            if isinstance(cause := getattr(error, "cause", None), TokenmillError):
+                raise cause from None
             raise RayError(
-                f"part {part:,}: a worker of Ray cannot begin: {_line(error)}; install the same"
-                " version of tokenmill on all machines"
+                f"part {part:,}: a worker of Ray failed: {error}; all machines need the same"
+                " version of tokenmill"
             ) from error
 
 

@@ -378,7 +378,7 @@ def test_functions_that_fail(machines: Machines) -> None:
     assert squares("") == [i**2 for i in range(9)]
     with pytest.raises(CorpusError, match="part 3: cannot be squared"):
         squares("fails")
-    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*strange 1 2"):
+    with pytest.raises(RayError, match=r"part 3: a worker of Ray failed: (.|\n)*Strange"):
         squares("strange")
     with pytest.raises(RayError, match="part 3: 4 workers of Ray ended before it was done, the"):
         squares("ends")
@@ -395,5 +395,5 @@ def test_a_worker_that_lacks_the_program(machines: Machines) -> None:
             return __import__, ("module_of_another_version",)
 
     workers = Workers(import_ray(), 2, {})
-    with pytest.raises(RayError, match=r"a worker of Ray cannot begin: .*install the same version"):
+    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*module_of_another_v(.|\n)*; all mach"):
         list(workers.run(local, Absent(), range(3), Progress()))
