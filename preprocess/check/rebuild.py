@@ -32,6 +32,7 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.writer import ColumnFile
+from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run.encoding import Part, SpecialIds, reencode
@@ -41,8 +42,7 @@ from preprocess.run.merge import join_again
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
 from preprocess.run.plan import find_passes, reload_tokenizer
 from preprocess.run.selection import select_documents
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings, EncodeSettings
+from preprocess.settings import SettingsError
 from preprocess.sources import Source
 from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
@@ -178,7 +178,7 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
             unread.append(file_name)
         elif kind := _SETTINGS.get(stats.made_from.command):
             try:
-                settings: BuildSettings | EncodeSettings = convert(stats.settings, kind)
+                settings: BuildSettings | EncodeSettings = kind(**stats.settings)
             except SettingsError:
                 unread.append(file_name)
                 continue

@@ -16,6 +16,7 @@ import xxhash
 from msgspec import Struct, field
 
 from preprocess.documents.batch import DocumentBatch
+from preprocess.options import TrainSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
@@ -24,7 +25,6 @@ from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
 from preprocess.run.record import end_of_text_token
 from preprocess.run.units import Item, Position, read_units, run_units
-from preprocess.settings.schema import TrainSettings
 from preprocess.sources import ResumePoint, Source
 
 if TYPE_CHECKING:

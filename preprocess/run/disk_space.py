@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from preprocess import options as schema
 from preprocess.dataset.columns import token_dtype
 from preprocess.report.progress import amount
 from preprocess.run.encoding import SpecialIds, reencode
 from preprocess.run.plan import Plan
-from preprocess.settings import schema
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.sources import Source
 from preprocess.storage import LARGEST_OBJECT, OutputError, Storage
 

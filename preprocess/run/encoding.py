@@ -23,11 +23,11 @@ from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
 from preprocess.documents.batch import DocumentBatch, SpecialTokenText
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.token_offsets import token_lengths, tokens_at
+from preprocess.options import EncodeSettings, TrainSettings
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.readers import Read, read_here, unit_readers
 from preprocess.run.record import end_of_text_token
 from preprocess.run.units import Item, Position, read_units, run_units
-from preprocess.settings.schema import EncodeSettings, TrainSettings
 from preprocess.sources import Source
 from preprocess.sources.digest import BlockDigests, digest_blocks
 

@@ -18,11 +18,16 @@ from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest
 from preprocess.documents.batch import Rejected
+from preprocess.options import BuildSettings
 from preprocess.run.finished import STATS_FORMAT, digest_of, may_be_of, read_stats, sha256_of
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
-from preprocess.settings.schema import BuildSettings
-from preprocess.storage import Files, OutputError, Storage, writing
+from preprocess.storage import (
+    Files,
+    OutputError,
+    Storage,
+    writing,
+)
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

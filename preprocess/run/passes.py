@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bpe.errors import spelled
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
@@ -29,7 +30,6 @@ from preprocess.run.outputs import (
 from preprocess.run.parts import DividedRun, Parts, open_parts
 from preprocess.run.plan import Plan
 from preprocess.run.run import Run
-from preprocess.settings.schema import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.storage import Files
 
 if TYPE_CHECKING:

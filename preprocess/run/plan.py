@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from bpe.files.locations import is_url, shown_url
+from preprocess import options as schema
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress, logger
@@ -33,8 +34,7 @@ from preprocess.run.selection import select_documents
 from preprocess.run.shuffle import ShuffledTokenFiles
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
-from preprocess.settings import schema
-from preprocess.settings.options import SettingsError, StrPath
+from preprocess.settings import SettingsError, StrPath
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_input import (

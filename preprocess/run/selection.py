@@ -30,13 +30,13 @@ from bpe.text.spans import iter_ranges
 from preprocess.documents.batch import DocumentBatch, ReadOptions
 from preprocess.documents.filters import count_characters
 from preprocess.documents.kept import Kept
+from preprocess.options import RunSettings, SelectSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.journal import Journal, JournalError
 from preprocess.run.memory_limit import bytes_for_tables
 from preprocess.run.units import Item, Position, read_units, run_units
-from preprocess.settings.schema import RunSettings, SelectSettings
 from preprocess.sources import ResumePoint, Source
 from preprocess.storage import Storage, Stream
 

@@ -15,7 +15,7 @@ from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
 from preprocess.documents import chat_template, template_sandbox
 from preprocess.documents.chat_template import ChatFormat, render
 from preprocess.documents.template_sandbox import ChatTemplateError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
 

@@ -395,5 +395,5 @@ def test_a_worker_that_lacks_the_program(machines: Machines) -> None:
             return __import__, ("module_of_another_version",)
 
     workers = Workers(import_ray(), 2, {})
-    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*module_of_another_v(.|\n)*; all mach"):
+    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*module_of_another_v"):
         list(workers.run(local, Absent(), range(3), Progress()))

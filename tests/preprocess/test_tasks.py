@@ -24,7 +24,7 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import train
 from preprocess.run.merge import MergeError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.sources import find_sources
 from preprocess.sources.base import open_file
 from preprocess.sources.json_records import JsonLinesSource
