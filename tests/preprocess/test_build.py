@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import Tokenizer, reference
-from bpe.errors import CorpusError
+from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, open_tokens, pipeline
 from preprocess.report.progress import Progress
 from preprocess.run.encode_pass import SpecialTokenError
@@ -326,17 +326,20 @@ def test_another_tokenizer_is_not_replaced_without_being_asked(
 
 
 @pytest.mark.parametrize(
-    ("name", "overwrite"),
-    [("train.json", False), ("val.json", True), ("stats.json", False), ("stats.json", True),
-     ("val.bin", False)],
+    ("name", "overwrite", "message"),
+    [
+        ("train.json", False, "exists and is not a manifest that this tokenmill wrote"),
+        ("val.json", True, "exists and is not a manifest that this tokenmill wrote"),
+        ("stats.json", False, "exists and was not written by tokenmill"),
+        ("stats.json", True, "exists and was not written by tokenmill"),
+        ("val.bin", False, "exists; choose another directory or name, or overwrite it"),
+    ],
 )
 def test_a_file_that_is_not_ours_is_never_overwritten(
-    corpus: Path, tmp_path: Path, name: str, overwrite: bool
+    corpus: Path, tmp_path: Path, name: str, overwrite: bool, message: str
 ) -> None:
     (tmp_path / name).write_text('{"mine": true}')
-    with pytest.raises(
-        Exception, match=r"exists(;| and is not a manifest that this| and was not written by)"
-    ):
+    with pytest.raises(TokenmillError, match=message):
         build(train=corpus / "train", val=corpus / "val.txt", out=tmp_path, overwrite=overwrite)
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
