@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
-from preprocess.rows.arrow import arrow_errors, batch_of, native_file, pyarrow, schema_of, table_of
-from preprocess.rows.columns import RowBatch
-from preprocess.rows.places import AnyPath
+import numpy as np
 
-_ROWS = 1 << 12  # that are read at a time
+from preprocess.rows.arrow import (
+    KEPT_BYTES,
+    ROWS,
+    TableBlock,
+    native_file,
+    pyarrow,
+    reading,
+    schema_of,
+    table_of,
+)
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import Block, Record, RecordFile
+
+_PART_BYTES = 1 << 22  # of a row group that are decoded at a time
+_PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
 
 
 def write_shard(
@@ -29,27 +42,52 @@ def write_shard(
             writer.write_table(table_of(batch), row_group_size=max(1, len(batch)))
 
 
-def read_shard(path: AnyPath) -> Iterator[RowBatch]:
-    """Yield the rows of a file in batches."""
-    pyarrow()
-    from pyarrow import parquet
+class File(RecordFile):
+    """A Parquet file; a block is a row group."""
 
-    with (
-        arrow_errors(path, "Parquet"), native_file(path) as opened,
-        parquet.ParquetFile(opened) as file,
-    ):
-        for batch in file.iter_batches(_ROWS):
-            yield batch_of(path, batch)
+    kept_bytes = KEPT_BYTES
 
+    def _sizes(self) -> Iterable[int]:
+        with self._opened("Parquet, its metadata") as file:
+            groups = file.metadata
+            sizes = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
+            if min(sizes, default=0) < 0:  # which pyarrow does not check
+                raise ValueError("a row group has a negative number of rows")
+            return sizes
 
-def row_group_sizes(file: Any) -> list[int]:
-    """Return the number of rows of each row group of a `pyarrow.parquet.ParquetFile`.
+    def block(self, number: int) -> Block:
+        """Read a row group."""
+        with self._opened(what := f"Parquet, row group {number:,}") as file:
+            return TableBlock(self.path, what, file.read_row_group(number, use_threads=False))
 
-    Raises:
-        ValueError: One is negative, which pyarrow does not check.
-    """
-    about = file.metadata
-    sizes = [about.row_group(number).num_rows for number in range(about.num_row_groups)]
-    if min(sizes, default=0) < 0:
-        raise ValueError("a row group has a negative number of rows")
-    return sizes
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the records from a number on."""
+        sizes = np.diff(self.starts).tolist()
+        begin = max(0, int(np.searchsorted(self.starts, first, "right")) - 1)
+        first -= int(self.starts[begin])
+        for number in range(begin, len(sizes)):
+            with self._opened(what := f"Parquet, row group {number:,}") as file:
+                left, n_bytes = sizes[number], file.metadata.row_group(number).total_byte_size
+                n = max(1, min(ROWS, _PART_BYTES * left // max(1, n_bytes)))
+                for batch in file.iter_batches(n, [number], use_threads=False):
+                    table = pyarrow().Table.from_batches([batch])
+                    yield from TableBlock(self.path, what, table).between(first)
+                    left, first = left - len(batch), max(0, first - len(batch))
+                if left:  # places in later row groups would be wrong
+                    raise ValueError("other than the number of rows in the metadata")
+
+    @contextmanager
+    def _opened(self, what: str) -> Iterator[Any]:
+        """Open a `pyarrow.parquet.ParquetFile`, to read `what` of it."""
+        pyarrow()
+        from pyarrow import parquet
+
+        with (
+            reading(self.path, what), native_file(self.path) as opened,
+            # Without a buffer pyarrow would read whole column chunks; without threads of its own,
+            # for a process that is forked would not have them.
+            parquet.ParquetFile(
+                opened, page_checksum_verification=True, buffer_size=_PAGES_BYTES, pre_buffer=False
+            ) as file,
+        ):
+            yield file
