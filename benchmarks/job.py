@@ -174,7 +174,7 @@ def side(
 
 def import_ours() -> None:
     """Import what ours imports when it is first used: on no side do imports count."""
-    for name in ("bpe.encoding.encoder", "bpe.training.trainer", "llvmlite.binding"):
+    for name in ("bpe.encode.encoder", "bpe.train.trainer", "llvmlite.binding"):
         importlib.import_module(name)
 
 

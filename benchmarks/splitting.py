@@ -18,7 +18,7 @@ from benchmarks.job import END_OF_TEXT, OURS, Clock, Job, Result, digest_of, doc
 @side("split", OURS, threads=1)
 def split_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: a set of bits, one for each byte. In parts of some megabytes, as training does."""
-    from bpe.pretokenize.pretokenizer import Pretokenizer
+    from bpe.split.pretokenizer import Pretokenizer
 
     pretokenizer = Pretokenizer(job.pattern)
     pretokenizer.boundaries(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
@@ -52,7 +52,7 @@ def split_regex(job: Job, clock: Clock) -> Result:
     """The package `regex`: a list of strings for each document."""
     import regex
 
-    from bpe.pretokenize.patterns import PATTERNS
+    from bpe.split.patterns import PATTERNS
 
     pattern = regex.compile(PATTERNS[job.pattern])
     texts = documents(job.corpus)
@@ -66,8 +66,8 @@ def split_regex(job: Job, clock: Clock) -> Result:
 def count_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours: parts are counted on threads, then added up."""
     from bpe import PretokenCounts
-    from bpe.pretokenize.pretokenizer import Pretokenizer, stands_across
-    from bpe.training.counts import sum_counts
+    from bpe.split.pretokenizer import Pretokenizer, stands_across
+    from bpe.train.counts import sum_counts
 
     buffer = np.fromfile(job.corpus, np.uint8)
     separator = END_OF_TEXT.encode()

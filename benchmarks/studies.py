@@ -163,7 +163,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     import xxhash
 
     from bpe import Tokenizer
-    from bpe.pretokenize.pretokenizer import Pretokenizer
+    from bpe.split.pretokenizer import Pretokenizer
     from preprocess.dataset.columns import token_dtype
     from preprocess.dataset.writer import TokenFileWriter
     from preprocess.documents.batch import ReadOptions

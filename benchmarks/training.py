@@ -102,7 +102,7 @@ def train_tokenizers(job: Job, clock: Clock) -> Result:
     import tokenizers
     from tokenizers import models, pre_tokenizers, trainers
 
-    from bpe.pretokenize.patterns import PATTERNS
+    from bpe.split.patterns import PATTERNS
 
     def work() -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer(models.BPE())
@@ -163,7 +163,7 @@ def train_rustbpe(job: Job, clock: Clock) -> Result:
     """rustbpe; its ties fall otherwise."""
     import rustbpe
 
-    from bpe.pretokenize.patterns import PATTERNS
+    from bpe.split.patterns import PATTERNS
 
     def work() -> None:
         rustbpe.Tokenizer().train_from_iterator(
@@ -179,7 +179,7 @@ def train_bpeasy(job: Job, clock: Clock) -> Result:
     """Bpeasy; its ties fall otherwise."""
     import bpeasy
 
-    from bpe.pretokenize.patterns import PATTERNS
+    from bpe.split.patterns import PATTERNS
 
     def work() -> None:
         texts = iter(documents(job.corpus))

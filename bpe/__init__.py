@@ -33,8 +33,8 @@ from bpe.errors import (
 if TYPE_CHECKING:
     from bpe.huggingface import HuggingFaceTokenizer, load_tokenizer
     from bpe.tokenizer import Tokenizer
-    from bpe.training.counts import PretokenCounts
-    from bpe.training.trainer import train_bpe, train_from_counts
+    from bpe.train.counts import PretokenCounts
+    from bpe.train.trainer import train_bpe, train_from_counts
     from bpe.unicode_classes import UNICODE_VERSION
     from bpe.vocabulary import AddedToken, Vocabulary
     from bpe.word_level import WordLevelTokenizer
@@ -48,10 +48,10 @@ __all__ = [
 
 _MODULE_OF = {
     "UNICODE_VERSION": "bpe.unicode_classes", "AddedToken": "bpe.vocabulary",
-    "PretokenCounts": "bpe.training.counts", "Tokenizer": "bpe.tokenizer",
+    "PretokenCounts": "bpe.train.counts", "Tokenizer": "bpe.tokenizer",
     "Vocabulary": "bpe.vocabulary", "HuggingFaceTokenizer": "bpe.huggingface",
     "WordLevelTokenizer": "bpe.word_level", "load_tokenizer": "bpe.huggingface",
-    "train_bpe": "bpe.training.trainer", "train_from_counts": "bpe.training.trainer",
+    "train_bpe": "bpe.train.trainer", "train_from_counts": "bpe.train.trainer",
 }
 
 

@@ -31,7 +31,6 @@ from bpe.errors import (
     TokenmillError,
     VocabularyError,
 )
-from bpe.files.json_file import config_path, dumps, parse_json
 from bpe.files.locations import local_path
 from bpe.formats.convert import files_of
 from bpe.formats.hf_read import (
@@ -41,6 +40,7 @@ from bpe.formats.hf_read import (
     with_named_tokens,
 )
 from bpe.formats.hub import huggingface_hub_file
+from bpe.formats.json_file import config_path, dumps, parse_json
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
 

@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from bpe.errors import TrainingError
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.split.patterns import PATTERNS
 from bpe.unicode_classes import WHITE_SPACES, runs_of
 
 Pair = tuple[bytes, bytes]

@@ -188,7 +188,7 @@ class Cutter:
     def __init__(
         self, file: InputFile, separator: bytes, atomic: Sequence[bytes], safe_cut: SafeCut | None
     ) -> None:
-        from bpe.pretokenize.pretokenizer import Pretokenizer
+        from bpe.split.pretokenizer import Pretokenizer
 
         self._file, self._separator = file, separator
         self._atomic = [needle for needle in atomic if len(needle) > 1]
@@ -247,7 +247,7 @@ class Cutter:
 
         A document starts at `start`. Searches backwards, so little is read if documents are short.
         """
-        from bpe.separated import find_pieces
+        from bpe.text.spans import find_pieces
 
         size = _WINDOW_BYTES
         while size < stop - start:
@@ -262,7 +262,7 @@ class Cutter:
 
     def end_of_document(self, start: int) -> tuple[int, int]:
         """Return the end of the document that starts at `start`, and the start of the next."""
-        from bpe.separated import find_pieces
+        from bpe.text.spans import find_pieces
 
         size, position = len(self._separator), start
         if not size:

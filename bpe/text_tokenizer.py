@@ -18,15 +18,15 @@ import numpy as np
 from bpe.arguments import checked
 from bpe.errors import EncodingError
 from bpe.files.atomic_write import write_atomically
-from bpe.files.json_file import config_path
 from bpe.files.locations import path_to_write
-from bpe.special_tokens import allowed_subset, utf8
+from bpe.formats.json_file import config_path
+from bpe.special import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from bpe.encoding.encoder import Encoder
+    from bpe.encode.encoder import Encoder
     from bpe.tokenizer import Tokenizer
 
 AnyTokenizer: TypeAlias = "Tokenizer | TextTokenizer"
@@ -176,13 +176,13 @@ class TextEncoder:
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Encode documents, see `bpe.encoding.encoder.Encoder.encode`; `memory` is not used.
+        """Encode documents, see `bpe.encode.encoder.Encoder.encode`; `memory` is not used.
 
         Raises:
             EncodingError: The arrays or offsets are others, a document is cut, or an id does not
                 fit into the encoder's type.
         """
-        from bpe.pretokenize.pretokenizer import check_documents
+        from bpe.text.spans import check_documents
 
         check_documents(buffer, offsets, gaps)
         if starts_mid_document or ends_mid_document:

@@ -28,16 +28,16 @@ import numpy as np
 
 from bpe.arguments import check, checked, tells_missing
 from bpe.decoder import decode_bytes
-from bpe.encoding.parallel_encoder import ParallelEncoder, join_documents
+from bpe.encode.parallel_encoder import ParallelEncoder, join_documents
 from bpe.errors import ArgumentError, PatternError, VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
 from bpe.formats import convert, hf_read, hf_write, rank_files
 from bpe.formats.convert import END_OF_TEXT
 from bpe.formats.hub import huggingface_hub_file
-from bpe.pretokenize.patterns import to_tiktoken
 from bpe.reference import Pair
-from bpe.special_tokens import SpecialTokenMatcher, allowed_subset, utf8
+from bpe.special import SpecialTokenMatcher, allowed_subset, utf8
+from bpe.split.patterns import to_tiktoken
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     import tokenizers
     from numpy.typing import NDArray
 
-    from bpe.encoding.encoder import Encoder
+    from bpe.encode.encoder import Encoder
 
 _KEPT_MATCHERS = 64  # of subsets of the special tokens
 
@@ -320,7 +320,7 @@ class Tokenizer:
 
     @property
     def pattern(self) -> str:
-        """Split pattern, a name or a regex; see `bpe.pretokenize.patterns`."""
+        """Split pattern, a name or a regex; see `bpe.split.patterns`."""
         return self._parts.pattern
 
     @property

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from bpe.arguments import checked, checks_names
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
-from bpe.normalize import normalized
 from bpe.reference import Pair
+from bpe.text.normalize import normalized
 
 _LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
 # Bytes that no UTF-8 has, so that a vocabulary may lack them, as GPT-NeoX's does.

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from bpe.arguments import checked
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
-from bpe.files import json_file
-from bpe.special_tokens import SpecialTokenMatcher
+from bpe.formats import json_file
+from bpe.special import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACES
 

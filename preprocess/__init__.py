@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     )
     from preprocess.settings.options import SettingsError
     from preprocess.stages import Pipeline, tokenize_and_save
-    from preprocess.storage.base import OutputError
+    from preprocess.storage.errors import OutputError
 
 # Without the names that need PyTorch: `import *` must work without it.
 __all__ = [
@@ -104,7 +104,7 @@ _NAMES_OF = {
         " TokenizerConfig",
     "preprocess.settings.options": "SettingsError",
     "preprocess.stages": "Pipeline tokenize_and_save",
-    "preprocess.storage.base": "OutputError",
+    "preprocess.storage.errors": "OutputError",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 

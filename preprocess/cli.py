@@ -449,7 +449,7 @@ def _console(given: _Options) -> Iterator[_Console]:
     handlers: list[logging.Handler] = [_OnStderr(logging.WARNING if quiet else logging.INFO)]
     if log_file is not None:
         try:
-            to_file = _LogFile(log_file, encoding="utf-8", errors="backslashreplace")
+            to_file = _LogFile(log_file)
         except OSError as error:
             from preprocess.storage import OutputError
 
@@ -477,6 +477,13 @@ def _console(given: _Options) -> Iterator[_Console]:
 
 class _LogFile(logging.FileHandler):
     """Handler of the log file; that it cannot be written does not end a run, and is reported."""
+
+    def __init__(self, path: str) -> None:
+        from preprocess.sources.own_files import LOG_BEGINS
+
+        super().__init__(path, encoding="utf-8", errors="backslashreplace")
+        if self.stream and os.path.isfile(path) and not os.path.getsize(path):
+            self.stream.write(LOG_BEGINS)  # with the first line, or at the end
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
         """Report an error of the disk, once; raise any other one."""

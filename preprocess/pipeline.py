@@ -308,7 +308,7 @@ def _with_special_ids(
     end_id, as_tokenizer = config.special.get(name, (None, False))
     if end_id is None and not as_tokenizer:
         return settings
-    from bpe.formats.post_processor import read_special_ids
+    from preprocess.documents.tokenizer_files import read_special_ids
 
     tokenizer = trained if settings.tokenizer is None else load_tokenizer_of_build(settings)
     if tokenizer is None:  # not trained yet

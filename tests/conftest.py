@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _kernels_are_compiled() -> None:
     """So that runs have the same stages, whatever ran on this machine before."""
-    from bpe import compile_ahead as ahead
+    from preprocess.run import compile_ahead as ahead
 
     if ahead.missing(ahead.training_kernels("gpt2") | ahead.encoding_kernels()):
         ahead.compile_training("gpt2")
@@ -47,8 +47,8 @@ def threads_end() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def few_ranges() -> Iterator[None]:
     """So that a few documents are more than are handled at a time, as thousands are."""
-    import bpe.separated
+    import bpe.text.spans
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.separated, "_RANGES", 3)
+        patch.setattr(bpe.text.spans, "_RANGES", 3)
         yield

@@ -49,10 +49,10 @@ def exists(name: str) -> bool:
 
 
 def test_names_that_exist_and_do_not() -> None:
-    assert exists("bpe.training.trainer.train_bpe")
+    assert exists("bpe.train.trainer.train_bpe")
     assert exists("bpe.Tokenizer.encode")
     assert exists("preprocess.documents.batch.DocumentBatch.bounds")
-    assert not exists("bpe.training.trainer.train")
+    assert not exists("bpe.train.trainer.train")
     assert not exists("bpe.nothing.encode")
     assert not exists("preprocess.documents.batch.DocumentBatch.bounds.more")
 

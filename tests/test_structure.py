@@ -55,7 +55,7 @@ LAYER_OF = {unit: layer for layer, row in enumerate(layers()) for unit in row.sp
 def unit_of(name: str) -> str:
     """The package of a module, or the module itself beside the packages of `bpe` and others."""
     package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
-    return name if package in ("bpe", "preprocess", "bpe.kernels") else package
+    return name if package in ("bpe", "preprocess") else package
 
 
 def test_every_unit_has_a_layer() -> None:
@@ -125,9 +125,8 @@ def test_sampling_knows_only_the_token_file() -> None:
         "bpe.errors",
         "bpe.files.atomic_write",
         "bpe.files.locations",
-        "bpe.kernels.pack",
-        "bpe.kernels.pieces",
-        "bpe.kernels.runtime.jit",
+        "bpe.runtime.jit",
+        "bpe.runtime.machine",
         "bpe.parallel",
         "preprocess.dataset.columns",
         "preprocess.dataset.file_map",

@@ -1,1 +1,1 @@
-"""Files: atomic writes, JSON, the user's cache, locations."""
+"""Files: atomic writes, temporary directories, locations."""

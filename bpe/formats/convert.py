@@ -16,13 +16,13 @@ from bpe.errors import (
     VocabularyError,
     listed,
 )
-from bpe.files.json_file import config_path, parse_json, read_json, read_text
 from bpe.files.temporary import temporary_directory
 from bpe.formats import hf_read, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import tiktoken_encoding
-from bpe.pretokenize.patterns import TIKTOKEN, pattern_name
+from bpe.formats.json_file import config_path, parse_json, read_json, read_text
 from bpe.reference import TIE_BREAKS, Pair
+from bpe.split.patterns import TIKTOKEN, pattern_name
 from bpe.vocabulary import Vocabulary, number_tokens
 
 if TYPE_CHECKING:

@@ -23,7 +23,9 @@ from bpe.errors import (
     listed,
     shown,
 )
-from bpe.files.json_file import (
+from bpe.formats import hf_write
+from bpe.formats.hf_write import FLAGS, STEPS, TokenizerParts
+from bpe.formats.json_file import (
     canonical,
     config_path,
     dumps,
@@ -34,12 +36,10 @@ from bpe.files.json_file import (
     refuse,
     unsupported,
 )
-from bpe.formats import hf_write
-from bpe.formats.hf_write import FLAGS, STEPS, TokenizerParts
 from bpe.formats.rank_files import ids_of_vocab, tokens_by_id
-from bpe.normalize import normalized
-from bpe.pretokenize.patterns import from_huggingface, to_huggingface
 from bpe.reference import TIE_BREAKS, Pair
+from bpe.split.patterns import from_huggingface, to_huggingface
+from bpe.text.normalize import normalized
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
 from bpe.vocabulary import AddedToken, Vocabulary
 

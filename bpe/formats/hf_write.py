@@ -22,12 +22,12 @@ from typing import Any
 from bpe.byte_level import from_byte_level, to_byte_level
 from bpe.errors import VocabularyError
 from bpe.files.atomic_write import write_atomically
-from bpe.files.json_file import Lines, config_path, layout
 from bpe.files.locations import path_to_write
-from bpe.normalize import NORMAL_FORMS
-from bpe.pretokenize.patterns import to_huggingface
+from bpe.formats.json_file import Lines, config_path, layout
 from bpe.reference import Pair
-from bpe.special_tokens import pad_token_of
+from bpe.special import pad_token_of
+from bpe.split.patterns import to_huggingface
+from bpe.text.normalize import NORMAL_FORMS
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, Vocabulary
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from bpe.byte_level import all_from_byte_level, from_byte_level, to_byte_level
 from bpe.errors import VocabularyError
-from bpe.files.json_file import dumps, parse_json, read_text, refuse
+from bpe.formats.json_file import dumps, parse_json, read_text, refuse
 from bpe.reference import Pair
 from bpe.vocabulary import AddedToken, Vocabulary
 

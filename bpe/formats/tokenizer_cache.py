@@ -1,7 +1,7 @@
 """Cache of parsed tokenizer.json files: their vocabulary as arrays, and their fingerprint.
 
 The key of an entry is the digest of both texts, in a directory for this state of the package
-(`bpe.files.user_cache`). Refused files have no entry. Parsing and checking a vocabulary of 32,000
+(`bpe.runtime.user_cache`). Refused files have no entry. Parsing and checking a vocabulary of 32,000
 tokens takes 0.1 s, its fingerprint half of that: as long as encoding 100 MB.
 """
 
@@ -15,10 +15,10 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bpe.files.user_cache import Cache, digest_of
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.hf_write import TokenizerParts
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.runtime.user_cache import Cache, digest_of
+from bpe.split.patterns import PATTERNS
 from bpe.vocabulary import AddedToken, FlatTokens, PairTable, Vocabulary
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ def describe(path: Path, tokenizer: AnyTokenizer) -> dict[str, Any]:
 
 
 def _describe_byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
-    from bpe.pretokenize.patterns import PATTERNS
+    from bpe.split.patterns import PATTERNS
 
     vocabulary = tokenizer.vocabulary
     others = {each.text: each.id for each in vocabulary.added_tokens if not each.special}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bpe.separated import iter_ranges
+from bpe.text.spans import iter_ranges
 from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.disk_space import estimate_text, estimate_tokens

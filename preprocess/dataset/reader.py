@@ -90,7 +90,8 @@ class TokenFile:
         self.parts = parts
 
     def _open_url(self, url: str) -> None:
-        from preprocess.dataset.remote import open_columns, url_beside
+        from preprocess.dataset.remote import open_columns
+        from preprocess.storage.files import url_beside
 
         stem = _stem_of(url)
         name = manifest_name(stem) if self.manifest.shards else f"{stem}{IDS.suffix}"
@@ -199,7 +200,8 @@ class TokenFile:
         if isinstance(self.path, Path):
             path = self.directory / _TOKENIZER
             return (path if path.exists() else None), str(path)
-        from preprocess.dataset.remote import tokenizer_file, url_beside
+        from preprocess.dataset.remote import tokenizer_file
+        from preprocess.storage.files import url_beside
 
         found = tokenizer_file(self.path, self.directory, self.manifest.tokenizer_fingerprint)
         return found, url_beside(self.path, _TOKENIZER)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +15,9 @@ from preprocess.dataset import columns as table
 from preprocess.dataset.block_cache import BlockCache, BlockFile, Blocks
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.shards import ALL, Chosen, Copy, Ids, Positions, ShardView
+from preprocess.storage.files import url_beside
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import RemoteError, split_url
+from preprocess.storage.remote import split_url
 
 _READS_BETWEEN_LOOKS = 64  # whether all blocks of a column are there
 _SECONDS_BETWEEN_NOTES = 1.0
@@ -199,24 +199,6 @@ def _between(firsts: Blocks, lasts: Blocks) -> Blocks:
     before = np.cumsum(n) - n
     found: Blocks = np.arange(n.sum()) + np.repeat(firsts - before, n)
     return found
-
-
-def url_beside(url: str, name: str) -> str:
-    """Return the URL of a file in the directory of another one.
-
-    >>> url_beside("s3://bucket/data/train.bin", "train.json")
-    's3://bucket/data/train.json'
-
-    Raises:
-        RemoteError: The URL has a query, which is of one file.
-    """
-    is_web = url.startswith(("http://", "https://"))
-    if is_web and ("?" in url or "#" in url):
-        raise RemoteError(
-            f"{shown_url(url)}: has a query, such as a signature, which is valid for one file, and"
-            " a dataset has several; give a URL without one, or that of the bucket"
-        )
-    return f"{url.rpartition('/')[0]}/{quote(name) if is_web else name}"
 
 
 def get_beside(url: str, name: str) -> bytes | None:

@@ -175,7 +175,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
 
     def close_gaps(self) -> tuple[Bytes, Offsets]:
         """Join documents: uint8[n_bytes], int64[n_documents + 1]; copies only if there are gaps."""
-        from bpe.separated import close_gaps
+        from bpe.text.spans import close_gaps
 
         return close_gaps(self.buffer, self.bounds)
 
@@ -203,7 +203,7 @@ def validation_mask(buffer: Bytes, bounds: Offsets, fraction: float) -> NDArray[
     """Return True for validation documents: bool[n_documents]; bounds as in `DocumentBatch`."""
     from xxhash import xxh3_64_intdigest
 
-    from bpe.separated import iter_ranges
+    from bpe.text.spans import iter_ranges
 
     hashes = (xxh3_64_intdigest(buffer[start:end].data) for start, end in iter_ranges(bounds))
     return np.fromiter(hashes, np.uint64, len(bounds) // 2) < validation_limit(fraction)
@@ -224,7 +224,7 @@ def prepare(
     Raises:
         CorpusError: Text is not UTF-8 and `reading.on_invalid_utf8` is "error".
     """
-    from bpe.pretokenize.pretokenizer import is_utf8
+    from bpe.text.utf8 import is_utf8
 
     prepared = batch.select(batch.bounds[1::2] > batch.bounds[::2])
     n_empty, n_skipped, n_replaced = len(batch) - len(prepared), 0, 0
@@ -266,7 +266,7 @@ def _filter(batch: DocumentBatch, reading: ReadOptions) -> tuple[DocumentBatch, 
 
 def invalid_text_error(buffer: Bytes, where: Callable[[int], str]) -> CorpusError:
     """Return the error for text that is not UTF-8; `where` as in `prepare`."""
-    from bpe.pretokenize.pretokenizer import invalid_utf8
+    from bpe.text.utf8 import invalid_utf8
 
     place, what = invalid_utf8(buffer)
     return CorpusError(
@@ -277,7 +277,7 @@ def invalid_text_error(buffer: Bytes, where: Callable[[int], str]) -> CorpusErro
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
     """Return (batch without invalid UTF-8, n_skipped, n_replaced); rare, so not optimized."""
-    from bpe.separated import iter_ranges
+    from bpe.text.spans import iter_ranges
 
     text, starts, n_replaced = bytearray(), [], 0
     chosen = np.ones(len(batch), np.bool_)
@@ -315,7 +315,7 @@ class SpecialTokenText:
     """
 
     def __init__(self, special_tokens: Iterable[str], separator: bytes = b"") -> None:
-        from bpe.special_tokens import SpecialTokenMatcher
+        from bpe.special import SpecialTokenMatcher
 
         inside = (x for x in special_tokens if not separator or separator not in x.encode())
         self.tokens = tuple(inside)
@@ -333,8 +333,8 @@ class SpecialTokenText:
 
 def _count_inside(batch: DocumentBatch, needle: bytes, found: NDArray[np.int64]) -> int:
     """Count the occurrences of `needle`, starting at `found`, that are inside one document."""
-    from bpe.pretokenize.pretokenizer import find_all
-    from bpe.separated import iter_ranges
+    from bpe.text.search import find_all
+    from bpe.text.spans import iter_ranges
 
     # Index of the next bound: odd inside a document, even in a gap.
     bound = np.searchsorted(batch.bounds, found, side="right")

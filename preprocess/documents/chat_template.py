@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from bpe.normalize import normalized
+from bpe.text.normalize import normalized
 from preprocess.documents.chat_turns import Hidden, Place, Special, Turns, hide_all, mark_of
 from preprocess.documents.template_sandbox import ChatTemplateError, Messages, Template
 

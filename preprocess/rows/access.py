@@ -22,6 +22,7 @@ from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import (
     FORMATS,
     Block,
+    Record,
     RecordFile,
     Row,
     RowsError,
@@ -115,8 +116,8 @@ class FileSeries:
         with closing(run_in_order(self.files, lambda: function, workers)) as results:
             return [*results]
 
-    def find(self, index: int) -> tuple[RecordFile, Block, int]:
-        """Return (file, block of it, place in the block) of a record.
+    def find(self, index: int) -> tuple[RecordFile, int, Record]:
+        """Return (file, number of the record in it, a record).
 
         Args:
             index: Number of the record; a negative one counts from the end.
@@ -127,10 +128,10 @@ class FileSeries:
         """
         number, place = find_part(self.starts, index)
         file = self.files[number]
-        number, place = find_part(file.starts, place)
+        number, inside = find_part(file.starts, place)
         block = self._cache.get(file, number)
         _check_count(file, len(block), int(file.starts[number + 1] - file.starts[number]))
-        return file, block, place
+        return file, place, block[inside]
 
     def row(self, index: int) -> Row:
         """Return the columns of a row: int32[n] each, as `find`.
@@ -138,8 +139,8 @@ class FileSeries:
         Raises:
             RowsError: It is no row of tokens, or has other columns than the rows before.
         """
-        file, block, place = self.find(index)
-        found = as_row(str(file.path), block[place])
+        file, number, record = self.find(index)
+        found = as_row(file.path, number, record)
         self._columns = self._columns or [*found]
         if self._columns != [*found]:
             raise RowsError(

@@ -196,7 +196,7 @@ class _Made:
 
     def _numbered(self, firsts: Values, step: int, lengths: Numbers, places: Numbers) -> Values:
         """Return an array with numbers in spans, and 0 for padding."""
-        from bpe.kernels.pieces import number_spans
+        from preprocess.sampling.pieces import number_spans
 
         found = self._filled(0)
         if not number_spans(firsts, step, lengths, places, found):
@@ -240,7 +240,7 @@ def _copy(
     values: npt.NDArray[Any], starts: Numbers, lengths: Numbers, places: Numbers,
     out: npt.NDArray[Any],
 ) -> None:
-    from bpe.kernels.pieces import copy_spans
+    from preprocess.sampling.pieces import copy_spans
 
     if not copy_spans(values, starts, lengths, places, out):
         raise _outside()

@@ -83,7 +83,7 @@ class RecordFile(ABC):
         """Yield all rows."""
         columns = None
         for number, record in enumerate(self.records()):
-            row = as_row(f"{self.path}: row {number:,}", record)
+            row = as_row(self.path, number, record)
             columns = columns or [*row]
             if [*row] != columns:
                 raise RowsError(
@@ -159,20 +159,23 @@ def open_file(path: AnyPath, n_records: int | None = None) -> RecordFile:
     return FORMATS[format_of(path) or ""].codec().File(path, n_records)
 
 
-def as_row(where: str, record: Record) -> Row:
+def as_row(path: AnyPath, number: int, record: Record) -> Row:
     """Return a record as a row: int32[n] by name; raise RowsError if it is none."""
-    row = {}
+    row, where = {}, f"{path}: row {number:,}, counted from 0,"
     for name, values in record.items():
         values = np.empty(0, np.int32) if isinstance(values, list) and not values else values
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
             kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
             raise RowsError(
-                f"{where}: column {name!r} is {kind}, expected integers, without nulls; these are"
-                " no rows of tokens"
+                f"{where} has {kind} in column {name!r}, expected integers, without nulls; these"
+                " are no rows of tokens"
             )
-        row[name] = as_int32(f"{where}: column {name!r}", values)
+        row[name] = as_int32(f"{where} column {name!r}", values)
     if len({*map(len, row.values())}) > 1:
-        raise RowsError(f"{where}: its columns differ in length; make the rows again")
+        raise RowsError(f"{where} has columns of different lengths; make the file again")
+    ids = row.get("input_ids", np.empty(0, np.int32))
+    if len(ids) and (least := int(ids.min())) < 0:
+        raise RowsError(f"{where} has the id {least:,}, expected 0 or more; make the file again")
     return row
 
 

@@ -32,9 +32,9 @@ def ids_of_rows(
     The padding is as chosen, of the tokenizer, or the end of text.
     """
     from bpe import load_tokenizer
-    from bpe.formats.chat_template import read_token_names
-    from bpe.special_tokens import pad_token_of
+    from bpe.special import pad_token_of
     from preprocess.dataset.reader import check_tokenizer
+    from preprocess.documents.tokenizer_files import read_token_names
 
     path, token, is_padded = _tokenizer_of(file, tokenizer), settings.pad_token, settings.is_padded
     known = dict[str, int]()
@@ -223,7 +223,7 @@ def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
 
 def _special_ids(file: TokenFile, path: Any) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
-    from bpe.formats.post_processor import read_special_ids
+    from preprocess.documents.tokenizer_files import read_special_ids
 
     if path is None:
         raise SettingsError(

@@ -101,11 +101,11 @@ class ShardedSource:
 
     def __getitem__(self, index: int) -> Record:
         """Return a record; raise IndexError if there is none, RowsError if its file is damaged."""
-        _, block, place = self._series.find(index)
+        _, _, record = self._series.find(index)
         # PyTorch's losses take no int32.
         return {
             key: value.astype(np.int64) if isinstance(value, np.ndarray) else value
-            for key, value in block[place].items()
+            for key, value in record.items()
         }
 
     def __repr__(self) -> str:

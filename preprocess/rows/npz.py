@@ -12,7 +12,7 @@ from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Record, RowsError, WholeFile, as_int32, damaged
+from preprocess.rows.formats import Record, RowsError, WholeFile, damaged
 from preprocess.rows.places import AnyPath, open_binary
 
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
@@ -83,8 +83,8 @@ def _read_rows(
     for first in range(0, n_rows, at_once):
         n = min(at_once, n_rows - first)
         found = [
-            _read(path, name, member, n * length, dtype).reshape(n, length)
-            for name, member, (_, dtype) in zip(names, members, headers, strict=True)
+            _read(path, member, n * length, dtype).reshape(n, length)
+            for member, (_, dtype) in zip(members, headers, strict=True)
         ]
         for rows in zip(*found, strict=True):
             yield dict(zip(names, rows, strict=True))
@@ -115,8 +115,8 @@ def _header_of(
     return (n_rows, length), dtype
 
 
-def _read(path: AnyPath, name: str, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
+def _read(path: AnyPath, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
     data = member.read(dtype.itemsize * n)
     if len(data) != dtype.itemsize * n:
         raise RowsError(f"{path}: an array is shorter than its entry says; make it again")
-    return as_int32(f"{path}: column {name!r}", np.frombuffer(data, dtype))
+    return np.frombuffer(data, dtype)

@@ -17,9 +17,10 @@ from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from preprocess.rows.columns import RowBatch, Values
-from preprocess.rows.formats import Record, RowsError, WholeFile, as_int32, damaged
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import Record, RowsError, WholeFile, damaged
 from preprocess.rows.places import AnyPath
 
 # Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
@@ -75,7 +76,7 @@ class File(WholeFile):
             yield record
 
 
-def _ids_of(path: AnyPath, row: Any) -> Values:
+def _ids_of(path: AnyPath, row: Any) -> npt.NDArray[np.integer[Any]]:
     """Return the ids of a row; raise RowsError if they are none."""
     try:
         ids = np.asarray(row) if len(row) else np.empty(0, np.int32)
@@ -83,9 +84,7 @@ def _ids_of(path: AnyPath, row: Any) -> Values:
         ids = np.empty((0, 0))
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise _not_rows(path, "something else inside of rows")
-    if len(ids) and (least := int(ids.min())) < 0:
-        raise RowsError(f"{path}: has the id {least:,}, expected 0 or more; make it again")
-    return as_int32(f"{path}: a row", ids)
+    return ids
 
 
 def _load(path: AnyPath) -> tuple[list[Any] | Any, list[int]]:

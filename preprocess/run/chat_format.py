@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bpe.formats.chat_template import read_chat_templates, read_token_names
 from preprocess.documents.chat_template import CHATML, ChatFormat
 from preprocess.documents.template_sandbox import ChatTemplateError
+from preprocess.documents.tokenizer_files import read_chat_templates, read_token_names
 from preprocess.settings.options import SettingsError
 from preprocess.settings.schema import ChatSettings
 

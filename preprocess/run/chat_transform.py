@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -10,10 +11,10 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.errors import CorpusError
-from bpe.formats.chat_template import read_token_names
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
+from preprocess.documents.tokenizer_files import read_token_names
 from preprocess.run.chat_format import chat_format_of
 from preprocess.settings.options import TokenizerSource, convert
 from preprocess.settings.schema import EncodeSettings
@@ -71,8 +72,14 @@ class ChatTemplateTransform:
                 f"{source}: the tokenizer has no chat template; give one: chat_template, a file or"
                 " chatml"
             )
-        self._conversation_encoder = ConversationEncoder(self.tokenizer)
-        self._encoder = self.tokenizer.new_encoder()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what workers of a `DataLoader` that are spawned need; encoders are made there."""
+        return {name: value for name, value in vars(self).items() if name != "_encoders"}
+
+    @cached_property
+    def _encoders(self) -> tuple[ConversationEncoder, Any]:
+        return ConversationEncoder(self.tokenizer), self.tokenizer.new_encoder()
 
     @property
     def pad_id(self) -> int:
@@ -101,7 +108,8 @@ class ChatTemplateTransform:
         except BadConversationError as error:
             raise CorpusError(str(error)) from error
         batch = batch_of([rendered], None)
-        ids, _, mask = self._conversation_encoder.encode(self._encoder, batch, -1, -1)
+        conversations, encoder = self._encoders
+        ids, _, mask = conversations.encode(encoder, batch, -1, -1)
         ids = ids.astype(np.int64)
         ones = np.ones_like(ids)
         return {"input_ids": ids, "attention_mask": ones, "loss_mask": mask.astype(np.int64)}

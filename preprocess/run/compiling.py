@@ -19,14 +19,17 @@ from preprocess.run.signals import repeating
 if TYPE_CHECKING:
     import subprocess
 
-    from bpe.compile_ahead import Kernels
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.run.compile_ahead import Kernels
 
 _STAGE = "compiling kernels"
 _SECONDS_BETWEEN_LINES = 1.5
 _SECONDS_TO_WAIT = 120.0  # several times the need of the child on a shared processor
 _SECONDS_BETWEEN_LOOKS = 0.25
-_PROGRAM = "import sys; from bpe import compile_ahead; compile_ahead.compile_encoding(sys.argv[1])"
+_PROGRAM = (
+    "import sys; from preprocess.run import compile_ahead as ahead;"
+    " ahead.compile_encoding(sys.argv[1])"
+)
 
 
 class KernelCompiler:
@@ -46,7 +49,7 @@ class KernelCompiler:
 
     def compile_training(self, pattern: str, encodes: bool) -> None:
         """Compile the training kernels; start a child for the encoding kernels if `encodes`."""
-        from bpe import compile_ahead as ahead
+        from preprocess.run import compile_ahead as ahead
 
         # Without a cache, this process could not load the kernels of the child.
         if encodes and ahead.is_kept() and ahead.missing(ahead.encoding_kernels()):
@@ -60,7 +63,7 @@ class KernelCompiler:
     def compile_encoding(self, tokenizer: AnyTokenizer) -> None:
         """Compile the encoding kernels, or wait for the child to compile them."""
         from bpe import Tokenizer
-        from bpe import compile_ahead as ahead
+        from preprocess.run import compile_ahead as ahead
 
         if not isinstance(tokenizer, Tokenizer):
             return  # it encodes without kernels
@@ -80,8 +83,8 @@ class KernelCompiler:
     @contextmanager
     def _stage(self, needed: Kernels) -> Iterator[None]:
         """Time and show the compiling of kernels inside the `with`."""
-        from bpe import compile_ahead as ahead
-        from bpe.kernels.runtime import jit
+        from bpe.runtime import jit
+        from preprocess.run import compile_ahead as ahead
 
         missing = ahead.missing(needed)
         n_missing = len(missing)

@@ -29,7 +29,7 @@ from preprocess.sources import ResumePoint, Source, WorkUnit
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
-    from bpe.training.counts import Arrays, FrozenCounts
+    from bpe.train.counts import Arrays, FrozenCounts
 
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
 _COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
@@ -270,7 +270,7 @@ class CountPass:
     def _merge_all(self) -> FrozenCounts:
         """Merge the counts of all workers and runs, and save them."""
         from bpe import PretokenCounts
-        from bpe.training.counts import sum_counts
+        from bpe.train.counts import sum_counts
 
         if self._spills:
             counts = spill.merge_spills(self.journal.storage, self._spills, self._like)

@@ -21,7 +21,7 @@ from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
 from preprocess.run.record import Record
-from preprocess.storage import Files, OutputError, open_storage
+from preprocess.storage import Files, OutputError, open_files
 
 STATS_FORMAT = "tokenmill-stats"
 # Larger files of JSON are parsed only if the format is named near their start, as we write it.
@@ -65,7 +65,7 @@ def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
 
     Those of parts are left out, if the manifest that joins them is there.
     """
-    return [directory / name for name in manifests_in(open_storage(directory).final, format_name)]
+    return [directory / name for name in manifests_in(open_files(directory), format_name)]
 
 
 def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
@@ -107,7 +107,7 @@ def find_token_files(location: str) -> list[str]:
     place, is_remote = Path(location), is_url(location)
     is_dataset = place.suffix in (".bin", ".json")
     if place.is_dir() or (is_remote and not is_dataset):
-        files = open_storage(location).final
+        files = open_files(location)
         if not (names := manifests_in(files)):
             raise TokenFileError(
                 f"{files.where()}: no finished token file in this directory; build one first:"

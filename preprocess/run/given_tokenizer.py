@@ -59,7 +59,7 @@ def _with_special_tokens(
 ) -> AnyTokenizer:
     """Return a tokenizer with special tokens, whose ids follow the others, the first ends text."""
     from bpe import load_tokenizer
-    from bpe.special_tokens import pad_token_of
+    from bpe.special import pad_token_of
 
     named = {"eos_token": tokens[0], "pad_token": pad_token_of(tokens) or tokens[0]}
     named |= {"bos_token": begin_of_text} if begin_of_text else {}

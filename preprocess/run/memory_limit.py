@@ -50,7 +50,7 @@ def bytes_for_tables(limit: int | None, workers: int, unit_size: int) -> float:
 
 def check_merging(limit: int | None, n_bytes: int, n_pretokens: int) -> None:
     """Raise MemoryLimitError if merging `n_pretokens` pre-tokens of `n_bytes` exceeds the limit."""
-    from bpe.training.trainer import memory_of_merging
+    from bpe.train.trainer import memory_of_merging
 
     needed = _BASE + memory_of_merging(n_bytes, n_pretokens)
     if limit is not None and needed > limit:

@@ -342,7 +342,7 @@ def make_passes(
 
 def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
     """Make the options for reading sources, for training if `tokenizer` is None."""
-    from bpe.pretokenize.pretokenizer import Pretokenizer
+    from bpe.split.pretokenizer import Pretokenizer
 
     if tokenizer is None:
         assert isinstance(settings, schema.TrainSettings)
@@ -389,7 +389,7 @@ def training_options(
     dataset: schema.BuildSettings, training: schema.TrainSettings
 ) -> ReadOptions:
     """Make the options for reading a dataset to train on it together with others."""
-    from bpe.pretokenize.pretokenizer import Pretokenizer
+    from bpe.split.pretokenizer import Pretokenizer
 
     safe_cut = Pretokenizer(training.pattern).safe_cut
     return read_options(dataset, safe_cut, training.all_special_tokens)

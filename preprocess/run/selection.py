@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.bit_set import bits_between, set_bits
-from bpe.separated import iter_ranges
+from bpe.text.bit_set import bits_between, set_bits
+from bpe.text.spans import iter_ranges
 from preprocess.documents.batch import DocumentBatch
 from preprocess.documents.filters import count_characters
 from preprocess.settings.schema import SelectSettings
@@ -56,7 +56,7 @@ def find_copies(rows: Sequence[Rows], n_bytes: float) -> NDArray[np.uint64]:
         n_bytes: Memory to use: documents are compared in parts, by their digests.
 
     Returns:
-        A bit set of their numbers, see `bpe.bit_set`.
+        A bit set of their numbers, see `bpe.text.bit_set`.
     """
     n = sum(map(len, rows))
     copies = np.zeros(-(-n // 64), np.uint64)

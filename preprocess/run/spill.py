@@ -21,7 +21,7 @@ from preprocess.run.journal import JournalError
 from preprocess.storage import Storage
 
 if TYPE_CHECKING:
-    from bpe.training.counts import Arrays, FrozenCounts, PretokenCounts
+    from bpe.train.counts import Arrays, FrozenCounts, PretokenCounts
 
 N_PARTS = 32
 
@@ -68,7 +68,7 @@ def decode_counts(
     Raises:
         JournalError: The content is damaged, or None.
     """
-    from bpe.training.counts import FrozenCounts
+    from bpe.train.counts import FrozenCounts
 
     if content is None or xxhash.xxh3_128_hexdigest(content) != digest:
         raise JournalError(f"{file}: saved counts are damaged or missing; start over (--overwrite)")
@@ -109,7 +109,7 @@ def merge_spills(
     storage: Storage, spills: Sequence[SpillFile], like: tuple[str, Sequence[str]]
 ) -> FrozenCounts:
     """Merge the counts of all spill files; `like` and errors as in `decode_counts`."""
-    from bpe.training.counts import FrozenCounts, PretokenCounts
+    from bpe.train.counts import FrozenCounts, PretokenCounts
 
     start = {spilled.file: 0 for spilled in spills}
     parts = []

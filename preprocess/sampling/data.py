@@ -154,7 +154,7 @@ def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targe
 def _copy_by_kernel(
     ids: npt.NDArray[Any], table: Batch, padding: int, inputs: Batch, targets: Batch
 ) -> None:
-    from bpe.kernels.pieces import copy_pieces as run
+    from preprocess.sampling.pieces import copy_pieces as run
 
     if not run(ids, np.ascontiguousarray(table), padding, IGNORED, inputs, targets):
         raise outside()

@@ -62,7 +62,7 @@ class Fields:
             return self._pieces().table
         if self.crossing is not None:
             return self.crossing()
-        from bpe.kernels.pieces import find_segments
+        from preprocess.sampling.pieces import find_segments
 
         n_rows, length = self.inputs.shape
         n_inputs = np.full(n_rows, length) if self.n_inputs is None else self.n_inputs
@@ -75,7 +75,7 @@ class Fields:
     @cached_property
     def segment_ids(self) -> Array:
         """Number of the document in its row, from 1; 0 for padding: int32."""
-        from bpe.kernels.pieces import number_segments
+        from preprocess.sampling.pieces import number_segments
 
         n_rows, length = self.inputs.shape
         found = new_batch(n_rows, length, np.int32)
@@ -86,7 +86,7 @@ class Fields:
     @cached_property
     def position_ids(self) -> Array:
         """Position in the document, or in its part in the row, from 0; 0 for padding: int64."""
-        from bpe.kernels.pieces import number_positions
+        from preprocess.sampling.pieces import number_positions
 
         found = new_batch(*self.inputs.shape)
         if not number_positions(self._segments, found.reshape(-1)):

@@ -57,27 +57,27 @@ Scratch = Callable[[int, Any], npt.NDArray[Any]]
 
 
 def _greedy(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from bpe.kernels.pack import pack_greedy
+    from preprocess.sampling.pack_kernels import pack_greedy
 
     return int(pack_greedy(lengths, row_length, row_of))
 
 
 def _pool(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from bpe.kernels.pack import pack_pool
+    from preprocess.sampling.pack_kernels import pack_pool
 
     rows, rooms = np.zeros(_POOL_ROWS, np.int64), np.zeros(_POOL_ROWS, np.int64)
     return int(pack_pool(lengths, row_length, row_of, rows, rooms))
 
 
 def _first_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from bpe.kernels.pack import pack_first_fit
+    from preprocess.sampling.pack_kernels import pack_first_fit
 
     tree = np.zeros(2 * _FIRST_FIT_ROWS, np.int64)
     return int(pack_first_fit(lengths, row_length, row_of, tree))
 
 
 def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from bpe.kernels.pack import pack_best_fit
+    from preprocess.sampling.pack_kernels import pack_best_fit
 
     n = len(lengths)
     first_of = np.zeros(row_length + 1, np.int64)
@@ -109,8 +109,8 @@ class PackedWindows:
     """
 
     def __init__(self, file: TokenFile, context_length: int, strategy: str) -> None:
-        from bpe.kernels.pieces import read_packed
-        from bpe.kernels.runtime.jit import pack
+        from bpe.runtime.jit import pack
+        from preprocess.sampling.pieces import read_packed
 
         self._read_packed, self._pack = read_packed, pack
         self._file, self._context_length = file, context_length
@@ -180,7 +180,7 @@ class PackedWindows:
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""
-        from bpe.kernels.pieces import find_pieces
+        from preprocess.sampling.pieces import find_pieces
 
         offsets = self._plan.offsets
         n = int((offsets[numbers + 1] - offsets[numbers]).sum())
@@ -216,7 +216,7 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
 
 def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
     """Map a plan; raise TokenFileError if it is damaged."""
-    from bpe.kernels.pack import is_plan
+    from preprocess.sampling.pack_kernels import is_plan
 
     with open(path, "rb") as opened:
         head = opened.read(_HEADER_BYTES)
@@ -327,7 +327,7 @@ def _remove_old_plans(path: Path, file: TokenFile) -> None:
 
 def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:
     """Write a plan to an empty file, and return its map."""
-    from bpe.kernels import pack as kernels
+    from preprocess.sampling import pack_kernels as kernels
 
     row_length, strategy = about["row_length"], STRATEGIES[about["strategy"]]
 

@@ -115,7 +115,7 @@ def _read_fields(value: Any) -> Any:
 
 def _read_pattern(value: Any) -> Any:
     """Convert the name or the published text of a split pattern to its name."""
-    from bpe.pretokenize.patterns import pattern_name
+    from bpe.split.patterns import pattern_name
 
     return pattern_name(_read_text(value)) if isinstance(value, str) else value
 

@@ -76,7 +76,7 @@ class JsonArrayUnit(records.JsonUnit):
         return found
 
     def _records(self, body: bytes) -> Iterator[tuple[int, bytes]]:
-        from bpe.json_strings import ElementFinder
+        from preprocess.sources.json_strings import ElementFinder
 
         data, start = np.frombuffer(body, np.uint8), 0
         while (n := ElementFinder().find_end(data[start:])) >= 0 and body[start + n] == ord(","):
@@ -140,7 +140,7 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
     Raises:
         CorpusError: The array is not closed, or something follows it.
     """
-    from bpe.json_strings import ElementFinder
+    from preprocess.sources.json_strings import ElementFinder
 
     finder, start = ElementFinder(), begin
     while (end := file.clip(start + _STRIDE_BYTES)) > start:

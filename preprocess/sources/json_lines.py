@@ -57,7 +57,7 @@ class JsonLinesUnit(records.JsonUnit):
             position += len(line) + 1
 
     def _n_records(self, group: memoryview, n_found: int) -> int:
-        from bpe.pretokenize.pretokenizer import find_all
+        from bpe.text.search import find_all
 
         data = np.frombuffer(group, np.uint8)
         n = len(find_all(data, b"\n")) + int((data[-1:] != 0x0A).sum())

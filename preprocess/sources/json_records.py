@@ -116,7 +116,7 @@ class JsonUnit(FileUnit):
 
     def _read_chats(self, body: bytes, begin: int, content: Bytes) -> DocumentBatch:
         """Return the conversations of all records; `body` begins at byte `begin` of the unit."""
-        from bpe.pretokenize.pretokenizer import is_utf8
+        from bpe.text.utf8 import is_utf8
         from preprocess.sources.chats import batch_of
 
         rejected, rendered, reading = list[Rejected](), list[Any](), self.reading
@@ -152,8 +152,8 @@ class JsonUnit(FileUnit):
 
     def _render(self, record: bytes) -> Any:
         """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
-        from bpe.json_strings import is_nested_deeper
         from preprocess.sources.chats import render_record
+        from preprocess.sources.json_strings import is_nested_deeper
 
         fields = KINDS[self.reading.chat]
         try:
@@ -170,8 +170,8 @@ class JsonUnit(FileUnit):
         Raises:
             _BadRecordError: Some record is bad.
         """
-        from bpe.json_strings import is_nested_deeper
-        from bpe.pretokenize.pretokenizer import is_utf8
+        from bpe.text.utf8 import is_utf8
+        from preprocess.sources.json_strings import is_nested_deeper
 
         decoder, values_of = _decoder(self.fields, bool(self.reading.text_preset))
         values: list[Any] = []
@@ -194,7 +194,7 @@ class JsonUnit(FileUnit):
 
     def _join(self, values: list[Any], array: Array) -> tuple[Bytes, Offsets]:
         """Return the texts of all records, and their offsets; raise _BadRecordError."""
-        from bpe.json_strings import decode_strings
+        from preprocess.sources.json_strings import decode_strings
 
         n = len(self.fields)
         if not self.reading.text_preset:
@@ -222,7 +222,7 @@ class JsonUnit(FileUnit):
         Raises:
             CorpusError: A record is bad, and bad records are errors.
         """
-        from bpe.json_strings import is_nested_deeper
+        from preprocess.sources.json_strings import is_nested_deeper
 
         has_preset = bool(self.reading.text_preset)
         decoder, values_of = _decoder(self.fields, has_preset)
@@ -260,7 +260,7 @@ class JsonUnit(FileUnit):
 
     def _clean(self, group: memoryview, content: Bytes) -> tuple[Any, int, int]:
         """Return (records with invalid UTF-8 replaced or left out, n_skipped, n_replaced)."""
-        from bpe.pretokenize.pretokenizer import is_utf8
+        from bpe.text.utf8 import is_utf8
 
         if self.reading.on_invalid_utf8 == "error":
             raise invalid_text_error(content, self.byte)
@@ -333,7 +333,7 @@ def _describe(
     """Describe what is wrong with a record, with a remedy."""
     import json
 
-    from bpe.json_strings import MAX_NESTING, is_nested_deeper
+    from preprocess.sources.json_strings import MAX_NESTING, is_nested_deeper
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is not JSON")

@@ -25,6 +25,7 @@ from preprocess.sources.base import open_file
 from preprocess.storage import JOURNAL_FILE
 from preprocess.storage.local import LOCK_FILE, PARTIAL, REMOVAL_FILE
 
+LOG_BEGINS = "# Log of tokenmill, which does not read it as text.\n"
 _BEGIN_BYTES = 4096  # of a file, which name its format
 _OF_ROWS = "tokenization_stats.json"  # has times, so the manifest of rows does not list it
 _TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
@@ -122,6 +123,12 @@ def own_files_in(directory: Path) -> set[str]:
     own |= {*runs, *names & {LOCK_FILE}}
     logs = (Path(x.baseFilename) for x in logger.handlers if isinstance(x, logging.FileHandler))
     return own | {log.name for log in logs if log.parent.resolve() == directory.resolve()}
+
+
+def is_log(file: InputFile) -> bool:
+    """Return True for a file that `--log-file` began."""
+    begins = LOG_BEGINS.encode()
+    return file.read(0, file.clip(len(begins)), new_array).tobytes() == begins
 
 
 def _content(file: InputFile | None, is_json: bool) -> bytes:

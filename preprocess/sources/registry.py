@@ -11,7 +11,7 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from fnmatch import fnmatch
 from functools import cache, partial
@@ -32,7 +32,7 @@ from preprocess.sources.compressed import (
     codec_of_content,
 )
 from preprocess.sources.folders import encoding_of, files_below
-from preprocess.sources.own_files import own_files_in
+from preprocess.sources.own_files import is_log, own_files_in
 from preprocess.sources.remote import RemoteFile, open_url
 from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text import TextSource
@@ -148,7 +148,7 @@ def find_sources(
     own = cache(own_files_in)
     matches, without_text = set[Path](), ""
     expanded = [*_expand(paths, matches)]
-    text = [x for x in expanded if not (isinstance(x, Path) and x.name in own(x.parent))]
+    text = [x for x in expanded if not (isinstance(x, Path) and _is_own(x, own(x.parent)))]
     if text and (named := {*map(str, paths)} & {*map(str, {*expanded} - {*text})}):
         logger.info("%d outputs of tokenmill are no text, such as %s", len(named), min(named))
     for path in text or expanded:  # if outputs alone are named, it is said what they are
@@ -161,7 +161,8 @@ def find_sources(
         if not path.is_dir():
             sources.append(open_source(path, path.name, reading))
             continue
-        found = [(x, _is_skipped(open_file(x), x.name, reading)) for x in files_below(path)]
+        opened = ((x, open_file(x)) for x in files_below(path))
+        found = [(x, _is_skipped(file, x.name, reading)) for x, file in opened if not is_log(file)]
         if binary_files is not None:
             binary_files += [file for file, skipped in found if skipped]
         files = [file for file, skipped in found if not skipped]
@@ -225,6 +226,10 @@ def _find_remote(
         )
 
 
+def _is_own(path: Path, own: Set[str]) -> bool:
+    return path.name in own or (path.is_file() and is_log(open_file(path)))
+
+
 def _is_skipped(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
     """Return True if a file in a directory is binary and of no known format."""
     begins = _begin_of(file)
@@ -258,6 +263,8 @@ def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> Fi
                 f"{path}: is a pointer to a file that git did not download; download it:"
                 f" {command.format(path)}"
             )
+    if is_log(file):
+        raise CorpusError(f"{path}: is a log of tokenmill, which is not read as text; give others")
     codec = codec_of(file_name, begins)
     if codec is None:
         form = _format_of(file_name, begins, reading, path)

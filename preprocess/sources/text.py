@@ -58,7 +58,7 @@ class TextUnit(FileUnit):
         return [int(self.stop), inside, *decided]
 
     def read(self, array: Array = new_array) -> DocumentBatch:
-        from bpe.separated import find_pieces
+        from bpe.text.spans import find_pieces
 
         content = self.content(array)
         starts, ends = find_pieces(content, self.reading.separator)
@@ -161,7 +161,7 @@ class TextSource(FileSource):
 
     def _decide(self, cuts: list[int]) -> tuple[bool | None, bool]:
         """Return (in_validation, skipped) for a document between the first and the last cut."""
-        from bpe.pretokenize.pretokenizer import is_utf8
+        from bpe.text.utf8 import is_utf8
 
         reading = self.reading
         digest = xxhash.xxh3_64()

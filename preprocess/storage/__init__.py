@@ -10,30 +10,22 @@ from __future__ import annotations
 import os
 
 from bpe.files.locations import is_bucket, local_path
-from preprocess.storage.base import (
-    JOURNAL_FILE,
-    LARGEST_OBJECT,
-    REPAIR,
-    DamagedStateError,
-    Files,
-    LockedError,
-    OutputError,
-    Storage,
-    Stream,
-)
-from preprocess.storage.local import LOCK_FILE, LocalFiles, LocalStorage, LocalStream, writing
+from preprocess.storage.base import JOURNAL_FILE, LARGEST_OBJECT, REPAIR, Storage, Stream
+from preprocess.storage.errors import DamagedStateError, LockedError, OutputError, writing
+from preprocess.storage.files import Files, LocalFiles, open_files
+from preprocess.storage.local import LOCK_FILE, LocalStorage, LocalStream
 
 __all__ = [
     "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError", "Files",
     "LocalFiles", "LocalStorage", "LocalStream", "LockedError", "OutputError", "Storage", "Stream",
-    "open_storage", "writing",
+    "open_files", "open_storage", "writing",
 ]
 
 
 def open_storage(
     location: str | os.PathLike[str], run: str = "", own_lock: bool = False
 ) -> Storage:
-    """Open the storage of a run, "" to read finished files, in a directory or a bucket.
+    """Open the storage of a run in a directory or a bucket; to read, `open_files` is enough.
 
     With `own_lock` the run locks its own files only, for others write beside it.
 

@@ -1,35 +1,17 @@
-"""Protocols of a storage, and its errors."""
+"""Protocols of a storage."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol, Self
 
-from bpe.errors import TokenmillError
+from preprocess.storage.files import Files
 
 JOURNAL_FILE = "journal.jsonl"
 # Run name of a repair; names of other runs do not begin with a dot.
 REPAIR = ".repair"
 
 LARGEST_OBJECT = 5 * 10**9  # bytes that a bucket takes in one request, of all services
-
-# What a failed write leaves, for messages.
-WORK_KEPT = "nothing was put under a final name, and progress so far is saved"
-PUBLISHED_KEPT = "files with final names are complete, and all others are kept"
-OUTPUTS_KEPT = "outputs are not affected"
-
-
-class OutputError(TokenmillError):
-    """Outputs exist already, cannot be written, or are being written by another process."""
-
-
-class LockedError(OutputError):
-    """Another process is writing there."""
-
-
-class DamagedStateError(OutputError):
-    """The work files of an earlier run are damaged, so it cannot be resumed."""
 
 
 class Stream(Protocol):
@@ -62,31 +44,6 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Close the file, also while another thread syncs; may be called more than once."""
-
-
-class Files(Protocol):
-    """Complete files by name: the work files of a run, or the finished files of a location."""
-
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted."""
-
-    def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all files in bytes, by name."""
-
-    def get(self, name: str) -> bytes | None:
-        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
-
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
-
-    def where(self, name: str = "") -> str:
-        """Format the location of a file, or of the directory, for messages."""
-
-    def path(self, name: str = "") -> Path:
-        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
 
 
 class Storage(Files, Protocol):

@@ -11,29 +11,28 @@ A failed write raises an `OutputError` that names the file; earlier writes are k
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
-from bpe.files.user_cache import warn_once
 from bpe.parallel import Lock
-from preprocess.storage.base import (
-    JOURNAL_FILE,
+from bpe.runtime.user_cache import warn_once
+from preprocess.storage.base import JOURNAL_FILE
+from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
-    WORK_KEPT,
     DamagedStateError,
-    Files,
     LockedError,
     OutputError,
+    writing,
 )
+from preprocess.storage.files import Files, LocalFiles
 
 if TYPE_CHECKING:
     from preprocess.storage.object_lock import ObjectLock
@@ -41,26 +40,8 @@ if TYPE_CHECKING:
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
-# Errors that freeing space resolves.
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 logger = logging.getLogger("preprocess")
-
-
-@contextmanager
-def writing(path: Path | str, kept: str = WORK_KEPT, position: int | None = None) -> Iterator[None]:
-    """Convert an OSError inside the `with` to an OutputError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        place = "" if position is None else f" at byte {position:,}"
-        is_full = error.errno in _NO_SPACE
-        advice = "free the space" if is_full else "check the disk and its permissions"
-        another = ", or choose another directory" if kept is WORK_KEPT else ""
-        raise OutputError(
-            f"{path}: could not be written{place}: {error.strerror or error}; {kept}: {advice} and"
-            f" run the same command again{another}"
-        ) from error
 
 
 def _remove(path: Path) -> None:
@@ -126,56 +107,6 @@ class LocalStream:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
-
-
-class LocalFiles:
-    """Complete files of a directory, which need not exist."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-
-    def names(self) -> list[str]:
-        return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
-
-    def size(self, name: str) -> int | None:
-        try:
-            return os.stat(self.directory / name).st_size
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                return None  # also a link that leads nowhere
-            raise
-
-    def sizes(self) -> dict[str, int]:
-        sizes = {name: self.size(name) for name in self.names()}
-        return {name: size for name, size in sizes.items() if size is not None}
-
-    def get(self, name: str) -> bytes | None:
-        path = self.directory / name
-        try:
-            if path.is_fifo():  # reading it would block
-                raise OutputError(f"{path}: is a pipe, expected a file; remove it")
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise OutputError(
-                f"{path}: could not be read: {error.strerror}; check the disk and its permissions"
-                " and run the same command again"
-            ) from error
-
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        try:
-            with open(self.directory / name, "rb") as file:
-                file.seek(start)
-                return file.read(stop - start)
-        except FileNotFoundError:
-            return b""
-
-    def where(self, name: str = "") -> str:
-        return str(self.directory / name)
-
-    def path(self, name: str = "") -> Path:
-        return self.directory / name
 
 
 class LocalStorage(LocalFiles):

@@ -2,7 +2,8 @@
 
 Version N of a lock is the file LOCK.N. It is made by an exclusive open, so one process alone makes
 it; and it holds only if it is the last, and if version N - 1 was there until then, or none for the
-first, whose number is the time: numbers are not used again.
+first, whose number is the time: numbers are not used again. Whoever replaces a version that was
+being written sees whether it was completed meanwhile: a version is a number and a size.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ class LockFiles:
 
     def info(self, key: str) -> ObjectInfo | None:
         """Return the last version; it has no size, for `read` reads all of it."""
-        versions = self._versions(key)
-        return ObjectInfo(0, 0, str(versions[-1])) if versions else None
+        if not (versions := self._versions(key)):
+            return None
+        return ObjectInfo(0, 0, f"{versions[-1]}.{_size(f'{key}.{versions[-1]}')}")
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
         """Read a version; raise ChangedError if it is gone."""
         try:
-            return memoryview(Path(f"{key}.{version}").read_bytes())
+            return memoryview(Path(f"{key}.{version.partition('.')[0]}").read_bytes())
         except FileNotFoundError:
             pause(_PAUSE)
             raise ChangedError(f"{key}.{version}: was replaced while it was being read") from None
 
     def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
         """Replace a version ("": none), and return the new one; None if it is another."""
-        before = int(version or 0)
+        named, _, size = (version or "0").partition(".")
+        before = int(named)
         number = before + 1 if before else time.time_ns()
         path = f"{key}.{number}"
         with _remote_errors(path):
@@ -59,11 +62,12 @@ class LockFiles:
                 Path(path).unlink(missing_ok=True)
                 raise
             found = self._versions(key)
-            if found[-2:] != ([before, number] if before else [number]):
+            is_last = found[-2:] == ([before, number] if before else [number])
+            if not is_last or (before and _size(f"{key}.{before}") != int(size)):
                 Path(path).unlink(missing_ok=True)
                 return None
             Path(f"{key}.{before}").unlink(missing_ok=True)
-        return str(number)
+        return f"{number}.{len(data)}"
 
     def remove(self, key: str) -> None:
         """Remove all versions, the last one last."""
@@ -78,6 +82,14 @@ class LockFiles:
             matches = (re.fullmatch(pattern, each) for each in os.listdir(directory))
             before, found = found, sorted(int(match[1]) for match in matches if match)
         return found
+
+
+def _size(path: str) -> int:
+    """Return the size of a file in bytes, -1 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return -1
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from bpe.errors import ChangedError
 from bpe.files.locations import join_location, shown_url
-from preprocess.storage.base import OutputError
-from preprocess.storage.local import writing
+from preprocess.storage.errors import OutputError, writing
 from preprocess.storage.remote import RemoteError, open_objects, split_url
 from preprocess.storage.spool import Spool
 

@@ -2,8 +2,8 @@
 
 It is put only if there is none, and replaced only if its version is the one that was put last, so
 two owners are impossible. If it is not replaced for `EXPIRES_AFTER` seconds, its owner is gone, and
-whoever waited that long may replace it. No clocks of different machines are compared. A process of
-the same machine is recognised as dead at once.
+whoever waited that long may replace it; one that names no owner is waited for a moment. No clocks
+of different machines are compared. A process of the same machine is recognised as dead at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from bpe.errors import ChangedError
 from bpe.parallel import Lock, start_thread
-from preprocess.storage.base import LockedError, OutputError
+from preprocess.storage.errors import LockedError, OutputError
 from preprocess.storage.remote import RemoteError, Versions
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
@@ -64,14 +64,16 @@ class ObjectLock:
                     f"{self._where}: {_describe(holder)} is writing there; wait until it is"
                     " finished, stop it, or choose another place"
                 )
-            if state == "dead" or waited >= EXPIRES_AFTER:
+            # A holder is named at once, but for the moment in which a lock file is written.
+            expires_after = EXPIRES_AFTER if holder else _LOOKED_AT_EVERY
+            if state == "dead" or waited >= expires_after:
                 if self._put(found[0]):
                     break
                 continue
             if not waited:
                 logger.warning(
                     "%s: %s may still be writing there; looking for %.0f s whether it is",
-                    self._where, _describe(holder), EXPIRES_AFTER,
+                    self._where, _describe(holder), expires_after,
                 )
             pause(_LOOKED_AT_EVERY)
             waited += _LOOKED_AT_EVERY

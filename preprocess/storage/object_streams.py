@@ -7,7 +7,7 @@ from typing import Protocol
 
 from bpe.files.atomic_write import write_all
 from bpe.parallel import Lock
-from preprocess.storage.local import writing
+from preprocess.storage.errors import writing
 from preprocess.storage.spool import Spool
 
 

@@ -29,18 +29,17 @@ from msgspec import Struct
 
 from bpe.files.locations import join_location
 from bpe.parallel import Lock, Task, Threads, for_each, run_in_order
-from preprocess.storage.base import (
-    JOURNAL_FILE,
-    LARGEST_OBJECT,
+from preprocess.storage.base import JOURNAL_FILE, LARGEST_OBJECT, Stream
+from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
     WORK_KEPT,
     DamagedStateError,
-    Files,
     OutputError,
-    Stream,
+    writing,
 )
-from preprocess.storage.local import LOCK_FILE, REMOVAL_FILE, names_to_remove, writing
+from preprocess.storage.files import Files
+from preprocess.storage.local import LOCK_FILE, REMOVAL_FILE, names_to_remove
 from preprocess.storage.object_files import READ_AT_ONCE, ObjectFiles, translated
 from preprocess.storage.object_lock import ObjectLock
 from preprocess.storage.object_streams import JournalStream, SpooledStream

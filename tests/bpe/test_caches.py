@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from bpe import train_bpe
-from bpe.files.user_cache import Cache
-from bpe.special_tokens import SpecialTokenMatcher
+from bpe.runtime.user_cache import Cache
+from bpe.special import SpecialTokenMatcher
 
 
 def test_directories_of_other_states_are_removed(
@@ -56,7 +56,7 @@ def test_subsets_of_special_tokens_are_kept_for_a_while_only() -> None:
 IDLE = """
 import sys
 from pathlib import Path
-import bpe.encoding.parallel_encoder as parallel
+import bpe.encode.parallel_encoder as parallel
 from bpe import train_bpe
 parallel.available_workers = lambda: int(sys.argv[1])
 tokenizer = train_bpe(["abc abd"], 257)

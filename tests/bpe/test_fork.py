@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from bpe import Tokenizer, train_bpe
-from bpe.encoding import encoder as encoding
-from bpe.encoding import pretoken_cache
+from bpe.encode import encoder as encoding
+from bpe.encode import pretoken_cache
 from preprocess.sampling import data as sampling
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 import tiktoken_ext.openai_public as openai_public
 
 from bpe.errors import PatternError, TokenmillError
-from bpe.pretokenize.patterns import (
+from bpe.split.patterns import (
     PATTERNS,
     from_huggingface,
     pattern_name,

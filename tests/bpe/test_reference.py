@@ -12,7 +12,7 @@ from nasty import APOSTROPHES, nasty_text
 
 from bpe import reference
 from bpe.errors import TrainingError
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.split.patterns import PATTERNS
 from bpe.unicode_classes import LETTER, NUMBER, WHITE_SPACE, class_table
 
 

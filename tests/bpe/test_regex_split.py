@@ -13,10 +13,10 @@ from nasty import SAMPLES, nasty_texts, pattern_texts, regex_texts, regexes
 
 from bpe import reference
 from bpe.errors import EncodingError, PatternError
-from bpe.pretokenize import regex_splitter as regex_split
-from bpe.pretokenize.patterns import PATTERNS, from_huggingface
-from bpe.pretokenize.pretokenizer import Pretokenizer
-from bpe.pretokenize.regex_splitter import RegexSplitter
+from bpe.split import regex_splitter as regex_split
+from bpe.split.patterns import PATTERNS, from_huggingface
+from bpe.split.pretokenizer import Pretokenizer
+from bpe.split.regex_splitter import RegexSplitter
 
 TIKTOKENS = {name: RegexSplitter(text, "tiktoken") for name, text in PATTERNS.items()}
 

@@ -20,7 +20,7 @@ from tokenizer_cases import SPECIAL, TOKENIZER
 
 import bpe
 import bpe.decoder
-import bpe.encoding.parallel_encoder
+import bpe.encode.parallel_encoder
 from bpe import Tokenizer, reference
 from bpe.errors import EncodingError, PatternError, VocabularyError
 
@@ -109,8 +109,8 @@ def test_parts_on_several_threads_give_the_same(
     expected = [TOKENIZER.encode(text) for text in texts]
     whole = TOKENIZER.encode("".join(texts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.encoding.parallel_encoder, "_PART_BYTES", part_bytes)
-        patch.setattr(bpe.encoding.parallel_encoder, "available_workers", lambda: n_threads)
+        patch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", part_bytes)
+        patch.setattr(bpe.encode.parallel_encoder, "available_workers", lambda: n_threads)
         assert TOKENIZER.encode_batch(texts) == expected
         assert TOKENIZER.encode("".join(texts)) == whole
 
@@ -127,8 +127,8 @@ def test_separated_documents_are_those_of_split(
     text = "".join(data.draw(st.lists(pieces, max_size=30)))
     expected = [TOKENIZER.encode_ordinary(document) for document in text.split(separator)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.encoding.parallel_encoder, "_PART_BYTES", part_bytes)
-        patch.setattr(bpe.encoding.parallel_encoder, "available_workers", lambda: 2)
+        patch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", part_bytes)
+        patch.setattr(bpe.encode.parallel_encoder, "available_workers", lambda: 2)
         ids, offsets = TOKENIZER.encode_separated_to_numpy(text.encode(), separator)
     assert (ids.dtype, offsets.dtype) == (np.uint32, np.int64)
     assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
@@ -180,7 +180,7 @@ def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         TOKENIZER.encode_separated_to_numpy(b"a", "")
     with pytest.raises(EncodingError, match="lone surrogate"):
         TOKENIZER.encode_separated_to_numpy(b"a", "\ud800")
-    monkeypatch.setattr(bpe.encoding.parallel_encoder, "_PART_BYTES", 64)
+    monkeypatch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", 64)
     expected = (
         r"byte 2,003 is not valid UTF-8 \(0x80: invalid start byte\): expected UTF-8; decode the"
         " text as what"
@@ -196,12 +196,12 @@ def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_large_text_is_encoded_on_threads_as_it_is_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "<|endoftext|>".join(trained.documents()) * 200
-    assert len(text) > 2 * bpe.encoding.parallel_encoder._PART_BYTES
+    assert len(text) > 2 * bpe.encode.parallel_encoder._PART_BYTES
     with monkeypatch.context() as patch:
-        patch.setattr(bpe.encoding.parallel_encoder, "_PART_BYTES", len(text))
+        patch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", len(text))
         at_once = TOKENIZER.encode_to_numpy(text)
     for n_threads in (1, 3):
-        module = bpe.encoding.parallel_encoder
+        module = bpe.encode.parallel_encoder
         monkeypatch.setattr(module, "available_workers", lambda n=n_threads: n)
         np.testing.assert_array_equal(TOKENIZER.encode_to_numpy(text), at_once)
     assert TOKENIZER.decode(at_once) == text
@@ -246,8 +246,8 @@ def test_a_stream_is_the_whole_however_it_is_cut(
     text: str, seed: int, stream_bytes: int, look_back: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.encoding.parallel_encoder, "_STREAM_BYTES", stream_bytes)
-        patch.setattr(bpe.encoding.parallel_encoder, "_STREAM_LOOK_BACK", look_back)
+        patch.setattr(bpe.encode.parallel_encoder, "_STREAM_BYTES", stream_bytes)
+        patch.setattr(bpe.encode.parallel_encoder, "_STREAM_LOOK_BACK", look_back)
         assert list(TOKENIZER.encode_iterable(pieces_of(text, seed))) == TOKENIZER.encode(text)
         assert list(TOKENIZER.encode_iterable(text)) == TOKENIZER.encode(text)
         ordinary = list(TOKENIZER.encode_iterable(pieces_of(text, seed), allowed_special=()))
@@ -269,7 +269,7 @@ def test_a_stream_is_lazy_and_holds_back_little() -> None:
     read: list[int] = [next(ids) for _ in range(200_000)]
     text = TOKENIZER.decode(read)
     assert text == (line * (len(text) // len(line) + 1))[: len(text)]
-    assert taken - len(text) < 2 * bpe.encoding.parallel_encoder._STREAM_BYTES
+    assert taken - len(text) < 2 * bpe.encode.parallel_encoder._STREAM_BYTES
 
 
 def test_a_stream_without_a_place_to_cut_is_looked_through_a_few_times_only() -> None:

@@ -19,10 +19,10 @@ import trained
 
 from bpe import Tokenizer, load_tokenizer
 from bpe.errors import TokenizerFileError
-from bpe.files.user_cache import Cache
 from bpe.formats import tokenizer_cache
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.hf_write import TokenizerParts, save
+from bpe.runtime.user_cache import Cache
 from bpe.vocabulary import AddedToken, Vocabulary
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     assert own.directory is not None
     monkeypatch.setattr(tokenizer_cache, "_cache", lambda: own)
     monkeypatch.setattr(tokenizer_cache, "_AT_LEAST", 0)
-    monkeypatch.setattr("bpe.files.user_cache._warned", set())
+    monkeypatch.setattr("bpe.runtime.user_cache._warned", set())
     return own.directory
 
 

@@ -21,7 +21,7 @@ from bpe.errors import TokenizerFileError, VocabularyError
 from bpe.formats import hf_read, hf_write
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.hf_write import TokenizerParts
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.split.patterns import PATTERNS
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, Vocabulary
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from bpe import EncodingError, PretokenCounts, Tokenizer, TrainingError, reference, train_bpe
 from bpe.errors import ChangedError, CorpusError
-from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.split.pretokenizer import Pretokenizer
 from bpe.text_file import TextFile
-from bpe.training import trainer as train
-from bpe.training.counts import FrozenCounts, sum_counts
-from bpe.training.trainer import train_from_counts
+from bpe.train import trainer as train
+from bpe.train.counts import FrozenCounts, sum_counts
+from bpe.train.trainer import train_from_counts
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 

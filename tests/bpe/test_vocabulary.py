@@ -12,10 +12,11 @@ import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import reference, special_tokens
+from bpe import reference
+from bpe import special as special_tokens
 from bpe.byte_level import from_byte_level, to_byte_level
 from bpe.errors import ArgumentError, EncodingError, VocabularyError
-from bpe.special_tokens import SpecialTokenMatcher
+from bpe.special import SpecialTokenMatcher
 from bpe.vocabulary import AddedToken, Vocabulary, merges_of_ranks
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}

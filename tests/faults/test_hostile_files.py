@@ -17,7 +17,7 @@ from bpe import Tokenizer
 from bpe.errors import EncodingError, TokenizerFileError
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.rank_files import load_gpt2_files, load_tiktoken_ranks
-from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.split.pretokenizer import Pretokenizer
 
 CONFIG = {
     "eos_token": "<|endoftext|>",
@@ -96,7 +96,7 @@ def test_a_regex_that_explodes_is_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     parts = TokenizerFiles(tmp_path, json.dumps(document), None).parts()
     pretokenizer = Pretokenizer(parts.pattern)
     assert pretokenizer.split(b"aab c") == [b"aab", b" ", b"c"]
-    monkeypatch.setattr("bpe.pretokenize.regex_splitter._TIMEOUT", 0.1)
+    monkeypatch.setattr("bpe.split.regex_splitter._TIMEOUT", 0.1)
     with pytest.raises(EncodingError, match=r"took more than 0 s .* from byte 0 on, because of"):
         pretokenizer.split(b"a" * 40)
 

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,62 @@ def test_a_lock_of_another_machine(
     (tmp_path / LOCK).write_text(json.dumps({"pid": 7, "host": "other"}))
     with pytest.raises(OutputError, match="process 7 on other has locked this directory, and this"):
         LocalStorage(tmp_path, "build").__enter__()
+
+
+@pytest.mark.parametrize("content", ["", '{"id": "x", "p', "[1]", "of another program"])
+@pytest.mark.parametrize("completed", ["never", "while waiting", "at the last moment"])
+def test_a_lock_file_that_names_no_owner(
+    content: str, completed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer was killed while he wrote it; if he was not, he has the directory."""
+    theirs = tmp_path / f"{LOCK}.{time.time_ns()}"
+    theirs.write_text(content)
+    waited: list[float] = []
+    owner = {"id": "x", "pid": 7, "host": "other", "space": "other", "began": "1", "number": 1}
+
+    def complete(*_: object) -> None:
+        if theirs.exists():
+            theirs.write_text(json.dumps(owner))
+
+    def pause(seconds: float) -> None:
+        waited.append(seconds)
+        if completed == "while waiting":
+            complete()
+
+    def write_all(descriptor: int, data: memoryview) -> None:
+        os.write(descriptor, data)
+        if completed == "at the last moment":
+            complete()
+
+    monkeypatch.setattr(object_lock, "pause", pause)
+    monkeypatch.setattr("preprocess.storage.lock_files.write_all", write_all)
+    lock = ObjectLock(LockFiles(), str(tmp_path / LOCK), "here")
+    if completed == "never":
+        lock.acquire()
+        assert len([*tmp_path.glob(f"{LOCK}.*")]) == 1
+        lock.release()
+    else:
+        with pytest.raises(OutputError, match="process 7 on other is writing there"):
+            lock.acquire()
+        assert [*tmp_path.glob(f"{LOCK}.*")] == [theirs]
+    assert sum(waited) <= 5.0
+
+
+def test_a_lock_is_renewed_where_no_thread_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_locks: int
+) -> None:
+    """Whoever writes renews it."""
+    monkeypatch.setattr(object_lock, "start_thread", lambda *_: None)
+    clock = [100.0]
+    monkeypatch.setattr("preprocess.storage.object_lock.time.monotonic", lambda: clock[0])
+    with LocalStorage(tmp_path, "build") as storage:
+        stream = storage.stream("x")
+        for write in (lambda: storage.put("y", b""), lambda: stream.append(memoryview(b"x"))):
+            (before,) = tmp_path.glob(f"{LOCK}.*")
+            clock[0] += 45.0
+            write()
+            assert [*tmp_path.glob(f"{LOCK}.*")] != [before]
+        stream.close()
 
 
 def test_never_two_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

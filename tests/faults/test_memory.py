@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpe import PretokenCounts
-from bpe.training.counts import FrozenCounts
+from bpe.train.counts import FrozenCounts
 from preprocess import build, pipeline
 from preprocess.run import count_pass, journal, spill
 from preprocess.run import memory_limit as memory

@@ -39,9 +39,9 @@ STUCK = """
 import hashlib, os, signal, sys
 # As in a terminal; what was started in the background inherits that it ignores SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import bpe.training.counts, preprocess.cli, preprocess.run.signals
+import bpe.train.counts, preprocess.cli, preprocess.run.signals
 preprocess.run.signals.TICK = 0.01
-add, n = bpe.training.counts.PretokenCounts.add, 0
+add, n = bpe.train.counts.PretokenCounts.add, 0
 
 def stuck(*arguments):
     global n
@@ -59,7 +59,7 @@ def stuck(*arguments):
         except BaseException:
             pass
 
-bpe.training.counts.PretokenCounts.add = stuck
+bpe.train.counts.PretokenCounts.add = stuck
 sys.exit(preprocess.cli.run(sys.argv[1:]))
 """
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import hard_texts, nasty_texts, pattern_texts, regex_texts, regexes
 
-from bpe.pretokenize.patterns import PATTERNS, from_huggingface
-from bpe.pretokenize.pretokenizer import Pretokenizer
-from bpe.pretokenize.regex_splitter import RegexSplitter
+from bpe.split.patterns import PATTERNS, from_huggingface
+from bpe.split.pretokenizer import Pretokenizer
+from bpe.split.regex_splitter import RegexSplitter
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES, nasty_texts, pattern_texts
 
-from bpe.pretokenize.patterns import PATTERNS, from_huggingface, to_huggingface
-from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.split.patterns import PATTERNS, from_huggingface, to_huggingface
+from bpe.split.pretokenizer import Pretokenizer
 
 pytest.importorskip("tokenizers", reason="needs the extra hf")
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from nasty import APOSTROPHES, LONE_MARKS, NEARLY_SPACES, SAMPLES, WHITE_SPACES, nasty_texts
 
 from bpe import Tokenizer
-from bpe.encoding.encoder import Encoder, EncoderTables
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.encode.encoder import Encoder, EncoderTables
+from bpe.split.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
 SPECIAL = ["<|endoftext|>", "<|pad|>"]

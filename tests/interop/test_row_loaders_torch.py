@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pickle
@@ -191,6 +192,8 @@ def test_directories_that_are_none(file: TokenFile, tmp_path: Path, new: Any) ->
     with pytest.raises(RowsError, match=r"but in .* there are train, val; give the directory"):
         new(tmp_path)
     (tmp_path / "val" / "x.npz").write_bytes(b"")
+    assert len(new(tmp_path / "val")) == 23  # of its manifest
+    (tmp_path / "val" / "rows.json").unlink()
     with pytest.raises(RowsError, match=r"has files of several formats \(.*npz.*\), and rows are"):
         new(tmp_path / "val")
     next((tmp_path / "train").glob("*.jsonl")).unlink()
@@ -253,10 +256,34 @@ def test_pickles_of_other_things(tmp_path: Path, content: Any) -> None:
 def test_pickles_with_ids_below_0(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     (tmp_path / "val" / "dump-0.pkl").write_bytes(pickle.dumps([[1, 2], [3, -100]]))
-    with pytest.raises(RowsError, match=r"dump-0\.pkl: has the id -100, expected 0 or more; make"):
+    with pytest.raises(RowsError, match=r"dump-0\.pkl: row 1, counted from 0, has the id -100"):
         PickledTrainerDataset(tmp_path / "val")
     with pytest.raises(RowsError, match=r"in this folder, but in .* there are val$"):
         PickledTrainerDataset([tmp_path])
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl", "jsonl.gz", "npz"])
+def test_ids_below_0(tmp_path: Path, kind: str) -> None:
+    """Rows of others, which padded with -100."""
+    path = tmp_path / f"x.{kind}"
+    rows = [[1, 2], [3, -100]]
+    table = pa.table({"input_ids": pa.array(rows, pa.list_(pa.int64()))})
+    if kind == "parquet":
+        parquet.write_table(table, path, row_group_size=1)
+    elif kind == "arrow":
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    elif kind == "npz":
+        np.savez(path, input_ids=np.array(rows))
+    else:
+        lines = "".join(json.dumps({"input_ids": row}) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(lines) if kind == "jsonl.gz" else lines)
+    for new in (TokenizedDataset, StreamingTokenizedDataset):
+        dataset = new(tmp_path)
+        assert dataset[0]["input_ids"].tolist() == [1, 2]
+        message = rf"x\.{kind}: row 1, counted from 0, has the id -100, expected 0 or more; make"
+        with pytest.raises(RowsError, match=message):
+            ids_of(dataset)
 
 
 def test_arrays_of_objects_in_an_archive(tmp_path: Path) -> None:

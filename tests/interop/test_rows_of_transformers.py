@@ -12,7 +12,6 @@ from chat_cases import DIALOGUES, make_model
 from row_cases import rows_in
 
 from bpe import TokenizerFileError, load_tokenizer
-from bpe.formats.post_processor import read_special_ids
 from preprocess import (
     AsyncDataLoader,
     ChatTemplateTransform,
@@ -33,6 +32,7 @@ from preprocess import (
 )
 from preprocess.cli import run
 from preprocess.documents.chat_template import CHATML
+from preprocess.documents.tokenizer_files import read_special_ids
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.write import write_rows
 from preprocess.settings.options import SettingsError

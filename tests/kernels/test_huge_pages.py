@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 import pytest
 
-from bpe import huge_pages
+from bpe.runtime import arrays as huge_pages
 
 
 @pytest.mark.parametrize("n", [0, 1, 2**17 - 1, 2**17, 2**17 + 1, 2**19 + 3])

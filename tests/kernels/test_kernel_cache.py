@@ -14,21 +14,21 @@ import pytest
 
 import bpe
 from bpe import reference
-from bpe.kernels.runtime import jit
+from bpe.runtime import jit
 
 ROOT = Path(__file__).parents[2]
 
 FIND = """
 import numpy as np
-from bpe.pretokenize.pretokenizer import find_all
+from bpe.text.search import find_all
 print(find_all(np.frombuffer(b"a-a" + b"-" * 100, np.uint8), b"a").tolist())
 """
 SPLIT = """
-from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.split.pretokenizer import Pretokenizer
 print(Pretokenizer("gpt2").split("né".encode()))
 """
 FAMILY = """
-from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.split.pretokenizer import Pretokenizer
 text = "HelloWorld 1234567's!\\n\\n\\n\\n \\n/\\n ".encode()
 print([Pretokenizer(pattern).split(text) for pattern in {}])
 """
@@ -111,7 +111,7 @@ def test_a_changed_table(package: Path) -> None:
 
 def kept(package: Path) -> list[Path]:
     """The files with the machine code of `find_all`."""
-    return sorted((package.parent.parent / "cache").rglob("search.find_all-*.o"))
+    return sorted((package.parent.parent / "cache").rglob("search.find_some-*.o"))
 
 
 def test_a_kill_before_machine_code_has_its_name(package: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_file_that_cannot_be_read_is_overwritten(package: Path) -> None:
 
 FIND_INTO = """
 import numpy as np
-from bpe.kernels.search import find_all
+from bpe.text.search import find_all
 print(find_all(np.zeros(3, np.uint8), np.zeros(1, np.uint8), 0, np.zeros({}, np.int64)))
 """
 
@@ -201,7 +201,7 @@ def test_a_full_disk_while_machine_code_is_written(package: Path) -> None:
 OWN = """
 from typing import NamedTuple
 import numpy as np
-from bpe.kernels.runtime.jit import kernel
+from bpe.runtime.jit import kernel
 STEP = 2
 class Pair(NamedTuple):
     first: object
@@ -270,17 +270,17 @@ def test_a_file_of_numba_settings_makes_other_code(package: Path) -> None:
 
 
 FAILING = """
-from bpe.kernels.runtime import compiler
+from bpe.runtime import compiler
 def fail(*arguments):
     raise AttributeError("numba has no such pass")
 compiler.compiled = fail
 """
 UNLIKE = """
-from bpe.kernels.runtime.machine_code import Entry
+from bpe.runtime.machine_code import Entry
 run = Entry.run
 Entry.run = lambda self, block: (run(self, block), (1, 2))[1]
 """
-NO_COMPILER = "import sys; sys.modules['bpe.kernels.runtime.compiler'] = None\n"
+NO_COMPILER = "import sys; sys.modules['bpe.runtime.compiler'] = None\n"
 ENCODE = """
 from bpe import Tokenizer
 from bpe.vocabulary import Vocabulary
@@ -296,7 +296,7 @@ print(tokenizer.encode_ordinary("abc abc"), tokenizer.encode_batch(["abcab"] * 2
         (UNLIKE, "RuntimeError: a kernel for a check returned (1, 2): expected (7, 6)"),
         (
             NO_COMPILER,
-            "ModuleNotFoundError: import of bpe.kernels.runtime.compiler halted",
+            "ModuleNotFoundError: import of bpe.runtime.compiler halted",
         ),
     ],
 )
@@ -325,8 +325,8 @@ def test_numba_compiles_all_of_encoding_alike(package: Path) -> None:
 FORK = """
 import os, threading
 import numpy as np
-from bpe.kernels.runtime import compiler, jit
-from bpe.kernels.search import find_all
+from bpe.runtime import compiler, jit
+from bpe.text.search import find_all
 started, go_on = threading.Event(), threading.Event()
 compiled = compiler.compiled
 def slow(*arguments):

@@ -16,10 +16,9 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from bpe.files import user_cache
-from bpe.kernels.runtime import jit, machine_code
-from bpe.kernels.runtime.jit import kernel
-from bpe.kernels.runtime.machine_code import KernelError, append
+from bpe.runtime import jit, machine_code, user_cache
+from bpe.runtime.jit import kernel
+from bpe.runtime.machine_code import KernelError, append
 
 pytestmark = pytest.mark.skipif(
     jit.DISABLE_JIT, reason="uncompiled, functions take whatever they are given"
@@ -210,7 +209,7 @@ def test_what_is_found_is_said() -> None:
 def test_numba_takes_arguments_for_the_same(value: Any) -> None:
     from numba.core.typing.typeof import typeof
 
-    from bpe.kernels.runtime.compiler import numba_type
+    from bpe.runtime.compiler import numba_type
 
     for each in (value, (value, value), Pair(value, value)):
         assert numba_type(kind_of(each)) == typeof(each)
@@ -254,7 +253,7 @@ def _exponent(number):
 def test_what_is_outside_of_a_kernel(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from bpe.kernels.runtime import compiler
+    from bpe.runtime import compiler
 
     monkeypatch.setattr(user_cache, "_warned", set())
     # It would not be there in a process that finds the machine code in the cache.

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numba import config
 
-from bpe.kernels.encode import cache_rows as word_kernels
-from bpe.kernels.runtime.jit import kernel
+from bpe.encode import cache_rows as word_kernels
+from bpe.runtime.jit import kernel
 
 
 def words_of(n_rows: int, n_long_rows: int) -> word_kernels.PretokenCache:
@@ -169,8 +169,8 @@ def test_rows_are_published_in_order_on_arm(
     # would an emulator that runs on one.
     from llvmlite import binding
 
-    from bpe.kernels.runtime import compiler
-    from bpe.kernels.runtime.machine_code import append
+    from bpe.runtime import compiler
+    from bpe.runtime.machine_code import append
 
     kinds = tuple(append(each, [], []) for each in arguments)
     module, _, _ = compiler.linked(used, kinds, "sharing")

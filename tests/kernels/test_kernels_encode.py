@@ -13,11 +13,11 @@ from kernel_cases import as_batch, documents, filled_tables, trained
 from numba import config
 
 from bpe import reference
-from bpe.encoding import encoder as encode
-from bpe.encoding.encoder import Encoder, EncoderTables
+from bpe.encode import apply_merges as merging
+from bpe.encode import encoder as encode
+from bpe.encode import merge_short, merge_tables
+from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.errors import VocabularyError
-from bpe.kernels.encode import apply_merges as merging
-from bpe.kernels.encode import merge_short, merge_tables
 from bpe.vocabulary import Vocabulary
 
 

@@ -11,10 +11,10 @@ import pytest
 from kernel_cases import as_batch, documents, filled_tables, trained, with_small_tables
 from numpy.typing import NDArray
 
-from bpe.encoding import pretoken_cache
-from bpe.encoding.encoder import Encoder
+from bpe.encode import cache_rows as word_kernels
+from bpe.encode import pretoken_cache
+from bpe.encode.encoder import Encoder
 from bpe.errors import EncodingError
-from bpe.kernels.encode import cache_rows as word_kernels
 from bpe.vocabulary import Vocabulary
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpe.json_strings import ElementFinder, decode_strings, is_nested_deeper
+from preprocess.sources.json_strings import ElementFinder, decode_strings, is_nested_deeper
 
 
 def decoded(strings: list[bytes], n_joined: int = 1) -> list[str]:

@@ -10,10 +10,10 @@ import pytest
 from kernel_cases import as_batch, filled_tables, share_count, trained
 
 from bpe import reference
-from bpe.encoding.encoder import Encoder
-from bpe.kernels.encode import cache_rows as word_kernels
-from bpe.kernels.runtime import machine
-from bpe.kernels.runtime.jit import kernel
+from bpe.encode import cache_rows as word_kernels
+from bpe.encode.encoder import Encoder
+from bpe.runtime import machine
+from bpe.runtime.jit import kernel
 from bpe.vocabulary import Vocabulary
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpe.kernels import pieces as kernels
+from preprocess.sampling import pieces as kernels
 from preprocess.sampling.data import copy_pieces
 
 

@@ -14,12 +14,12 @@ import pytest
 from kernel_cases import as_batch, documents, filled_tables, trained, with_small_tables
 
 from bpe import reference
-from bpe.encoding import encoder as encode
-from bpe.encoding.encoder import Encoder, EncoderTables
+from bpe.encode import apply_merges as merging
+from bpe.encode import encode_pretokens as encode_kernels
+from bpe.encode import encoder as encode
+from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.errors import VocabularyError
-from bpe.kernels.encode import apply_merges as merging
-from bpe.kernels.encode import encode_pretokens as encode_kernels
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.split.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
 
@@ -71,7 +71,7 @@ def test_threads_add_to_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with_small_tables(
         monkeypatch, THREAD_CACHE=64, ROWS=2**8, MOST_ROWS=2**11, LONG_ROWS=2**7, ARENA=2**11
     )
-    monkeypatch.setattr("bpe.encoding.encoder._GROUPS_PER_CALL", 1)
+    monkeypatch.setattr("bpe.encode.encoder._GROUPS_PER_CALL", 1)
     texts = documents()[::3]
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     alone = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2"))

@@ -9,9 +9,10 @@ import pytest
 from kernel_cases import LENGTHS_AROUND_A_BLOCK, as_batch, documents
 
 from bpe import reference
-from bpe.kernels.split.classes import sure_letters
-from bpe.pretokenize.patterns import PATTERNS
-from bpe.pretokenize.pretokenizer import Pretokenizer, find_all
+from bpe.split.classes import sure_letters
+from bpe.split.patterns import PATTERNS
+from bpe.split.pretokenizer import Pretokenizer
+from bpe.text.search import find_all
 from bpe.unicode_classes import LETTER, class_table
 
 

@@ -10,9 +10,9 @@ import pytest
 from kernel_cases import as_batch, documents
 
 from bpe import reference
-from bpe.training import trainer as train
-from bpe.training.counts import FrozenCounts, PretokenCounts, sum_counts
-from bpe.training.trainer import train_from_counts
+from bpe.train import trainer as train
+from bpe.train.counts import FrozenCounts, PretokenCounts, sum_counts
+from bpe.train.trainer import train_from_counts
 
 
 def test_counts_are_those_of_the_reference() -> None:

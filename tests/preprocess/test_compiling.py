@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bpe.kernels.runtime import jit
+from bpe.runtime import jit
 from preprocess.report.progress import Progress
 from preprocess.run import compiling
 
@@ -153,7 +153,7 @@ def test_the_process_that_compiles_runs_no_file_of_the_current_directory(
 def test_without_another_process_this_one_compiles(
     is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bpe import compile_ahead
+    from preprocess.run import compile_ahead
 
     def fails(pattern: str) -> subprocess.Popen[bytes]:
         assert is_kept

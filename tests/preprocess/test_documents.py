@@ -10,8 +10,8 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bpe.pretokenize.pretokenizer import is_utf8
-from bpe.separated import close_gaps, find_pieces
+from bpe.text.spans import close_gaps, find_pieces
+from bpe.text.utf8 import is_utf8
 from preprocess.documents.batch import (
     DocumentBatch,
     SpecialTokenText,

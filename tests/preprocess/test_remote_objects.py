@@ -15,7 +15,7 @@ from web_server import Page, web_server
 
 from bpe.errors import ChangedError
 from bpe.files.locations import shown_url, url_name
-from preprocess.storage import remote
+from preprocess.storage import open_files, remote
 from preprocess.storage.remote import RemoteError, open_objects, split_url
 
 
@@ -23,6 +23,35 @@ from preprocess.storage.remote import RemoteError, open_objects, split_url
 def bucket() -> Iterator[str]:
     with object_server.s3_bucket() as url:
         yield url
+
+
+def test_files_below_a_url_are_read_as_those_of_a_directory(bucket: str, tmp_path: Path) -> None:
+    for name, content in {"a.json": b"{}", "a_more.json": b"[]", "b": b"0123456789"}.items():
+        (tmp_path / name).write_bytes(content)
+        open_objects(bucket).put(f"data/{name}", content)
+    open_objects(bucket).put("data/deep/c", b"not in the directory itself")
+    local, far = open_files(tmp_path), open_files(f"S3{bucket[2:]}/data/")
+    assert far.names() == local.names() == ["a.json", "a_more.json", "b"]
+    assert far.sizes() == local.sizes()
+    for name in ("b", "missing"):
+        assert far.size(name) == local.size(name)
+        assert far.get(name) == local.get(name)
+        for start, stop in ((2, 5), (8, 99), (20, 30), (5, 5)):
+            assert far.read(name, start, stop) == local.read(name, start, stop)
+    assert far.where("b") == f"{bucket}/data/b"
+    copy = far.path("a.json")
+    assert [x.name for x in sorted(copy.parent.glob("*.json"))] == ["a.json", "a_more.json"]
+    assert copy.read_bytes() == b"{}"
+
+
+def test_files_of_a_web_server_are_not_listed() -> None:
+    with web_server({"/d/a%20b": Page(b"content")}) as url:
+        files = open_files(f"{url}/d")
+        assert (files.get("a b"), files.size("a b"), files.get("c")) == (b"content", 7, None)
+        with pytest.raises(RemoteError, match="web servers have no lists of files; give the URL"):
+            files.names()
+    with pytest.raises(RemoteError, match="has a query, such as a signature"):
+        open_files("https://host/d?signature=x")
 
 
 def test_objects_are_read_by_range_and_version(bucket: str) -> None:

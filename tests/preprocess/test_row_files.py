@@ -58,11 +58,11 @@ def test_arrow_files_with_other_columns(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"input_ids": rows}), path)
     assert read(path) == [{"input_ids": [1, 2]}, {"input_ids": [3]}]
     for table, message in [
-        ({"text": ["a"]}, "row 0: column 'text' is str, expected integers, without nulls; these a"),
-        ({"input_ids": [[0.5]]}, "row 0: column 'input_ids' is list, expected integers, without"),
-        ({"input_ids": [[1, None]]}, "row 0: column 'input_ids' is list, expected integers, with"),
-        ({"input_ids": [[1], None]}, "row 1: column 'input_ids' is NoneType, expected integers"),
-        ({"input_ids": rows, "labels": [[1], [2]]}, "row 0: its columns differ in length; make"),
+        ({"text": ["a"]}, "row 0, counted from 0, has str in column 'text', expected integers, w"),
+        ({"input_ids": [[0.5]]}, "has list in column 'input_ids', expected integers"),
+        ({"input_ids": [[1, None]]}, "has list in column 'input_ids', expected integers"),
+        ({"input_ids": [[1], None]}, "row 1, counted from 0, has NoneType in column 'input_ids'"),
+        ({"input_ids": rows, "labels": [[1], [2]]}, "has columns of different lengths; make"),
         ({"input_ids": [[2**40]]}, "column 'input_ids' has numbers that are no int32"),
     ]:
         parquet.write_table(pa.table(table), path)
@@ -73,11 +73,11 @@ def test_arrow_files_with_other_columns(tmp_path: Path) -> None:
 def test_lines_of_other_things(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     for text, message in [
-        ('{"a": [1], "b": [1, 2]}', "row 0: its columns differ in length; make the rows again"),
+        ('{"a": [1], "b": [1, 2]}', "row 0, counted from 0, has columns of different lengths"),
         ('{"a": [1]}\n{"b": [1]}', "row 1 has the columns b, and rows before it a; make it again"),
-        ('{"input_ids": [1, 2.5]}', "column 'input_ids' is list, expected integers, without nulls"),
+        ('{"input_ids": [1, 2.5]}', "has list in column 'input_ids', expected integers"),
         ('{"input_ids": [9999999999]}', "column 'input_ids' has numbers that are no int32"),
-        ('{"input_ids": [99999999999999999999]}', "column 'input_ids' is list, expected integers"),
+        ('{"input_ids": [99999999999999999999]}', "has list in column 'input_ids', expected"),
         ("[1]", "line 1 is no JSON object"),
     ]:
         path.write_text(text)

@@ -137,10 +137,12 @@ def test_outputs_of_all_commands_beside_the_text(
     for command in commands[:4]:
         assert run(command) == 0, capsys.readouterr()
         assert "up to date" in capsys.readouterr().out
-    names = [source.name for source, _ in count(
-        paths=".", tokenizer=one, on_bad_record="skip").sources]
-    assert names == ["a.txt", "b.jsonl", "c.jsonl", "log.txt"]
-    # A log is the user's text where nothing is logged to it; outputs that are named are outputs.
+    for paths in (".", "[abcl]*", ["a.txt", "b.jsonl", "c.jsonl", "log.txt"]):  # without --log-file
+        found = count(paths=paths, tokenizer=one, on_bad_record="skip").sources
+        assert [source.name for source, _ in found] == ["a.txt", "b.jsonl", "c.jsonl"]
+    # What is named alone is said to be an output.
+    with pytest.raises(CorpusError, match=r"log.txt: is a log of tokenmill, which is not read as"):
+        build(train="log.txt", out="new")
     with pytest.raises(CorpusError, match=r"bin files cannot be read.*is an output of tokenmill"):
         build(train="train.bin", out="new")
     Path("train.json").unlink()  # what is left of a dataset is no text either

@@ -17,7 +17,7 @@ from source_cases import parts_of, source_of, units_of
 
 from bpe import text_file
 from bpe.errors import CorpusError
-from bpe.pretokenize.pretokenizer import Pretokenizer
+from bpe.split.pretokenizer import Pretokenizer
 from bpe.text_file import Ends, TextFile
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import open_file

@@ -15,7 +15,7 @@ import torture
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bpe.separated import find_pieces
+from bpe.text.spans import find_pieces
 from bpe.text_file import Cutter, Ends, new_array
 from preprocess import build, open_tokens
 from preprocess.check.verify import verify

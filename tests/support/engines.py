@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import tiktoken
 
-from bpe.pretokenize.regex_splitter import RegexSplitter
+from bpe.split.regex_splitter import RegexSplitter
 
 
 def differs_in_tiktoken(

@@ -13,12 +13,15 @@ import mmap
 
 import numpy as np
 
-from bpe.encoding.encoder import Encoder, EncoderTables
-from bpe.kernels.json_strings import PADDING, decode_strings
-from bpe.pretokenize.patterns import PATTERNS
-from bpe.pretokenize.pretokenizer import Pretokenizer, find_all, is_utf8, read_only
-from bpe.training.counts import PretokenCounts
+from bpe.encode.encoder import Encoder, EncoderTables
+from bpe.runtime.arrays import read_only
+from bpe.split.patterns import PATTERNS
+from bpe.split.pretokenizer import Pretokenizer
+from bpe.text.search import find_all
+from bpe.text.utf8 import is_utf8
+from bpe.train.counts import PretokenCounts
 from bpe.vocabulary import Vocabulary
+from preprocess.sources.json_kernels import PADDING, decode_strings
 
 PAGE = mmap.PAGESIZE
 TEXTS = [

@@ -10,9 +10,9 @@ import pytest
 from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 
 from bpe import reference
-from bpe.encoding.encoder import EncoderTables
-from bpe.kernels.runtime import machine
-from bpe.kernels.runtime.jit import kernel
+from bpe.encode.encoder import EncoderTables
+from bpe.runtime import machine
+from bpe.runtime.jit import kernel
 from bpe.vocabulary import Vocabulary
 
 LENGTHS_AROUND_A_BLOCK = [0, 1, 14, 15, 16, 17, 40, 41, 62, 63, 64, 65, 66, 67, 127, 128, 129]
@@ -76,10 +76,10 @@ def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """Tables of so many words of 8 bytes; those with a limit do not grow unless that is given."""
     for name, n in sizes.items():
         module = "encoder" if name.endswith("THREAD_CACHE") else "pretoken_cache"
-        monkeypatch.setattr(f"bpe.encoding.{module}._{name}", n)
+        monkeypatch.setattr(f"bpe.encode.{module}._{name}", n)
         if name in ("ROWS", "LONG_ROWS"):
             most = sizes.get(f"MOST_{name}", n)
-            monkeypatch.setattr(f"bpe.encoding.pretoken_cache._MOST_{name}", most)
+            monkeypatch.setattr(f"bpe.encode.pretoken_cache._MOST_{name}", most)
 
 
 @kernel

@@ -9,7 +9,7 @@ from typing import Any
 import trained
 
 from bpe.formats.hf_write import TokenizerParts, tokenizer_json
-from bpe.pretokenize.patterns import PATTERNS
+from bpe.split.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
 
 BASE = json.loads(

@@ -1,0 +1,344 @@
+"""Encode documents on all threads, with a pool of encoders.
+
+Ids depend neither on the number of threads nor on how text is cut into parts. With a `Normalizer`,
+text is normalized as a whole and then encoded in parts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.encode.part_collector import PartCollector
+from bpe.parallel import Lock, available_workers, run_in_order
+from bpe.special import Normalizer, SpecialTokenMatcher, utf8
+from bpe.text.spans import close_gaps, find_pieces
+from bpe.text.utf8 import check_utf8
+from bpe.vocabulary import AddedToken
+
+if TYPE_CHECKING:
+    from bpe.encode.encoder import Encoder, EncoderTables
+    from bpe.formats.hf_write import TokenizerParts
+
+Unit = TypeVar("Unit")
+# Documents: `uint8[n_bytes]`, UTF-8, and `int64[n_documents + 1]`, ascending from 0 to n_bytes.
+Documents: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
+# `uint32[n_ids]`, the ids of all documents, and `int64[n_documents + 1]`, their offsets.
+Encoded: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int64]]
+
+# Text of twice this size or more is encoded in parts of this size on all threads: to start a thread
+# takes as long as to encode 50 KB.
+_PART_BYTES = 1 << 21
+
+# Bytes of a stream collected before a cut is searched, and bytes before the end searched first.
+_STREAM_BYTES = 1 << 16
+_STREAM_LOOK_BACK = 1 << 10
+
+_WARM_ENCODERS = 4  # that keep some 8 MiB while nobody uses them
+
+
+def join_documents(documents: Sequence[bytes]) -> Documents:
+    """Concatenate documents."""
+    offsets = np.zeros(len(documents) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, documents), np.int64, len(documents)), out=offsets[1:])
+    return np.frombuffer(b"".join(documents), np.uint8), offsets
+
+
+class _Part(NamedTuple):
+    """Spans in `buffer[start:stop]`; the first may begin in the part before."""
+
+    start: int
+    stop: int
+    bounds: NDArray[np.int64]  # int64[2 * n_spans], start and end of each, relative to `start`
+    ends_mid_span: bool  # the last one continues in the next part
+
+
+class ParallelEncoder:
+    """Encodes documents on all threads; may be used from several threads at once.
+
+    Args:
+        parts: The tokens, how they merge, the split pattern, and what happens before the split.
+
+    Attributes:
+        normalizer: Changes text before it is split; None: nothing does.
+    """
+
+    def __init__(self, parts: TokenizerParts) -> None:
+        self._vocabulary, self._pattern = parts.vocabulary, parts.pattern
+        self.normalizer: Normalizer | None = None
+        # Special tokens without settings need no normalizer: a matcher finds them.
+        added, forms = parts.vocabulary.added_tokens, parts.vocabulary.normal_forms
+        settings = {replace(token, text="", id=0) for token in added}
+        plain = AddedToken("", 0)
+        only_special = settings in (set(), {plain}, {replace(plain, normalized=True)})
+        if forms or parts.add_prefix_space or not only_special:
+            self.normalizer = Normalizer(added, forms, parts.add_prefix_space)
+        self._lock = Lock()
+        self._tables: EncoderTables | None = None
+        # Not bound to threads: the cache of an encoder outlives the thread that filled it.
+        self._idle_encoders: list[Encoder] = []
+
+    def tables(self) -> EncoderTables:
+        """Return the tables that all encoders share."""
+        if self._tables is None:
+            from bpe.encode.encoder import EncoderTables
+
+            with self._lock:
+                if self._tables is None:
+                    self._tables = EncoderTables(self._vocabulary, self._pattern)
+        return self._tables
+
+    def _idle_encoder(self) -> Encoder:
+        try:
+            return self._idle_encoders.pop()
+        except IndexError:
+            from bpe.encode.encoder import Encoder
+
+            return Encoder(self.tables())
+
+    def _put_back(self, encoder: Encoder) -> None:
+        n_warm = sum(each.has_cache for each in list(self._idle_encoders))
+        encoder.rest(stays_warm=n_warm < _WARM_ENCODERS)
+        self._idle_encoders.append(encoder)
+
+    def _on_threads(
+        self, units: Iterable[Unit], encode: Callable[[Encoder, int, Unit], object], n: int
+    ) -> None:
+        """Call `encode(encoder, number, unit)` for each unit, on up to `n` threads."""
+        encoders: list[Encoder] = []
+
+        def make_work() -> Callable[[tuple[int, Unit]], object]:
+            encoder = self._idle_encoder()
+            encoders.append(encoder)
+            return lambda unit: encode(encoder, *unit)
+
+        workers = max(1, min(available_workers(), n))
+        with closing(run_in_order(enumerate(units), make_work, workers)) as done:
+            deque(done, maxlen=0)
+        for encoder in encoders:
+            self._put_back(encoder)
+
+    def new_encoder(self, dtype: np.dtype[Any] | None) -> Encoder:
+        """Return an encoder for a thread of its own, see `Tokenizer.new_encoder`."""
+        from bpe.encode.encoder import Encoder
+
+        return Encoder(self.tables(), self.normalizer, dtype)
+
+    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
+        """Return the first position where a document can be cut, see `Tokenizer.safe_cut`."""
+        safe_cut = self.tables().pretokenizer.safe_cut
+        if self.normalizer is None:
+            return safe_cut(buffer, position, stop)
+        if not self.normalizer.allows_cuts:
+            return stop
+        # Normal forms neither change ASCII nor act across a position between two ASCII characters.
+        while (cut := safe_cut(buffer, position, stop)) < stop:
+            if buffer[cut - 1] < 0x80 and buffer[cut] < 0x80:
+                return cut
+            position = cut + 1
+        return stop
+
+    def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
+        """Return the ids of one document; special tokens of the matcher become their ids."""
+        at_once = self.normalizer is None and len(data) < 2 * _PART_BYTES
+        if at_once and (matcher is None or not matcher.occurs_in(data)):
+            encoder = self._idle_encoder()
+            ids = encoder.encode_text(data)
+            if encoder.has_cache:
+                self._put_back(encoder)
+            else:
+                self._idle_encoders.append(encoder)
+        else:
+            ids = self.encode(*join_documents([data]), matcher)[0].tolist()
+        return ids
+
+    def encode(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
+        matcher: SpecialTokenMatcher | None = None, encoder: Encoder | None = None,
+    ) -> Encoded:
+        """Encode documents; the special tokens of the matcher, if any, become their ids.
+
+        An encoder that is given encodes all of them, on this thread.
+        """
+        if self.normalizer is not None:
+            recognised = () if matcher is None else matcher.special_tokens
+            return self.normalizer.encode(
+                lambda text, cuts: self._encode_spans(text, np.repeat(cuts, 2)[1:-1]),
+                buffer, offsets, recognised,
+            )
+        bounds = np.repeat(offsets, 2)[1:-1]
+        if matcher is None or not matcher.occurs_in(buffer.data):
+            return self._encode_spans(buffer, bounds, encoder)
+        # Spans of text end, and begin again, at ends of documents and at special tokens, none of
+        # which crosses the end of a document.
+        starts, stops, special_ids = matcher.find_in_documents(buffer, offsets).T
+        bounds = np.sort(np.concatenate([bounds, starts, stops]))
+        ids, counts = self._encode_spans(buffer, bounds, encoder)
+        documents = np.searchsorted(offsets, starts, side="right")
+        places = counts[documents + np.arange(len(starts))]
+        n_before = np.searchsorted(starts, offsets)
+        token_offsets = counts[np.arange(len(offsets)) + n_before] + n_before
+        return np.insert(ids, places, special_ids), token_offsets
+
+    def _encode_spans(
+        self, buffer: NDArray[np.uint8], bounds: NDArray[np.int64], encoder: Encoder | None = None,
+        *, is_checked: bool = True,
+    ) -> Encoded:
+        """Encode spans of text, each a document, on all threads if they are long.
+
+        Args:
+            buffer: uint8[n_bytes]; what is in no span has no ids.
+            bounds: int64[2 * n_spans], start and end of each, ascending.
+            encoder: Encodes all of them, if given.
+            is_checked: Whether the buffer is known to be UTF-8.
+
+        Raises:
+            EncodingError: The buffer is not UTF-8.
+        """
+        collector = PartCollector(len(buffer))
+        is_long = len(buffer) >= 2 * _PART_BYTES
+        n_threads = min(available_workers(), len(buffer) // _PART_BYTES) if is_long else 1
+
+        def encode_part(encoder: Encoder, number: int, part: _Part) -> None:
+            text = buffer[part.start : part.stop]
+            if not is_checked:
+                check_utf8(text, part.start)
+            ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
+            if part.ends_mid_span:
+                offsets = offsets[:-1]
+            collector.put(number, ids, offsets, len(text))
+
+        parts = self._parts(buffer, bounds, n_threads)
+        if n_threads > 1 and encoder is None:
+            self._on_threads(parts, encode_part, n_threads)
+            return collector.result()
+        own = encoder or self._idle_encoder()
+        for number, part in enumerate(parts):
+            encode_part(own, number, part)
+        if encoder is None:
+            self._put_back(own)
+        return collector.result()
+
+    def _parts(
+        self, buffer: NDArray[np.uint8], bounds: NDArray[np.int64], n_threads: int
+    ) -> Iterator[_Part]:
+        """Cut spans into parts: between two, or inside a long one where no token changes."""
+        safe_cut = self.tables().pretokenizer.safe_cut
+        starts, stops = bounds[::2], bounds[1::2]
+        first, begin = 0, 0
+        while first < len(starts):
+            size = len(buffer) + 1
+            if size > 2 * _PART_BYTES:
+                # Large parts cost less; small ones at the end keep all threads busy.
+                size = min(4 * _PART_BYTES, (len(buffer) - begin) // (3 * n_threads))
+                size = max((_PART_BYTES + 1) // 2, size)
+            after = int(np.searchsorted(starts, begin + size))
+            stop, ends_mid_span = int(stops[after - 1]), False
+            if stop > begin + size:
+                # Not at the first byte of a span: a cut there depends on the text before it.
+                place = max(begin + size, int(starts[after - 1]) + 1)
+                cut = safe_cut(buffer, place, stop)
+                stop, ends_mid_span = cut, cut < stop
+            inside = bounds[2 * first : 2 * after] - begin
+            inside[0], inside[-1] = 0, stop - begin
+            yield _Part(begin, stop, inside, ends_mid_span)
+            first, begin = after - ends_mid_span, stop
+            if not ends_mid_span and after < len(starts):
+                begin = int(starts[after])
+
+    def encode_texts(self, texts: list[str], matcher: SpecialTokenMatcher) -> Encoded:
+        """Encode texts, each a document; special tokens of the matcher become their ids."""
+        # Groups fit the processor's cache, so they help on one core, too.
+        groups = _groups(texts) if self.normalizer is None else [texts]
+        if len(groups) <= 1:
+            return self.encode(*join_texts(texts), matcher)
+        collector = PartCollector(len(groups))
+
+        def encode_group(encoder: Encoder, _: int, number: int) -> None:
+            buffer, offsets = join_texts(groups[number])
+            collector.put(number, *self.encode(buffer, offsets, matcher, encoder))
+
+        # Very long texts are encoded in parts, on all threads.
+        alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
+        for number in alone:
+            collector.put(number, *self.encode(*join_texts(groups[number]), matcher))
+        together = sorted(set(range(len(groups))) - set(alone))
+        self._on_threads(together, encode_group, len(together))
+        return collector.result()
+
+    def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
+        """Encode documents between separators, see `Tokenizer.encode_separated_to_numpy`."""
+        bounds = np.stack(find_pieces(buffer, separator), axis=1).ravel()
+        if self.normalizer is not None:  # which could change the separator
+            check_utf8(buffer, 0)
+            return self.encode(*close_gaps(buffer, bounds))
+        return self._encode_spans(buffer, bounds, is_checked=False)
+
+    def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:
+        """Yield the ids of one text, given in chunks, lazily."""
+        if self.normalizer is not None:
+            # No safe cut is known before the end of the text.
+            yield from self.encode_text(utf8("".join(chunks)), matcher)
+            return
+        pending: list[bytes] = []
+        n_pending, wanted = 0, _STREAM_BYTES
+        for chunk in filter(None, chunks):
+            pending.append(utf8(chunk))
+            n_pending += len(pending[-1])
+            if n_pending < wanted:
+                continue
+            data = b"".join(pending)
+            if cut := self._stream_cut(data, matcher):
+                yield from self.encode_text(data[:cut], matcher)
+            pending = [data[cut:]]
+            n_pending = len(pending[0])
+            # Text without a safe cut is searched again when it has doubled.
+            wanted = max(_STREAM_BYTES, 2 * n_pending)
+        yield from self.encode_text(b"".join(pending), matcher)
+
+    def _stream_cut(self, data: bytes, matcher: SpecialTokenMatcher) -> int:
+        """Return a position where a text that begins with `data` can be cut, 0 if none is known."""
+        found = list(matcher.find(data, 0, len(data))) if matcher.occurs_in(data) else []
+        certain = matcher.open_from(data, found)
+        # Text from the last special token before `certain` to `certain` is ordinary.
+        start = max((stop for _, stop, _ in found if stop <= certain), default=0)
+        buffer = np.frombuffer(data, np.uint8)[start:certain]
+        safe_cut = self.tables().pretokenizer.safe_cut
+        first, look_back = len(buffer), _STREAM_LOOK_BACK
+        while first:
+            first = max(0, len(buffer) - look_back)
+            cut = safe_cut(buffer, first, len(buffer))
+            if cut < len(buffer):
+                return start + cut
+            look_back *= 4
+        return start
+
+
+def _groups(texts: list[str]) -> list[list[str]]:
+    """Divide a list into lists of about `_PART_BYTES`; a text of twice that has its own."""
+    groups, first, size = [], 0, 0
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"expected text, found {type(text).__name__}")
+        if len(text) >= 2 * _PART_BYTES and first < number:
+            groups.append(texts[first:number])
+            first, size = number, 0
+        # Most other characters have two or three bytes.
+        size += len(text) if text.isascii() else 2 * len(text)
+        if size >= _PART_BYTES:
+            groups.append(texts[first : number + 1])
+            first, size = number + 1, 0
+    if first < len(texts):
+        groups.append(texts[first:])
+    return groups
+
+
+def join_texts(texts: Sequence[str]) -> Documents:
+    """Concatenate texts, each a document, as UTF-8."""
+    return join_documents([utf8(text) for text in texts])

@@ -1,1 +1,0 @@
-"""Encode text to token ids: the encoder, its caches, added tokens, threads."""

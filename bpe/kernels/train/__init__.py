@@ -1,1 +1,0 @@
-"""Pre-tokens -> counts -> merges."""

@@ -1,1 +1,0 @@
-"""Split text into pre-tokens: patterns, their scanners, and regexes that have no scanner."""

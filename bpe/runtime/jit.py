@@ -1,0 +1,248 @@
+"""Kernels: functions that are compiled just in time, once for each signature.
+
+The signature is the kinds of the arguments, such as `("array", "uint8", 1, True)`. Machine code is
+looked up in memory, then in the cache on disk (`bpe.runtime.machine_code`); otherwise it is
+compiled, with a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bpe.runtime import machine_code
+from bpe.runtime.user_cache import warn_once
+
+# True if Python runs kernels as they are written.
+DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    # A child has no thread that would release a lock that another one held at that moment.
+    os.register_at_fork(
+        before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release
+    )
+
+_n_reporting = 0  # callers that report compiling themselves
+
+
+@contextlib.contextmanager
+def reported_elsewhere() -> Iterator[None]:
+    """Do not report compiling inside the `with`."""
+    global _n_reporting
+    _n_reporting += 1
+    try:
+        yield
+    finally:
+        _n_reporting -= 1
+
+
+class Kernel:
+    """A function that is compiled for the arguments it is called with, and runs without the GIL.
+
+    It takes arrays, numbers and tuples of these, allocates nothing and returns numbers.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+        self.__doc__ = function.__doc__
+        self.py_func = function
+        # Digest of the source as of now: after an edit, this process runs what was imported.
+        self.source = _source_of(function)
+        self._entries: dict[tuple[Any, ...], machine_code.Entry] = {}
+        self._by_numba: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run it; raise KernelError if no kernel takes such arguments."""
+        words: list[int] = []
+        keep: list[machine_code.Packed] = []
+        entry = self._entry(arguments, words, keep)
+        if entry is None:
+            return self._run_by_numba(*arguments)
+        return entry.run(entry.block(words))
+
+    def bind(self, first: machine_code.Packed, *others: Any) -> Callable[[Any], Any]:
+        """Return a function of `first`, or others of its kind; `others` are fixed. One thread."""
+        words: list[int] = []
+        keep: list[machine_code.Packed] = []
+        entry = self._entry((first, *others), words, keep)
+        if entry is None:
+            return lambda first: self._run_by_numba(first, *others)
+        block, run, kind = entry.block(words), entry.run, first.kind
+        block.keep = others, keep
+
+        def call(first: machine_code.Packed) -> Any:
+            if first.kind is not kind:
+                raise machine_code.KernelError(f"{self.name} is bound to arguments of another kind")
+            block[0] = first.address
+            return run(block)
+
+        return call
+
+    @property
+    def is_loaded(self) -> bool:
+        """True if it has been compiled, or loaded, for some arguments."""
+        return bool(self._entries) or self._by_numba is not None
+
+    def _entry(
+        self, arguments: tuple[Any, ...], words: list[int], keep: list[machine_code.Packed]
+    ) -> machine_code.Entry | None:
+        """Return the machine code for arguments; None if numba runs it. See `append`."""
+        kinds = tuple([machine_code.append(each, words, keep) for each in arguments])
+        entry = self._entries.get(kinds)
+        if entry is not None or self._by_numba is not None:
+            return entry
+        with _lock:
+            if kinds not in self._entries:
+                code = self._machine_code(kinds)
+                if code is None:
+                    return None
+                self._entries[kinds] = machine_code.Entry(code, len(words))
+            return self._entries[kinds]
+
+    def _run_by_numba(self, *arguments: Any) -> Any:
+        assert self._by_numba is not None
+        packed = machine_code.Packed
+        return self._by_numba(*(x.values if isinstance(x, packed) else x for x in arguments))
+
+    def _machine_code(self, kinds: tuple[Any, ...]) -> machine_code.MachineCode | None:
+        """Load it, or compile it; None if that must be left to `numba.njit`, which is reported."""
+        about = [machine_code.processor(), machine_code.numba_settings(), self.source]
+        what = f"{self.name}({', '.join(map(machine_code.spelled, kinds))}) {about}"
+        digest = hashlib.sha256(what.encode()).hexdigest()[:32]
+        name = f"{self.name}-{digest}.o"
+        if self.source and (found := machine_code.load(name, what)) is not None:
+            return found
+        if not _n_reporting:
+            warn_once("compiling kernels for this machine; this happens once and takes seconds")
+        try:
+            compiler = _checked_compiler()
+            name_of_code = f"tokenmill_{digest}"
+            code: machine_code.MachineCode = compiler.compiled(self, kinds, what, name_of_code)
+        except machine_code.KernelError:
+            raise
+        except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
+            import numba
+
+            from bpe.runtime import plain_numba
+
+            warning = (
+                "kernels run as numba.njit compiles them, which takes longer to compile and to run:"
+                " compiling with numba %s as tokenmill does it failed (%s: %s)"
+            )
+            warn_once(warning, numba.__version__, type(error).__name__, error)
+            self._by_numba = plain_numba.dispatcher(self)
+            return None
+        if self.source:
+            machine_code.save(name, code)
+        return code
+
+
+def pack(values: Any) -> Any:
+    """Return a tuple of arrays, packed for many calls of kernels."""
+    return values if DISABLE_JIT else machine_code.Packed(values)
+
+
+def bind(function: Any, first: Any, *others: Any) -> Any:
+    """Return a function of the first argument of a kernel, see `Kernel.bind`."""
+    if DISABLE_JIT:
+        return lambda first: function(first, *others)
+    return function.bind(first, *others)
+
+
+def _source_of(function: Callable[..., Any]) -> str:
+    """Return a digest of a kernel and its module, whose kernels and constants it may use.
+
+    Without a file, as with `python -c`, the digest is "", and machine code is not kept.
+    """
+    code = function.__code__
+    path = Path(code.co_filename)
+    if not path.is_file():
+        return ""
+    of_file = _digest_of_file(path, path.stat().st_mtime_ns)
+    what = f"{of_file} {code.co_firstlineno} {code.co_code.hex()}"
+    return hashlib.sha256(what.encode()).hexdigest()
+
+
+@functools.cache
+def _digest_of_file(path: Path, mtime_ns: int) -> str:
+    """Return a digest of a file, which is read again when `mtime_ns` has changed."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _own_name(function: Callable[..., Any]) -> str:
+    """Return the qualified name of a kernel, with a digest if it is made inside a function.
+
+    The cache brings together machine code of several processes, where names identify functions: two
+    kernels of one name that close over different numbers, or that one function makes in two ways,
+    must differ. Raise TypeError if it closes over other things than numbers and existing kernels.
+    """
+    name = function.__qualname__
+    if "<locals>" not in name:
+        return name
+    code = function.__code__
+    constants = [each for each in code.co_consts if not hasattr(each, "co_code")]
+    what = [code.co_firstlineno, code.co_code.hex(), constants, function.__defaults__]
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # the variable has no value yet
+            value = None
+        if isinstance(value, Kernel):
+            what.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
+        elif isinstance(value, int | np.generic):
+            what.append(value)
+        else:
+            raise TypeError(
+                f"{name} closes over {variable}, {type(value).__name__}; kernels may close over"
+                " numbers, and over kernels that are made before them"
+            )
+    return f"{name}_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Decorator: compile `function` at its first call, and keep the machine code."""
+    if DISABLE_JIT:
+        return function
+    function.__qualname__ = _own_name(function)
+    return Kernel(function)
+
+
+@kernel
+def _callee_of_check(values, i):
+    return values[i] + np.uint64(i)
+
+
+@kernel
+def _check(arrays, i):
+    return _callee_of_check(arrays[0], i), arrays[1].size
+
+
+@functools.cache
+def _checked_compiler() -> Any:
+    """Return `bpe.runtime.compiler` after compiling and running a small kernel with it.
+
+    Raise an exception of any type if internals of numba or llvmlite have changed.
+    """
+    from bpe.runtime import compiler
+
+    words: list[int] = []
+    arguments = machine_code.Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
+    kinds = tuple([machine_code.append(each, words, []) for each in arguments])
+    try:
+        code = compiler.compiled(_check, kinds, "", "tokenmill_check")
+    except machine_code.KernelError as error:  # the small kernel is sound: the compiler is not
+        raise RuntimeError(str(error)) from error
+    entry = machine_code.Entry(code, len(words))
+    found = entry.run(entry.block(words))
+    if found != (7, 6):
+        raise RuntimeError(f"a kernel for a check returned {found}: expected (7, 6)")
+    return compiler

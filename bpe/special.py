@@ -1,0 +1,348 @@
+"""Find special and added tokens in UTF-8: leftmost first, the longest of those at one position.
+
+`reference.split_special` defines what is found, and `SpecialTokenMatcher` is what finds it.
+`Normalizer` is for tokenizers that change text before it is split: settings of added tokens,
+Unicode normal forms, a space in front. Its steps are those of Hugging Face's tokenizers 0.23:
+
+1. Added tokens with `normalized=False` are found in the original text: leftmost, then longest.
+2. The text between them is normalized.
+3. Added tokens with `normalized=True` are found there, their own text normalized, too.
+4. With `add_prefix_space`, each piece of text that is left gets a space in front if it has none.
+
+Special tokens that are not recognised (`encode_ordinary`) are ordinary text, but no other token is
+found where they overlap it, as in Hugging Face's.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.errors import EncodingError, VocabularyError, listed
+from bpe.text.normalize import normalized
+from bpe.text.spans import iter_ranges
+from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
+
+if TYPE_CHECKING:
+    from bpe.vocabulary import AddedToken
+
+_LARGE = 1 << 16  # bytes of data from which on a kernel first finds which tokens occur
+_PREFIX_BYTES = 4  # tokens are searched only if their prefix of this length occurs
+_PAD_TOKENS = ("<|pad|>", "<pad>", "[PAD]")
+
+
+def pad_token_of(special_tokens: Collection[str]) -> str | None:
+    """Return the special token whose name says that it is padding, None if there is none."""
+    return next((token for token in _PAD_TOKENS if token in special_tokens), None)
+
+
+def utf8(text: str) -> bytes:
+    """Return the UTF-8 of text.
+
+    Raises:
+        EncodingError: The text has a lone surrogate.
+        TypeError: `text` is not a str.
+    """
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise EncodingError(
+            f"character {error.start} of the text is {text[error.start]!r}, a lone surrogate: "
+            "expected valid Unicode; decode with errors='replace' where the text comes from"
+        ) from error
+    except AttributeError:
+        raise TypeError(f"expected text, found {type(text).__name__}") from None
+
+
+def allowed_subset(
+    allowed_special: str | Collection[str], special_tokens: Collection[str]
+) -> frozenset[str] | None:
+    """Return the special tokens in `allowed_special`, None for "all"; raise VocabularyError."""
+    if allowed_special == "all":
+        return None
+    if isinstance(allowed_special, str):
+        raise VocabularyError(
+            f"allowed_special is {allowed_special!r}: expected 'all' or a collection of special"
+            f" tokens, such as [{allowed_special!r}]"
+        )
+    allowed = frozenset(allowed_special)
+    for text in allowed:
+        if text not in special_tokens:
+            raise VocabularyError(
+                f"allowed_special names {text!r}, which is not a special token of this "
+                f"tokenizer: expected some of {listed(special_tokens)}"
+            )
+    return allowed
+
+
+def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
+    # Longest first, for `re` takes the first alternative that matches.
+    return re.compile(b"|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+
+
+class SpecialTokenMatcher:
+    """Finds special tokens, given as text -> id, in UTF-8."""
+
+    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+        self.special_tokens = special_tokens
+        self.ids = {utf8(text): token_id for text, token_id in special_tokens.items()}
+        self._longest = max(map(len, self.ids), default=0)
+        self._pattern = _any_of(self.ids)
+        # One regex for each first byte: `re` searches these at 1 to 3 GB/s, others at 80 MB/s.
+        self._searches = [
+            _any_of([token for token in self.ids if token[0] == first]).search
+            for first in sorted({token[0] for token in self.ids})
+        ]
+        self._prefixes = {token[:stop] for token in self.ids for stop in range(1, len(token))}
+        self._of_prefix: dict[bytes, list[bytes]] = {}
+        for token in self.ids:
+            self._of_prefix.setdefault(token[:_PREFIX_BYTES], []).append(token)
+
+    def occurs_in(self, data: bytes | memoryview) -> bool:
+        """Return True if any special token occurs in the data."""
+        # Twice as fast as any(), which matters for short texts.
+        for search in self._searches:  # noqa: SIM110 - see above
+            if search(data):
+                return True
+        return False
+
+    def find(
+        self, data: bytes | memoryview, start: int, stop: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield `(start, stop, id)` of each special token in `data[start:stop]`, in order."""
+        if not self.ids:
+            return
+        for found in self._pattern.finditer(data, start, stop):
+            yield found.start(), found.end(), self.ids[bytes(found.group())]
+
+    def split(self, text: str) -> list[str]:
+        """Split text at special tokens, which are every second piece."""
+        data = text.encode("utf-8", "surrogatepass")
+        spans = (span[:2] for span in self.find(data, 0, len(data)))
+        bounds = pairwise([0, *chain.from_iterable(spans), len(data)])
+        return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in bounds]
+
+    def occurrences(self, buffer: NDArray[np.uint8]) -> dict[bytes, NDArray[np.int64]]:
+        """Return token -> positions, int64[n > 0], of each token by itself, as in `bytes.split`."""
+        from bpe.text.search import find_all
+
+        found = {}
+        for prefix, tokens in self._of_prefix.items():
+            if len(find_all(buffer, prefix)):
+                found.update({token: find_all(buffer, token) for token in tokens})
+        return {token: begins for token, begins in found.items() if len(begins)}
+
+    def find_in_documents(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return (start, stop, id) of each special token in documents: int64[n, 3], ascending.
+
+        Args:
+            buffer: uint8[n_bytes], UTF-8.
+            offsets: int64[n_documents + 1], ascending from 0 to n_bytes.
+        """
+        if len(buffer) >= _LARGE:
+            found = self.occurrences(buffer)
+            if not found:
+                return np.empty((0, 3), np.int64)
+            if len(found) == 1:
+                ((token, begins),) = found.items()
+                ends = begins + len(token)
+                documents = np.searchsorted(offsets, begins, "right")
+                if np.array_equal(documents, np.searchsorted(offsets, ends)):
+                    ids = np.full(len(begins), self.ids[token])
+                    return np.stack([begins, ends, ids], axis=1)
+        # Several tokens may overlap, and an occurrence may cross the end of a document.
+        data = buffer.data
+        spans = (
+            number
+            for begin, end in iter_ranges(np.repeat(offsets, 2)[1:-1])
+            for match in self.find(data, begin, end)
+            for number in match
+        )
+        return np.fromiter(spans, np.int64).reshape(-1, 3)
+
+    def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
+        """Return the first position from which on more data could change the result of `find`.
+
+        From there on, data outside of all `found` is a proper prefix of a special token. Return
+        `len(data)` if there is none. `found` is `find(data, 0, len(data))`.
+        """
+        first = max(0, len(data) - self._longest + 1)
+        near = [(start, stop) for start, stop, _ in found if stop > first]
+        for place in range(first, len(data)):
+            if data[place:] in self._prefixes and not any(a < place < b for a, b in near):
+                return place
+        return len(data)
+
+
+# Word characters of Rust's `regex` besides letters, marks, decimal digits, letter numbers and
+# connectors: joiners, and symbols that are alphabetic.
+_OTHER_WORD_CHARACTERS: Final = (
+    (0x200C, 0x200D), (0x24B6, 0x24E9), (0x1F130, 0x1F149), (0x1F150, 0x1F169), (0x1F170, 0x1F189),
+)  # fmt: skip
+
+_EncodeDocuments = Callable[
+    ["NDArray[np.uint8]", "NDArray[np.int64]"], tuple["NDArray[Any]", "NDArray[np.int64]"]
+]
+
+
+@functools.cache
+def _word_characters() -> NDArray[np.bool_]:
+    r"""bool[0x110000]: the characters that `\w` matches in Rust's `regex`."""
+    return members_of(*runs_of("L", "M", "Nd", "Nl", "Pc"), *_OTHER_WORD_CHARACTERS)
+
+
+def _character_before(data: bytes, place: int) -> str:
+    """Return the character that ends at a byte position; '' at the beginning."""
+    # A character has up to four bytes; `errors` drops a part of the character before.
+    return data[max(place - 4, 0) : place].decode(errors="ignore")[-1:]
+
+
+def _character_at(data: bytes, place: int) -> str:
+    """Return the character that begins at a byte position; '' at the end."""
+    return data[place : place + 4].decode(errors="ignore")[:1]
+
+
+def _is_word(character: str) -> bool:
+    return character != "" and bool(_word_characters()[ord(character)])
+
+
+def _is_white_space(character: str) -> bool:
+    return character != "" and bool(class_table()[ord(character)] & WHITE_SPACE)
+
+
+def _has_other_spellings(text: bytes) -> bool:
+    """Return True if other text may normalize to `text`: in ASCII, to three characters only."""
+    return not text.isascii() or any(sign in text for sign in b"K;`")
+
+
+class _Matcher:
+    """Finds added tokens, given as UTF-8 -> token."""
+
+    def __init__(self, tokens: dict[bytes, AddedToken]) -> None:
+        self._tokens = list(tokens.values())
+        texts = map(bytes.decode, tokens)
+        self._matcher = SpecialTokenMatcher(dict(zip(texts, range(len(tokens)), strict=True)))
+
+    def split(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
+        """Yield pieces of text, and the ids of the tokens between them.
+
+        Args:
+            data: UTF-8.
+            recognised: The special tokens that are recognised, None for all.
+        """
+        place = 0
+        for start, stop, number in self._matcher.find(data, 0, len(data)):
+            token = self._tokens[number]
+            if token.special and recognised is not None and token.text not in recognised:
+                continue
+            if token.single_word and (
+                _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
+            ):
+                continue
+            if token.lstrip:
+                while _is_white_space(character := _character_before(data, start)):
+                    start -= len(character.encode())
+                # White space that an earlier token took is not available.
+                start = max(start, place)
+            if token.rstrip:
+                while _is_white_space(character := _character_at(data, stop)):
+                    stop += len(character.encode())
+            if place < start:
+                yield data[place:start]
+            yield token.id
+            place = stop
+        if place < len(data):
+            yield data[place:]
+
+
+class Normalizer:
+    """Steps before the split: finds added tokens and normalizes the text between them.
+
+    Args:
+        added_tokens: All added tokens.
+        normal_forms: Some of `normalize.NORMAL_FORMS`, applied one after the other.
+        add_prefix_space: Whether a space is put in front of text that begins with none.
+
+    Attributes:
+        allows_cuts: Whether a document may be cut without a change of ids.
+    """
+
+    def __init__(
+        self, added_tokens: tuple[AddedToken, ...], normal_forms: tuple[str, ...],
+        add_prefix_space: bool,
+    ) -> None:
+        self._normal_forms = normal_forms
+        self._add_prefix_space = add_prefix_space
+        raw = {t.text.encode(): t for t in added_tokens if not t.normalized}
+        # `bpe.formats.hf_read` refuses files in which two have the same normalized text.
+        late = {normalized(t.text.encode(), normal_forms): t for t in added_tokens if t.normalized}
+        self._raw, self._late = _Matcher(raw), _Matcher(late)
+        # A cut changes ids if tokens depend on text around them, if a character becomes several, or
+        # if it can fall inside another spelling of a token.
+        self.allows_cuts = (
+            not add_prefix_space
+            and not {"NFKC", "NFKD"} & set(normal_forms)
+            and not any(t.lstrip or t.rstrip or t.single_word for t in added_tokens)
+            and not (normal_forms and any(map(_has_other_spellings, late)))
+        )
+
+    def pieces(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
+        """Yield text to be split, and the ids of added tokens between; arguments as in `split`."""
+        for outer in self._raw.split(data, recognised):
+            if isinstance(outer, int):
+                yield outer
+                continue
+            for piece in self._late.split(normalized(outer, self._normal_forms), recognised):
+                if self._add_prefix_space and isinstance(piece, bytes) and piece[:1] != b" ":
+                    yield b" " + piece
+                else:
+                    yield piece
+
+    def encode(
+        self, encode_documents: _EncodeDocuments,
+        buffer: NDArray[np.uint8], offsets: NDArray[np.int64],
+        recognised: Collection[str] | None, *, prefix_id: int = -1, suffix_id: int = -1,
+        starts_mid_document: bool = False, ends_mid_document: bool = False,
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Normalize documents, encode text between added tokens, and insert the other ids.
+
+        `encode_documents` encodes `uint8[n]` with the offsets `int64[k + 1]`; `recognised` is as in
+        `split`; the other arguments and the result are those of `Encoder.encode`.
+        """
+        parts: list[bytes] = []
+        cuts = [0]  # offsets of `parts`
+        ids: list[int] = []  # ids to insert
+        places: list[int] = []  # their positions in the joined parts
+        ends: list[tuple[int, int]] = []  # ends of documents, in the joined parts and in `ids`
+        last = len(offsets) - 2
+        for index, (start, stop) in enumerate(pairwise(offsets)):
+            pieces: Iterable[bytes | int] = self.pieces(buffer[start:stop].tobytes(), recognised)
+            if prefix_id >= 0 and not (starts_mid_document and index == 0):
+                pieces = chain([prefix_id], pieces)
+            if suffix_id >= 0 and not (ends_mid_document and index == last):
+                pieces = chain(pieces, [suffix_id])
+            for piece in pieces:
+                if isinstance(piece, int):
+                    ids.append(piece)
+                    places.append(cuts[-1])
+                else:
+                    parts.append(piece)
+                    cuts.append(cuts[-1] + len(piece))
+            ends.append((cuts[-1], len(ids)))
+        text = np.frombuffer(b"".join(parts), np.uint8)
+        bounds = np.array(cuts, np.int64)
+        encoded, counts = encode_documents(text, bounds)
+        inserted = counts[np.searchsorted(bounds, np.array(places, np.int64))]
+        token_offsets = np.zeros(len(offsets), np.int64)
+        if ends:
+            text_ends, id_ends = np.array(ends, np.int64).T
+            token_offsets[1:] = counts[np.searchsorted(bounds, text_ends)] + id_ends
+        return np.insert(encoded, inserted, np.array(ids, np.uint32)), token_offsets

@@ -1,0 +1,5 @@
+"""Pre-tokens -> counts -> merges.
+
+counts   counts of pre-tokens; `count_pretokens`: their tables
+trainer  merges from counts, or from files; `learn_merges`: merging itself
+"""

@@ -1,0 +1,380 @@
+"""Train a tokenizer: the merges of `reference.train`, for both tie-breaks and any threads."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import operator
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.arguments import checked
+from bpe.encode.parallel_encoder import join_texts
+from bpe.errors import ArgumentError, EncodingError, TrainingError
+from bpe.files.locations import local_path
+from bpe.parallel import available_workers, for_each, run_in_order
+from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, longest_token
+from bpe.runtime.arrays import zeros
+from bpe.split.patterns import pattern_name
+from bpe.split.pretokenizer import Pretokenizer
+from bpe.text.utf8 import invalid_utf8, is_utf8
+from bpe.text_file import Cutter, TextFile
+from bpe.tokenizer import Tokenizer
+from bpe.train import learn_merges as kernels
+from bpe.train.counts import FrozenCounts, PretokenCounts, sum_counts
+from bpe.vocabulary import Vocabulary
+
+_logger = logging.getLogger("bpe")
+
+_PART_BYTES = 1 << 22  # size of a part of a file, which one thread counts
+_PLACES_PER_CALL = 1 << 21  # some tens of milliseconds; then the kernel returns, to see Ctrl-C
+_PAIRS = 2**17  # initial capacity
+_MAX_POSITIONS = 2**31 - 1  # 32 bits; the first 256 are the bytes themselves
+# Least bytes of pre-tokens for a thread to lay out, and most threads.
+_PART_OF_ROWS, _MOST_PARTS = 2**20, 8
+_MOST_TOLD_APART = 2**16  # greatest count in the histogram of `_least_merged`
+
+
+@checked
+def train_from_counts(
+    counts: PretokenCounts | FrozenCounts, vocab_size: int, *, special_tokens: Sequence[str] = (),
+    tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
+    workers: int | None = None, progress: Callable[[int, int], None] | None = None,
+) -> Tokenizer:
+    """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
+
+    Args:
+        counts: Counts of pre-tokens, not modified.
+        vocab_size: Number of ids: 256 bytes, merges, special tokens.
+        special_tokens: Have the last ids, in this order.
+        tie_break: Order of pairs of equal count, "greatest-bytes" or "huggingface".
+        min_frequency: Minimum count of a merged pair.
+        max_token_length: Maximum bytes of a token, None for no limit; with "huggingface" see
+            `bpe.reference.longest_token`.
+        workers: Number of threads, one per processor if None; does not change the result.
+        progress: Called with (merges made, merges wanted) repeatedly.
+
+    Returns:
+        The tokenizer; if training stopped early, which is logged, with a smaller vocabulary.
+
+    Raises:
+        TrainingError: Invalid arguments, no text, or too many unique pre-tokens.
+    """
+    special_tokens = list(special_tokens)
+    vocab_size, min_frequency, max_token_length, workers = _check(
+        vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers
+    )
+    if not counts.total:
+        raise TrainingError(
+            "there is no text to train on: every document is empty or consists of special tokens;"
+            " give at least one file with text"
+        )
+    n_wanted = vocab_size - 256 - len(special_tokens)
+    by_bytes, least = tie_break == "greatest-bytes", max(min_frequency, 1)
+    longest = longest_token(max_token_length, tie_break)
+    longest = 2**31 - 1 if longest is None else longest
+    workers = workers or available_workers()
+    merge_ids = _learn(counts, n_wanted, by_bytes, least, longest, workers, progress)
+    if len(merge_ids) < n_wanted:
+        _logger.warning(
+            "training stopped early: no pair occurs %d times after %d merges, so the"
+            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
+            least, len(merge_ids), 256 + len(merge_ids) + len(special_tokens), vocab_size,
+        )
+    vocabulary = Vocabulary.from_merge_ids(merge_ids, special_tokens)
+    return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
+
+
+def memory_of_merging(n_bytes: int, n_pretokens: int) -> int:
+    """Estimate the bytes of memory to merge `n_pretokens` unique pre-tokens of `n_bytes` in all."""
+    # In `_learn`: the text twice, rows, places; offsets twice, counts; pairs.
+    return (2 + 8 + 12) * n_bytes + 40 * n_pretokens + 50_000_000
+
+
+def _check(
+    vocab_size: int, special_tokens: Sequence[str], tie_break: str, min_frequency: int,
+    max_token_length: int | None, workers: int | None,
+) -> tuple[int, int, int | None, int | None]:
+    """Return the numbers as int; raise TrainingError if arguments are invalid."""
+    vocab_size, min_frequency = map(operator.index, (vocab_size, min_frequency))
+    max_token_length, workers = (
+        None if each is None else operator.index(each) for each in (max_token_length, workers)
+    )
+    if tie_break not in TIE_BREAKS:
+        known = ", ".join(map(repr, TIE_BREAKS))
+        raise TrainingError(f"unknown tie_break {tie_break!r}; expected one of {known}")
+    if twice := sorted(token for token, n in Counter(special_tokens).items() if n > 1):
+        raise TrainingError(f"special token {twice[0]!r} is given twice; give each one once")
+    if "" in special_tokens:
+        raise TrainingError("a special token is empty; it would be found everywhere: leave it out")
+    if vocab_size > kernels.BEGINS:
+        raise TrainingError(
+            f"vocab_size {vocab_size:,} is too large: choose at most {kernels.BEGINS:,}"
+        )
+    if vocab_size < (least := 256 + len(special_tokens)):
+        raise TrainingError(
+            f"vocab_size {vocab_size:,} is too small: 256 bytes and {len(special_tokens)} special"
+            f" tokens need at least {least:,}"
+        )
+    for name, value, lowest, highest in (
+        ("min_frequency", min_frequency, 0, 2**62), ("workers", workers, 1, 2**16),
+        ("max_token_length", max_token_length, 1, 2**31 - 1),
+    ):
+        if value is not None and value < lowest:
+            raise TrainingError(f"{name} is {value}; expected at least {lowest}")
+        if value is not None and value > highest:
+            raise TrainingError(f"{name} is {value:,}; expected at most {highest:,}")
+    return vocab_size, min_frequency, max_token_length, workers
+
+
+def _learn(
+    counts: PretokenCounts | FrozenCounts, n_wanted: int, by_bytes: bool, least: int, longest: int,
+    workers: int, progress: Callable[[int, int], None] | None,
+) -> NDArray[np.int32]:
+    """Learn merges: int32[n, 2], the ids of their parts; see `kernels.merge_steps`."""
+    buffer, offsets, counts_of = counts.arrays()
+    n_positions = 256 + len(buffer)
+    if n_positions > _MAX_POSITIONS:
+        raise TrainingError(
+            f"the unique pre-tokens hold {len(buffer):,} bytes, and merging would need about"
+            f" {memory_of_merging(len(buffer), len(counts_of)) / 2**30:,.0f} GiB; at most"
+            f" {_MAX_POSITIONS:,} bytes are possible: train on a sample of the text"
+        )
+    text = zeros(n_positions, np.uint8)
+    text[:256], text[256:] = np.arange(256), buffer
+    offsets = offsets + 256
+    # Each merge removes at least one symbol.
+    n_symbols = 256 + min(n_wanted, n_positions)
+    symbol_bits = (n_symbols - 1).bit_length()
+    frequent = np.flatnonzero(counts_of >= kernels.BEGINS >> symbol_bits)
+    most = offsets[frequent], counts_of[frequent]
+    pretokens = kernels.Pretokens(text, offsets, counts_of, *most)
+    del buffer, offsets
+    least = max(least, _least_merged(pretokens, n_wanted, longest))
+    places, none = np.full(n_symbols, -1, np.int64), np.full((2, n_symbols), -1, np.int32)
+    places[:256] = np.arange(256)
+    symbols = kernels.Symbols(
+        lengths=np.ones(n_symbols, np.int32), places=places, order=_order(n_symbols, by_bytes),
+        pair_before=none[0], pair_after=none[1], merges=np.zeros(2 * (n_symbols - 256), np.int32),
+    )
+    pairs, state = _lay_out(pretokens, symbol_bits, least, longest, workers)
+    kernels.queue_pairs(pretokens, symbols, pairs, state, 0)
+    while True:
+        status = kernels.merge_steps(
+            pretokens, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
+        )
+        n_merges = int(state.used[kernels.N_MERGES])
+        if progress is not None:
+            progress(n_merges, n_wanted)
+        if status == kernels.FINISHED:
+            break
+        if status == kernels.GROW_PAIRS:
+            pairs = _grow(pairs)
+    return symbols.merges[: 2 * n_merges].reshape(-1, 2)
+
+
+def _lay_out(
+    pretokens: kernels.Pretokens, symbol_bits: int, least: int, longest: int, workers: int
+) -> tuple[kernels.Pairs, kernels.MergeState]:
+    """Lay out all bytes in rows, and the pairs of bytes that may be merged, not yet queued."""
+    n_positions = len(pretokens.text)
+    n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
+    spaced = np.linspace(0, n_positions, n_parts + 1, dtype=np.int64)
+    edges = np.searchsorted(pretokens.offsets, spaced)
+    parts = list(pairwise(np.minimum(edges, len(pretokens.counts)).tolist()))
+    code_counts, occurrences = np.zeros((2, n_parts, 65536), np.int64)
+
+    def count_byte_pairs(number: int, part: tuple[int, int]) -> None:
+        counted = code_counts[number], occurrences[number]
+        kernels.count_byte_pairs(pretokens, *part, *counted)
+
+    for_each(parts, count_byte_pairs, n_parts)
+    counts_of_all = code_counts.sum(axis=0)
+    codes = np.flatnonzero((counts_of_all >= least) & (longest >= 2))
+    n_places = occurrences[:, codes].sum(axis=0)
+    places = np.cumsum(np.append(0, occurrences[:, codes].T))
+    next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
+    n = len(codes)
+    pairs = _pairs(max(_PAIRS, 2 * n))
+    pairs.left[:n], pairs.right[:n] = codes >> 8, codes & 255
+    pairs.counts[:n], pairs.n_places[:n] = counts_of_all[codes], n_places
+    pairs.first_place[:n] = next_places[0]
+    most_places = 2 * int(n_places.max(initial=0)) + 1
+    state = kernels.MergeState(
+        # One more, for the row after the last pair is prefetched.
+        rows=zeros(2 * (n_positions + 1), np.int32),
+        symbol_bits=np.array([symbol_bits], np.int64), places=zeros(3 * n_positions, np.int32),
+        new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
+        used=np.array([len(codes), 0, 0, places[-1]], np.int64),
+    )
+    pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
+    pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
+
+    def fill_rows(number: int, part: tuple[int, int]) -> None:
+        kernels.fill_rows(pretokens, *part, state, pair_of_code, next_places[number])
+
+    for_each(parts, fill_rows, n_parts)
+    return pairs, state
+
+
+def _least_merged(pretokens: kernels.Pretokens, n_wanted: int, longest: int) -> int:
+    """Return a lower bound of the counts of merged pairs.
+
+    While a pre-token of count n, of two to `longest` bytes, has several symbols, its pairs have a
+    count of at least n. A merge completes at most one pre-token. So if `n_wanted` pre-tokens have
+    a count of at least n, one is incomplete before each of `n_wanted` merges, and the merged pair,
+    which has the highest count, has at least n.
+    """
+    lengths = np.diff(pretokens.offsets)
+    counts = np.minimum(pretokens.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
+    of_count = np.bincount(counts, minlength=_MOST_TOLD_APART + 1)
+    enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
+    return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0
+
+
+def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
+    """Return `kernels.Symbols.order`."""
+    if by_bytes:
+        # The kernel fills in entries of merges.
+        order = np.zeros(n_symbols, np.uint64)
+        order[:256] = np.arange(256, dtype=np.uint64) << np.uint64(56)
+        return order
+    numbers = np.arange(n_symbols, dtype=np.uint64)
+    numbers[:256] = np.argsort(np.argsort([ord(character) for character in BYTE_LEVEL_ALPHABET]))
+    # Reversed, for the least number precedes in Hugging Face, the greatest in the kernel.
+    return np.uint64(2**32) - numbers
+
+
+def _pairs(capacity: int) -> kernels.Pairs:
+    narrow, wide = partial(zeros, capacity, np.int32), partial(zeros, capacity, np.int64)
+    return kernels.Pairs(
+        left=narrow(), right=narrow(), counts=wide(), first_place=wide(), n_places=narrow(),
+        queue=narrow(), queue_counts=wide(),
+    )
+
+
+def _grow(pairs: kernels.Pairs) -> kernels.Pairs:
+    larger = _pairs(2 * len(pairs.left))
+    for name, before in pairs._asdict().items():
+        getattr(larger, name)[: len(before)] = before
+    return larger
+
+
+@checked
+def train_bpe(
+    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], vocab_size: int,
+    special_tokens: Sequence[str] = (), *, pattern: str = "gpt2", tie_break: str = "greatest-bytes",
+    min_frequency: int = 2, max_token_length: int | None = None, workers: int | None = None,
+) -> Tokenizer:
+    """Train a tokenizer on files or on texts.
+
+    Args:
+        input: A path (str or PathLike) or an iterable of PathLike: text files in UTF-8, in which
+            special tokens separate documents. Or an iterable of str: documents.
+        vocab_size: Number of ids: 256 bytes, merges, special tokens.
+        special_tokens: Have the last ids; their text is not learnt from.
+        pattern: Split pattern, a name or a regex.
+        tie_break: See `train_from_counts`.
+        min_frequency: Minimum count of a merged pair.
+        max_token_length: See `train_from_counts`.
+        workers: Number of threads, one per processor if None.
+
+    Raises:
+        OSError: A file cannot be opened.
+        CorpusError: A file changed or became unreadable, or is a pipe.
+        EncodingError: A file is not UTF-8, or a text has lone surrogates.
+        TrainingError: As `train_from_counts`, or the texts are names of files.
+        PatternError: The pattern is unknown.
+    """
+    special_tokens = list(special_tokens)
+    vocab_size, min_frequency, max_token_length, workers = _check(
+        vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers
+    )
+    name = pattern_name(pattern)
+    counted: list[PretokenCounts] = []
+
+    def make_work() -> Callable[[_Documents], None]:
+        counts = PretokenCounts(name, special_tokens)
+        counted.append(counts)
+        return lambda documents: counts.add(*documents())
+
+    parts = _parts(input, name, special_tokens)
+    with closing(run_in_order(parts, make_work, workers or available_workers())) as results:
+        deque(results, maxlen=0)
+    return train_from_counts(
+        sum_counts(counted or [PretokenCounts(name, special_tokens)]), vocab_size,
+        special_tokens=special_tokens, tie_break=tie_break, min_frequency=min_frequency,
+        max_token_length=max_token_length, workers=workers,
+    )
+
+
+# Returns uint8[n_bytes], UTF-8, and int64[n_documents + 1], the offsets of documents.
+_Documents = Callable[[], tuple[NDArray[np.uint8], NDArray[np.int64]]]
+
+
+def _parts(
+    input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], pattern: str,
+    special_tokens: Sequence[str],
+) -> Iterator[_Documents]:
+    if isinstance(input, str | os.PathLike):
+        input = [Path(local_path(input))]
+        if not os.path.exists(input[0]):
+            what = "No such file or directory; to train on a text, put it into a list"
+            raise FileNotFoundError(errno.ENOENT, what, str(input[0]))
+    texts: list[str] = []
+    size = n_texts = 0
+    all_exist = True  # then they are likely to be names by mistake
+    for item in input:
+        if isinstance(item, os.PathLike):
+            yield from _parts_of_file(Path(item), pattern, special_tokens)
+            continue
+        name = item
+        n_texts += 1
+        if not isinstance(item, str):
+            raise ArgumentError(
+                f"input: should have texts or paths; got {item!r:.100} as number {n_texts:,}"
+            )
+        all_exist = all_exist and os.path.isfile(item)
+        texts.append(item)
+        size += len(item)
+        if size >= _PART_BYTES:
+            yield partial(join_texts, texts)
+            texts, size = [], 0
+    if n_texts and all_exist:
+        raise TrainingError(
+            f"every one of the {n_texts} texts is the name of an existing file, {name!r}"
+            " for one; to train on files pass pathlib.Path objects, to train on these very texts"
+            " add one that names no file"
+        )
+    if texts:
+        yield partial(join_texts, texts)
+
+
+def _parts_of_file(path: Path, pattern: str, special_tokens: Sequence[str]) -> Iterator[_Documents]:
+    file = TextFile(path)
+    atomic = [token.encode() for token in special_tokens]
+    cutter = Cutter(file, b"", atomic, Pretokenizer(pattern).safe_cut)
+    start = 0
+    while start < file.n_bytes:
+        stop, _ = cutter.cut(start + _PART_BYTES)
+        yield partial(_read, file, start, stop)
+        start = stop
+
+
+def _read(file: TextFile, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read bytes [start, stop) of a file as one document."""
+    part = file.read(start, stop)
+    if not is_utf8(part):
+        place, what = invalid_utf8(part)
+        raise EncodingError(
+            f"{file.path}: not UTF-8 at byte {start + place:,} (found {what}); convert it to UTF-8"
+        )
+    return part, np.array([0, len(part)])

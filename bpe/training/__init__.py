@@ -1,1 +1,0 @@
-"""Train a tokenizer: counts of pre-tokens, then merges."""

@@ -1,0 +1,149 @@
+"""Read what a tokenizer.json and its configuration say of chats and of whole sequences.
+
+They are chat templates, names of special tokens, and the special tokens that the post-processor
+puts around a text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bpe.formats.json_file import config_path, parse_json, read_text, refuse
+
+Ids = tuple[int, ...]
+_TEMPLATE_FILE, _MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+
+
+def read_chat_templates(tokenizer: Any) -> dict[str, str]:
+    """Return name -> chat template of a tokenizer, as transformers reads them; {}: it has none.
+
+    They are chat_template.jinja, which is "default", and additional_chat_templates/NAME.jinja; else
+    `chat_template` in tokenizer_config.json, a text or a list of objects with name and template.
+
+    Args:
+        tokenizer: Path of a tokenizer.json or its directory, or a name on Hugging Face's hub; or
+            a loaded tokenizer, which has the template in its configuration.
+
+    Raises:
+        TokenizerFileError: A file cannot be read, or no template is named "default".
+    """
+    path, config = _files_of(tokenizer)
+    given = config.get("chat_template")
+    beside = config_path(path or Path("tokenizer.json"))
+    files = []
+    if path is not None:
+        files = [path.with_name(_TEMPLATE_FILE), *path.with_name(_MORE_TEMPLATES).glob("*.jinja")]
+    found = {
+        "default" if each.name == _TEMPLATE_FILE else each.stem: read_text(each)
+        for each in sorted(files) if each.exists()
+    }
+    if not found:
+        if given is None:
+            return {}
+        listed = given if isinstance(given, list) else [{"name": "default", "template": given}]
+        found = {x["name"]: x["template"] for x in listed if isinstance(x, dict)
+                 and isinstance(x.get("name"), str) and isinstance(x.get("template"), str)}
+        if len(found) < len(listed):
+            refuse(beside, "chat_template is no text", "expected a Jinja template, or a list of"
+                   " objects with name and template")
+    if "default" not in found:
+        refuse(beside, f"its chat templates are named {', '.join(map(repr, found))}", "expected one"
+                " that is named default; choose the file of a template: --chat-template")
+    return found
+
+
+def read_token_names(tokenizer: Any) -> dict[str, str]:
+    """Return name -> token of the entries of tokenizer_config.json such as `bos_token`."""
+    found = {}
+    for name, value in _files_of(tokenizer)[1].items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def _files_of(tokenizer: Any) -> tuple[Path | None, dict[str, Any]]:
+    """Return (path of a tokenizer.json, None for other kinds of tokenizers; the configuration)."""
+    from bpe.formats.hub import huggingface_hub_file
+
+    if not isinstance(tokenizer, str):
+        return None, parse_json(tokenizer.config_json or "{}", Path("tokenizer_config.json"))
+    path = Path(tokenizer)
+    if path.suffix == ".tiktoken" or not (path.exists() or "/" in tokenizer):
+        return None, {}
+    path = huggingface_hub_file(path if path.exists() else tokenizer)
+    beside = config_path(path)
+    return path, parse_json(read_text(beside), beside) if beside.exists() else {}
+
+
+def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
+    """Return the ids (before, after) a text, as `add_special_tokens=True` of transformers.
+
+    Args:
+        tokenizer: A tokenizer.json, or a loaded tokenizer.
+
+    Raises:
+        TokenizerFileError: The file cannot be read, or its post-processor is of another kind.
+    """
+    if isinstance(tokenizer, Path):
+        path, text = tokenizer, read_text(tokenizer)
+    else:
+        path, text = Path("tokenizer.json"), tokenizer.to_json()
+    top = parse_json(text, path)
+    try:
+        return _around(path, top.get("post_processor"))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        found = f"post_processor cannot be read ({type(error).__name__}: {error})"
+        refuse(path, found, "expected what tokenizers writes")
+
+
+def _around(path: Path, section: Any) -> tuple[Ids, Ids]:
+    before, after = list[int](), list[int]()
+    for step in _steps(section):
+        kind = step.get("type")
+        if kind == "TemplateProcessing":
+            first, last = _of_template(path, step)
+        elif kind in ("BertProcessing", "RobertaProcessing"):
+            first, last = [_id(step["cls"][1])], [_id(step["sep"][1])]
+        elif kind == "ByteLevel":  # changes offsets alone
+            continue
+        else:
+            refuse(path, f"post_processor is {kind!r}", "expected TemplateProcessing")
+        before, after = first + before, after + last
+    return tuple(before), tuple(after)
+
+
+def _steps(section: Any) -> list[dict[str, Any]]:
+    if section is None:
+        return []
+    if section.get("type") == "Sequence":
+        return [step for each in _list(section["processors"]) for step in _steps(each)]
+    return [section]
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _id(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no id")
+    return value
+
+
+def _of_template(path: Path, step: dict[str, Any]) -> tuple[list[int], list[int]]:
+    before, after = list[int](), list[int]()
+    seen = False
+    for part in _list(step["single"]):
+        if "Sequence" in part:
+            seen = True
+            continue
+        name = part.get("SpecialToken", {}).get("id")
+        known = step.get("special_tokens", {})
+        if name not in known:
+            refuse(path, f"post_processor names {name!r}", "expected one of its special_tokens")
+        (after if seen else before).extend(map(_id, _list(known[name]["ids"])))
+    return before, after

@@ -1,0 +1,107 @@
+"""Compile the kernels of training or encoding before their use, by calling them on a few bytes.
+
+So a program can report compilation, and another process can compile some kernels into the cache:
+
+    python -c "from preprocess.run.compile_ahead import compile_encoding; compile_encoding('gpt2')"
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bpe.encode import cache_rows, merge_tables
+from bpe.encode import encode_pretokens as encode
+from bpe.encode.encoder import EncoderTables
+from bpe.runtime import jit
+from bpe.runtime.machine_code import kept_code
+from bpe.split.patterns import steps
+from bpe.split.pretokenizer import Pretokenizer, splitting
+from bpe.text import search, utf8
+from bpe.text.search import find_all
+from bpe.text.utf8 import is_utf8
+from bpe.vocabulary import Vocabulary
+from preprocess.sources import json_kernels as json_strings
+from preprocess.sources.json_strings import decode_strings, is_nested_deeper
+
+Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
+
+
+def reading_kernels(pattern: str) -> Kernels:
+    """Return the kernels of both training and encoding."""
+    kernels = {
+        search.find_some: 0.5, utf8.is_valid: 0.2, json_strings.decode_strings: 0.5,
+        json_strings.find_element_end: 0.2,
+    }
+    for step in steps(pattern):
+        if isinstance(step, str):
+            kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
+    return kernels
+
+
+def training_kernels(pattern: str) -> Kernels:
+    """Return the kernels of training, except those for large tables."""
+    from bpe.train import count_pretokens as count
+    from bpe.train import learn_merges
+
+    return reading_kernels(pattern) | {
+        count.count_pretokens: 1.2, count.move_rows: 0.1, count.merge_into: 0.4, count.export: 0.3,
+        learn_merges.count_byte_pairs: 0.1, learn_merges.fill_rows: 0.2,
+        learn_merges.queue_pairs: 0.4, learn_merges.merge_steps: 1.4,
+    }  # fmt: skip
+
+
+def encoding_kernels() -> Kernels:
+    """Return the kernels of encoding, without `reading_kernels`."""
+    return {
+        merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
+    }  # fmt: skip
+
+
+def is_kept() -> bool:
+    """Return True if machine code is kept for other processes."""
+    return kept_code().directory is not None
+
+
+def missing(kernels: Kernels) -> Kernels:
+    """Return the kernels without machine code in this process or in the cache."""
+    if jit.DISABLE_JIT:
+        return {}
+    directory = kept_code().directory
+    kept = {path.name.rpartition("-")[0] for path in directory.glob("*.o")} if directory else set()
+    return {k: s for k, s in kernels.items() if not k.is_loaded and k.name not in kept}
+
+
+def compile_reading(pattern: str) -> None:
+    """Call all of `reading_kernels`."""
+    text = np.frombuffer(b"ab\nab\n", np.uint8)
+    find_all(text, b"\n")
+    is_utf8(text)
+    decode_strings([b'"a"'], 1)
+    is_nested_deeper(memoryview(b'"a"'))
+    Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
+
+
+def compile_training(pattern: str) -> None:
+    """Call all of `training_kernels`."""
+    from bpe.train import count_pretokens as count
+    from bpe.train.counts import PretokenCounts, sum_counts
+    from bpe.train.trainer import train_from_counts
+
+    compile_reading(pattern)
+    text = np.frombuffer(b"abab ab", np.uint8)
+    counts = [PretokenCounts(pattern) for _ in range(2)]  # two, so that they are merged
+    for each in counts:
+        each.add(text, np.array([0, len(text)]))
+    seeds = counts[0]._table.seeds
+    train_from_counts(sum_counts(counts), 258)
+    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False, seeds)
+
+
+def compile_encoding(pattern: str) -> None:
+    """Call all of `encoding_kernels`."""
+    tables = EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
+    tables.fill_tokens()  # calls encode_pretokens
+    _, cache, _ = tables.cache.current
+    cache_rows.move_rows(cache.rows, cache, False)  # there are none yet

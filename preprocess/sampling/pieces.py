@@ -1,0 +1,331 @@
+"""Read the rows of a batch piece by piece, and number the documents in them.
+
+A table of pieces is int64[5, n_pieces], by column a piece: its position in the tokens, its number
+of inputs and of targets, its place in the rows one after another, and the place up to which the
+rows are filled up after it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpe.runtime.jit import kernel
+from bpe.runtime.machine import prefetch
+
+_AHEAD = 6  # pieces, or rows
+
+
+@kernel
+def find_pieces(plan, rows, row_length, table, n_in_rows):
+    """Find the pieces of some rows of a plan.
+
+    Args:
+        plan: offsets, starts and lengths as of `pack.is_plan`.
+        rows: int64[n], each in [0, offsets.size - 1).
+        row_length: Of a row.
+        table: int64[5, n_pieces], filled from the left.
+        n_in_rows: int64[n], filled with the number of tokens of each row.
+
+    Returns:
+        The number of pieces; -1 if there are more than the table has places for, or none in a row.
+
+    Example: offsets 0 1 3, starts 2 0 5, lengths -3 2 1, rows 1 0, row_length 4 -> table
+        0 5 2 / 2 1 3 / 1 0 3 / 0 2 4 / 2 4 8; n_in_rows 3 3; 3.
+    """
+    offsets, starts, lengths = plan[0], plan[1], plan[2]
+    n = 0
+    for row in range(rows.size):
+        if row + _AHEAD < rows.size:
+            # Rows are anywhere in the plan.
+            later = offsets[rows[row + _AHEAD]]
+            if later >= 0 and later < lengths.size:
+                prefetch(starts, later)
+                prefetch(lengths, later)
+        first, stop = offsets[rows[row]], offsets[rows[row] + 1]
+        if first < 0 or first >= stop or stop > lengths.size or stop - first > table.shape[1] - n:
+            return -1
+        place = row * row_length
+        for i in range(first, stop):
+            length, n_later = np.int64(lengths[i]), 0
+            if length < 0:
+                length, n_later = -length, 1
+            table[0, n], table[1, n], table[2, n] = starts[i], length, length - 1 + n_later
+            table[3, n] = place
+            place += length
+            table[4, n] = place
+            n += 1
+        n_in_rows[row] = place - row * row_length
+        table[4, n - 1] = (row + 1) * row_length
+    return n
+
+
+@kernel
+def copy_pieces(tokens, table, padding, ignored, inputs, targets):
+    """Copy the inputs of pieces, and the tokens after them as targets; fill up what follows.
+
+    Args:
+        tokens: uint16|uint32[n_tokens].
+        table: int64[5, n_pieces].
+        padding: After the inputs of a piece.
+        ignored: After the targets of a piece.
+        inputs: int64[n], filled in these places.
+        targets: int64[n], filled in these places.
+
+    Returns:
+        False if a piece is outside of `tokens` or of `inputs`; it is the last that is looked at.
+
+    Example: tokens 7 8 9, table 0 2 / 2 1 / 2 0 / 0 3 / 3 4, padding 5, ignored -1 -> inputs
+        7 8 5 9, targets 8 9 -1 -1; True.
+    """
+    n = table.shape[1]
+    for i in range(n):
+        start, n_in, n_out = table[0, i], table[1, i], table[2, i]
+        place, stop = table[3, i], table[4, i]
+        if min(min(start, place), min(n_in, n_out)) < 0 or stop > min(inputs.size, targets.size):
+            return False
+        if max(n_in, n_out) > stop - place or max(n_in, n_out + 1) > tokens.size - start:
+            return False
+        if i + _AHEAD < n:
+            # Pieces are anywhere in the file; a line of the cache has 32 or 16 tokens.
+            later, n_later = table[0, i + _AHEAD], table[1, i + _AHEAD]
+            if later >= 0 and n_later <= tokens.size - later:
+                for k in range(0, n_later, 16):
+                    prefetch(tokens, later + k)
+        # Of slices, because an index that may be negative keeps a loop from being vectorized.
+        found, copied = tokens[start : start + n_in], inputs[place : place + n_in]
+        for k in range(n_in):
+            copied[k] = np.int64(found[k])
+        found, copied = tokens[start + 1 : start + 1 + n_out], targets[place : place + n_out]
+        for k in range(n_out):
+            copied[k] = np.int64(found[k])
+        for k in range(place + n_in, stop):
+            inputs[k] = padding
+        for k in range(place + n_out, stop):
+            targets[k] = ignored
+    return True
+
+
+@kernel
+def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segment_ids):
+    """Read rows of a plan: what `find_pieces`, `copy_pieces` and `number_segments` do, in one call.
+
+    The calls, and the arrays between them, would take a third of the time of a batch.
+
+    Args:
+        plan: offsets, starts and lengths as of `pack.is_plan`, and tokens uint16|uint32[n_tokens].
+        rows: int64[n], each in [0, offsets.size - 1).
+        padding: Of inputs.
+        ignored: Of targets: padding, and after the last token of a document.
+        n_in_rows: int64[n], filled with the number of tokens of each row.
+        inputs: int64[n, row_length], filled.
+        targets: int64[n, row_length], filled.
+        segment_ids: int32[n, row_length], filled; or with no rows, left alone.
+
+    Returns:
+        The number of pieces; -1 if one is outside of the plan, of the tokens or of its row.
+
+    Example: offsets 0 1 3, starts 2 0 5, lengths -3 2 1, tokens 10 11 12 13 14 15 16, rows 1 0,
+        padding 7, ignored -1 -> n_in_rows 3 3, inputs 10 11 15 7 / 12 13 14 7, targets 11 -1 -1 -1
+        / 13 14 15 -1, segment_ids 1 1 2 0 / 1 1 1 0; 3.
+    """
+    offsets, starts, lengths, tokens = plan[0], plan[1], plan[2], plan[3]
+    row_length, total = inputs.shape[1], 0
+    for row in range(rows.size):
+        if row + _AHEAD < rows.size:
+            # Rows are anywhere in the plan, and pieces anywhere in the file.
+            later = offsets[rows[row + _AHEAD]]
+            if later >= 0 and later < lengths.size:
+                prefetch(starts, later)
+                prefetch(lengths, later)
+        if row + 1 < rows.size:
+            later, stop = offsets[rows[row + 1]], offsets[rows[row + 1] + 1]
+            # Checked, for bounds of `range` that are far apart overflow.
+            if later >= 0 and stop <= lengths.size and later < stop and stop - later <= row_length:
+                for i in range(later, stop):
+                    start, n_lines = starts[i], min(abs(np.int64(lengths[i])), row_length) // 16 + 1
+                    if start >= 0 and start < tokens.size:
+                        # A line of the cache has 32 or 16 tokens.
+                        for k in range(min(n_lines, (tokens.size - 1 - start) // 16 + 1)):
+                            prefetch(tokens, start + 16 * k)
+        first, stop, place = offsets[rows[row]], offsets[rows[row] + 1], 0
+        if first < 0 or first >= stop or stop > lengths.size:
+            return -1
+        for i in range(first, stop):
+            start, length, n_out = starts[i], np.int64(lengths[i]), np.int64(lengths[i]) - 1
+            if length < 0:
+                length, n_out = -length, -length
+            if start < 0 or length <= 0 or length > row_length - place:
+                return -1
+            if max(length, n_out + 1) > tokens.size - start:
+                return -1
+            # Of slices, because an index that may be negative keeps a loop from being vectorized.
+            found, copied = tokens[start : start + length], inputs[row, place : place + length]
+            for k in range(length):
+                copied[k] = np.int64(found[k])
+            found, copied = tokens[start + 1 : start + 1 + n_out], targets[row, place:]
+            for k in range(n_out):
+                copied[k] = np.int64(found[k])
+            if n_out < length:
+                copied[n_out] = ignored
+            if segment_ids.shape[0]:
+                part, number = segment_ids[row, place : place + length], np.int32(i - first + 1)
+                for k in range(length):
+                    part[k] = number
+            place += length
+        total += stop - first
+        n_in_rows[row] = place
+        inputs[row, place:], targets[row, place:] = padding, ignored
+        if segment_ids.shape[0]:
+            segment_ids[row, place:] = 0
+    return total
+
+
+@kernel
+def find_segments(inputs, n_inputs, end_of_text, table):
+    """Find the documents, and parts of them, in rows of tokens.
+
+    Args:
+        inputs: int64[n_rows, row_length].
+        n_inputs: int64[n_rows], at most row_length: so many are no padding.
+        end_of_text: int64[n_rows], the id at the end of documents of each row.
+        table: int64[5, n], filled from the left; 0 for positions and numbers of targets.
+
+    Returns:
+        The number of segments; -1 if there are more than the table has places for.
+
+    Example: inputs 5 9 6 9 9, n_inputs 4, end_of_text 9 -> table 0 0 / 2 2 / 0 0 / 0 2 / 2 5; 2.
+    """
+    total, row_length = 0, inputs.shape[1]
+    for row in range(inputs.shape[0]):
+        found, end, n, begin = inputs[row], end_of_text[row], n_inputs[row], 0
+        while begin < n:
+            # The end of this one: of 16 at a time, which is vectorized, then one by one.
+            stop = begin
+            while stop + 16 <= n:
+                sixteen, has_end = found[stop : stop + 16], False
+                for k in range(16):
+                    has_end |= sixteen[k] == end
+                if has_end:
+                    break
+                stop += 16
+            while stop < n and found[stop] != end:
+                stop += 1
+            stop = min(stop + 1, n)
+            if total == table.shape[1]:
+                return -1
+            table[0, total], table[1, total], table[2, total] = 0, stop - begin, 0
+            table[3, total] = row * row_length + begin
+            table[4, total] = row * row_length + (stop if stop < n else row_length)
+            total += 1
+            begin = stop
+    return total
+
+
+@kernel
+def number_segments(table, row_length, out):
+    """Number the segments of each row from 1.
+
+    Args:
+        table: int64[5, n_segments].
+        row_length: Of a row.
+        out: int32[n], filled; padding has 0.
+
+    Returns:
+        False if a segment is outside of `out`; it is the last that is looked at.
+
+    Example: table 0 0 / 2 2 / 0 0 / 0 2 / 2 5, row_length 5 -> 1 1 2 2 0; True.
+    """
+    number = 0
+    for i in range(table.shape[1]):
+        n, place, stop = table[1, i], table[3, i], table[4, i]
+        if place < 0 or n < 0 or n > stop - place or stop > out.size:
+            return False
+        if place % row_length == 0:
+            number = 0
+        number += 1
+        part, padding = out[place : place + n], out[place + n : stop]
+        for k in range(part.size):
+            part[k] = number
+        for k in range(padding.size):
+            padding[k] = 0
+    return True
+
+
+@kernel
+def number_positions(table, out):
+    """Number the tokens of each segment from 0.
+
+    Args:
+        table: As of `number_segments`.
+        out: int64[n], filled; padding has 0.
+
+    Returns:
+        As of `number_segments`.
+
+    Example: table 0 0 / 2 2 / 0 0 / 0 2 / 2 5 -> 0 1 0 1 0; True.
+    """
+    for i in range(table.shape[1]):
+        n, place, stop = table[1, i], table[3, i], table[4, i]
+        if place < 0 or n < 0 or n > stop - place or stop > out.size:
+            return False
+        part, padding = out[place : place + n], out[place + n : stop]
+        for k in range(part.size):
+            part[k] = k
+        for k in range(padding.size):
+            padding[k] = 0
+    return True
+
+
+@kernel
+def copy_spans(values, starts, lengths, places, out):
+    """Copy spans of an array to their places in another.
+
+    Args:
+        values: uint8|uint16|uint32|int32[n].
+        starts: int64[n_spans], positions in `values`.
+        lengths: int64[n_spans].
+        places: int64[n_spans], positions in `out`.
+        out: uint8|int32[m], filled in these places.
+
+    Returns:
+        False if a span is outside of `values` or of `out`; it is the last that is looked at.
+
+    Example: values 7 8 9, starts 1 0, lengths 2 1, places 0 3, out 0 0 0 0 -> 8 9 0 7; True.
+    """
+    for i in range(starts.size):
+        start, length, place = starts[i], lengths[i], places[i]
+        if min(min(start, place), length) < 0:
+            return False
+        if length > values.size - start or length > out.size - place:
+            return False
+        # Of slices, because an index that may be negative keeps a loop from being vectorized.
+        found, copied = values[start : start + length], out[place : place + length]
+        for k in range(length):
+            copied[k] = found[k]
+    return True
+
+
+@kernel
+def number_spans(firsts, step, lengths, places, out):
+    """Number the places of spans of an array: each span from its first number, by a step.
+
+    Args:
+        firsts: int32[n_spans], numbers of the first places.
+        step: What a number is above the one before it in a span; 0 fills the span.
+        lengths: int64[n_spans].
+        places: int64[n_spans], positions in `out`.
+        out: int32[m], filled in these places.
+
+    Returns:
+        As of `copy_spans`.
+
+    Example: firsts 5 0, step 1, lengths 2 1, places 0 3, out 9 9 9 9 -> 5 6 9 0; True.
+    """
+    for i in range(firsts.size):
+        length, place, first = lengths[i], places[i], firsts[i]
+        if min(length, place) < 0 or length > out.size - place:
+            return False
+        numbered = out[place : place + length]
+        for k in range(length):
+            numbered[k] = np.int32(first + k * step)
+    return True

@@ -1,0 +1,193 @@
+"""Complete files by name, in a directory or below a URL: what every command that reads uses."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import quote
+
+from bpe.errors import ChangedError
+from bpe.files.locations import given_location, is_url, is_web, shown_url
+from preprocess.storage.errors import OutputError, writing
+from preprocess.storage.forked import open_anywhere
+from preprocess.storage.remote import ObjectStore, RemoteError, split_url
+from preprocess.storage.spool import Spool
+
+READ_AT_ONCE = 16 << 20  # bytes
+
+
+class Files(Protocol):
+    """Complete files by name. At a URL, all methods may raise `RemoteError`."""
+
+    def names(self) -> list[str]:
+        """Return the names of all files, sorted; raise `RemoteError` for a web server."""
+
+    def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes, None if it does not exist."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files in bytes, by name; raises as `names`."""
+
+    def get(self, name: str) -> bytes | None:
+        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
+
+    def where(self, name: str = "") -> str:
+        """Format the location of a file, or of the directory, for messages."""
+
+    def path(self, name: str = "") -> Path:
+        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
+
+
+def open_files(location: str | os.PathLike[str]) -> Files:
+    """Open the files in a directory, which need not exist, or below a URL of any scheme.
+
+    Raises:
+        LocationError: The location is empty, or a URL that pathlib has changed.
+        RemoteError: The URL cannot be used, or the library that reads it is not installed.
+    """
+    text = given_location(location)
+    return UrlFiles(text) if is_url(text) else LocalFiles(Path(text))
+
+
+class LocalFiles:
+    """Complete files of a directory, which need not exist."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
+
+    def size(self, name: str) -> int | None:
+        try:
+            return os.stat(self.directory / name).st_size
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return None  # also a link that leads nowhere
+            raise
+
+    def sizes(self) -> dict[str, int]:
+        sizes = {name: self.size(name) for name in self.names()}
+        return {name: size for name, size in sizes.items() if size is not None}
+
+    def get(self, name: str) -> bytes | None:
+        path = self.directory / name
+        try:
+            if path.is_fifo():  # reading it would block
+                raise OutputError(f"{path}: is a pipe, expected a file; remove it")
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise OutputError(
+                f"{path}: could not be read: {error.strerror}; check the disk and its permissions"
+                " and run the same command again"
+            ) from error
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        try:
+            with open(self.directory / name, "rb") as file:
+                file.seek(start)
+                return file.read(stop - start)
+        except FileNotFoundError:
+            return b""
+
+    def where(self, name: str = "") -> str:
+        return str(self.directory / name)
+
+    def path(self, name: str = "") -> Path:
+        return self.directory / name
+
+
+class UrlFiles:
+    """Complete files below the URL of a directory: each is an object of a server."""
+
+    def __init__(self, location: str) -> None:
+        scheme, _, rest = location.rstrip("/").partition("://")
+        self._url = f"{scheme.lower()}://{rest}"
+        self.spool = Spool()
+        self.object("x")  # raises for a URL that cannot be used
+
+    def url(self, name: str) -> str:
+        """Return the URL of a file."""
+        return url_beside(f"{self._url}/", name)
+
+    def object(self, name: str) -> tuple[ObjectStore, str]:
+        """Return the store of a file, and its key there."""
+        root, key = split_url(self.url(name))
+        return open_anywhere(root), key
+
+    def names(self) -> list[str]:
+        return sorted(self.sizes())
+
+    def size(self, name: str) -> int | None:
+        objects, key = self.object(name)
+        info = objects.info(key)
+        return None if info is None else info.n_bytes
+
+    def sizes(self) -> dict[str, int]:
+        if is_web(self._url):
+            raise RemoteError(
+                f"{self.where()}: web servers have no lists of files; give the URL of a manifest"
+            )
+        objects, key = self.object("")
+        found = [(each[len(key) :], info) for each, info in objects.keys(key)]
+        return {name: info.n_bytes for name, info in found if name and "/" not in name}
+
+    def get(self, name: str) -> bytes | None:
+        objects, key = self.object(name)
+        return objects.get(key)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        objects, key = self.object(name)
+        with suppress(ChangedError):  # it is shorter
+            return bytes(objects.read(key, start, stop))
+        stop = min(stop, self.size(name) or 0)
+        return bytes(objects.read(key, start, stop)) if start < stop else b""
+
+    def where(self, name: str = "") -> str:
+        return shown_url(self.url(name) if name else self._url)
+
+    def path(self, name: str = "") -> Path:
+        """As `Files.path`; the siblings of NAME.json are the files NAME_....json."""
+        if not name:
+            return self.spool.directory
+        if name.endswith(".json"):
+            stem = name.removesuffix(".json")
+            for other in self.names():
+                if other.startswith(f"{stem}_") and other.endswith(".json"):
+                    self._copy(other)
+        return self._copy(name)
+
+    def _copy(self, name: str) -> Path:
+        """Copy a file to the spool, and return its path there."""
+        path = self.spool.path(name)
+        self.spool.remove(name)
+        if (size := self.size(name)) is not None:
+            with writing(path), open(path, "wb") as file:
+                for start in range(0, size, READ_AT_ONCE):
+                    file.write(self.read(name, start, start + READ_AT_ONCE))
+        return path
+
+
+def url_beside(url: str, name: str) -> str:
+    """Return the URL of a file in the directory of another one.
+
+    >>> url_beside("s3://bucket/data/train.bin", "train.json")
+    's3://bucket/data/train.json'
+
+    Raises:
+        RemoteError: The URL has a query, which is of one file.
+    """
+    if is_web(url) and ("?" in url or "#" in url):
+        raise RemoteError(
+            f"{shown_url(url)}: has a query, such as a signature, which is valid for one file, and"
+            " a dataset has several; give a URL without one, or that of the bucket"
+        )
+    return f"{url.rpartition('/')[0]}/{quote(name) if is_web(url) else name}"
