@@ -33,7 +33,7 @@ from preprocess.run.encoding import SpecialIds
 from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
-from preprocess.run.outputs import Outputs
+from preprocess.run.outputs import put_stats
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import (
@@ -41,6 +41,7 @@ from preprocess.run.plan import (
     make_read_options,
     read_options,
 )
+from preprocess.run.run import Run
 from preprocess.settings.keywords import EncodeKeywords, TextKeywords, TrainKeywords
 from preprocess.settings.options import (
     SettingsError,
@@ -414,21 +415,21 @@ def _train_file(
     (directory, name), left_out = split_location(settings.out), summary.LeftOut()
     stem, stats_file = Path(name).stem, f"{Path(name).stem}_stats.json"
     plan = Plan("train", settings, None, directory, stem, stats_file, name, datasets or {})
-    with Outputs(directory, stem, plan.record, settings.overwrite) as outputs:
-        finished, where = outputs.storage.final, outputs.storage.final.where(name)
-        if what := plan.describe_finished(outputs):
+    with Run(directory, stem, plan.record, settings.overwrite) as run:
+        finished, where = run.storage.final, run.storage.final.where(name)
+        if what := plan.describe_finished(run):
             tokenizer = Tokenizer.from_file(finished.path(name))
             return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
-        outputs.begin()
-        selected, _ = plan.prepare(outputs.journal, progress)
-        with open_parts(plan, outputs, progress) as parts:
+        run.begin()
+        selected, _ = plan.prepare(run.journal, progress)
+        with open_parts(plan, run, progress) as parts:
             compiler = KernelCompiler(progress)
-            tokenizer = train_on_plan(plan, outputs, compiler, left_out, parts)
+            tokenizer = train_on_plan(plan, run, compiler, left_out, parts)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
-        outputs.add_stats(stats_file, made | stats)
-        outputs.commit()
+        put_stats(run, stats_file, made | stats)
+        run.publish()
     lines = [f"{where}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
     return tokenizer, [*map(spelled, lines), summary.format_times(progress, stats["seconds"])]
 

@@ -196,6 +196,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return with_own_digest(content)
 
     @classmethod
+    def from_bytes(cls, content: bytes, path: str | os.PathLike[str]) -> Manifest:
+        """Parse the content of a NAME.json, as `from_json`."""
+        try:
+            return cls.from_json(content.decode(), path)
+        except UnicodeDecodeError as error:
+            raise table.TokenFileError(
+                f"{path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
+            ) from error
+
+    @classmethod
     def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
         """Parse the text of a NAME.json; unknown keys are ignored.
 

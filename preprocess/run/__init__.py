@@ -8,8 +8,8 @@ encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and
 chat_format   find the chat template of a run
 passes        train, encode and commit; `parts`: a run as parts on workers of Ray (`ray`)
 units         run work on threads, and resume after any unit
-journal       checkpoints, from which the same command resumes a run
-outputs       begin, resume, refuse or commit output files; `finished`: those that are there
+run           lock, resume or refuse a run, and give its files their names; `journal`: checkpoints
+outputs       tokenizer, statistics and bad records of a run; `finished`: files that are there
 merge         join the parts that tasks built
 compiling     compile kernels in separate stages
 memory_limit  fit the run to `--memory-limit`

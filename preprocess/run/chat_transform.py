@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from bpe.arguments import checked
@@ -18,7 +19,7 @@ from preprocess.documents.tokenizer_files import read_token_names
 from preprocess.run.chat_format import chat_format_of
 from preprocess.settings.options import TokenizerSource, convert
 from preprocess.settings.schema import EncodeSettings
-from preprocess.sources.chats import batch_of, chat_options, render_record
+from preprocess.sources.chats import batch_of, render_record
 
 
 @checked
@@ -104,7 +105,7 @@ class ChatTemplateTransform:
                 f"a record should have a conversation, such as messages; it has {', '.join(record)}"
             )
         try:
-            rendered = render_record(record, chat_options("", self._reading, kind))
+            rendered = render_record(record, structs.replace(self._reading, chat=kind))
         except BadConversationError as error:
             raise CorpusError(str(error)) from error
         batch = batch_of([rendered], None)

@@ -76,9 +76,7 @@ def train_tokenizer(
     )
 
 
-class CountCheckpoint(
-    Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unknown_fields=True
-):
+class CountCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
     """Checkpoint of counting: a position in the sources, and the totals before it."""
 
     source: int = 0  # index of the source
@@ -93,8 +91,7 @@ class CountCheckpoint(
     left_out: LeftOut = field(default_factory=LeftOut)
     bytes: int = 0  # bytes of the sources before the position
     seconds: float = 0.0
-    # Written with this checkpoint; the counts are in all spill files so far.
-    spilled: spill.SpillFile | None = field(default=None, name="run")
+    spills: list[spill.SpillFile] = []  # files with counts before the position
 
 
 class CountedPart(NamedTuple):
@@ -161,10 +158,7 @@ class CountPass:
         self._tables: list[PretokenCounts] = []
         self._is_over = False  # all units are counted
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
-        checkpoints = self.journal.entries_of(CountCheckpoint)
-        self._spills = [each.spilled for each in checkpoints if each.spilled is not None]
-        self.at = checkpoints[-1] if checkpoints else CountCheckpoint()
-        self.at.spilled = None
+        self.at = self.journal.value("counted", CountCheckpoint) or CountCheckpoint()
 
     def run(self) -> FrozenCounts:
         """Count the remaining units, and return the counts of all."""
@@ -183,18 +177,18 @@ class CountPass:
                 began = time.monotonic()
                 if self._is_over and not self.is_part:
                     self._check_has_documents()
-                self._checkpoint(self._is_full())
+                self._checkpoint(self._is_full(), stage)
                 seconds = time.monotonic() - began
                 if not self._is_over and progress.out_of_time():
                     raise OutOfTimeError(out_of_time(progress, "counting resumes from there"))
-            return self._merge_all()
+            return self._merge_all(stage)
 
     def add_up(self, parts: Iterable[CountedPart]) -> FrozenCounts:
         """Return the counts of all parts of the text together."""
         if self.at.is_all:
             self._remove_leftovers()
             return self._load_counts()
-        self.at, self._spills = CountCheckpoint(), []  # what was added up before may be in parts
+        self.at = CountCheckpoint()  # what was added up before may be in parts
         self._remove_leftovers()
         for counts, of_part in parts:
             self._merge(counts)
@@ -255,34 +249,33 @@ class CountPass:
     def _is_full(self) -> bool:
         return sum(table.n_bytes for table in self._tables) > self._most
 
-    def _checkpoint(self, is_full: bool) -> None:
+    def _checkpoint(self, is_full: bool, stage: Stage | None = None) -> None:
         """Save counts: in a spill file if tables are full or, at the end, if there are others."""
         at, tables = self.at, self._tables
-        if tables and (is_full or (self._is_over and self._spills)):
-            name = f"{_SPILL}{len(self._spills)}"
-            at.spilled = spill.write_spill(self.journal.storage, name, tables)
-            self._spills.append(at.spilled)
+        spills = bool(tables) and (is_full or (self._is_over and bool(at.spills)))
+        if spills:
+            name = f"{_SPILL}{len(at.spills)}"
+            at.spills.append(spill.write_spill(self.journal.storage, name, tables))
             tables.clear()
-        if at.spilled is not None or not self._is_over:
-            self._save([table.arrays() for table in tables])
-            at.spilled = None
+        if spills or not self._is_over:
+            self._save([table.arrays() for table in tables], stage)
 
-    def _merge_all(self) -> FrozenCounts:
+    def _merge_all(self, stage: Stage | None = None) -> FrozenCounts:
         """Merge the counts of all workers and runs, and save them."""
         from bpe import PretokenCounts
         from bpe.train.counts import sum_counts
 
-        if self._spills:
-            counts = spill.merge_spills(self.journal.storage, self._spills, self._like)
+        if spills := self.at.spills:
+            counts = spill.merge_spills(self.journal.storage, spills, self._like)
         else:
             counts = sum_counts(self._tables or [PretokenCounts(*self._like)])
-        self.at.is_all = True
-        self._save([counts.arrays()])
-        for spilled in self._spills:
+        self.at.is_all, self.at.spills = True, []
+        self._save([counts.arrays()], stage)
+        for spilled in spills:
             self.journal.storage.remove(spilled.file)
         return counts
 
-    def _save(self, pieces: Sequence[Arrays]) -> None:
+    def _save(self, pieces: Sequence[Arrays], stage: Stage | None = None) -> None:
         """Write concatenated counts to a file, then the checkpoint; remove the previous file."""
         at, before = self.at, self.at.file
         at.file = at.digest = ""
@@ -292,7 +285,7 @@ class CountPass:
             name = "all" if at.is_all else f"{at.source}-{at.bytes}"
             at.file, at.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
             self.journal.storage.put(at.file, content)
-        self.journal.append(at)
+        self.journal.save("counted", at, stage=stage)
         if before and before != at.file:
             self.journal.storage.remove(before)
 
@@ -304,9 +297,7 @@ class CountPass:
 
     def _remove_leftovers(self) -> None:
         """Remove files that do not belong to the last checkpoint."""
-        known = {self.at.file}
-        if not self.at.is_all:
-            known.update(spilled.file for spilled in self._spills)
+        known = {self.at.file, *(spilled.file for spilled in self.at.spills)}
         for name in self.journal.storage.names():
             if name.startswith((_COUNTS, _SPILL)) and name not in known:
                 self.journal.storage.remove(name)

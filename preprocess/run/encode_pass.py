@@ -37,7 +37,7 @@ from preprocess.run.sinks import Sink, Sinks
 from preprocess.run.units import resume_point_after, run_numbered, units_after
 from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
 from preprocess.sources.digest import SourceDigest
-from preprocess.storage import JOURNAL_FILE, Stream
+from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -55,16 +55,14 @@ class SourceProgress(Struct, forbid_unknown_fields=True):
     outputs: list[Counts] = []  # counts by output
 
 
-class EncodeCheckpoint(
-    Struct, tag_field="kind", tag="encoded", kw_only=True, forbid_unknown_fields=True
-):
-    """Checkpoint of a pass.
+class EncodeCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Checkpoint of a pass, which adds to those before.
 
     `sinks` has the states that are new since the previous checkpoint, and `sources` all progress of
-    the sources read since then. Other fields are totals, if nothing else is said.
+    the sources read since then; all of them, if it replaces those before, because the journal is
+    long. Other fields are totals, if nothing else is said.
     """
 
-    number: int  # index of the pass
     source: Count = 0  # index of the source
     after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
     sinks: dict[str, Any] = {}  # name of an output -> state of its sink
@@ -75,12 +73,6 @@ class EncodeCheckpoint(
     look_alikes: dict[str, int] = {}  # special token -> occurrences of its text in all passes
     bytes: Count = 0  # bytes of the sources before the position
     seconds: float = 0.0
-
-
-class PassDone(Struct, tag_field="kind", tag="finished", forbid_unknown_fields=True):
-    """Checkpoint: pass `number` is done, and its sinks are finished."""
-
-    number: int
 
 
 @dataclass
@@ -103,20 +95,21 @@ class EncodePass:
         separators = {source.separator for source in self.all_sources or self.sources}
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
-        self._at = EncodeCheckpoint(number=self.number)
+        self._at = EncodeCheckpoint()
         self._of_sources = [SourceProgress() for _ in self.sources]
         self.sink_states: dict[str, list[Any]] = {}
         self._rejected: list[Rejected] = []
-        self._n_reported = 0  # of `report.rejected`, in checkpoints
-        for entry in [] if self.journal is None else self.journal.entries_of(EncodeCheckpoint):
-            if entry.number == self.number:
-                self._at = entry
-                self._rejected += entry.rejected
-                for name, state in entry.sinks.items():
-                    self.sink_states.setdefault(name, []).append(state)
-                with journal_errors():
-                    for index, source in entry.sources.items():
-                        self._of_sources[index] = source
+        self._n_reported = self._n_reported_before = 0  # of `report.rejected`, in checkpoints
+        self._key = f"encoded {self.number}"
+        entries = [] if self.journal is None else self.journal.values(self._key, EncodeCheckpoint)
+        for entry in entries:
+            self._at = entry
+            self._rejected += entry.rejected
+            for name, state in entry.sinks.items():
+                self.sink_states.setdefault(name, []).append(state)
+            with journal_errors():
+                for index, source in entry.sources.items():
+                    self._of_sources[index] = source
 
     @property
     def has_mask(self) -> bool:
@@ -141,7 +134,7 @@ class EncodePass:
             OutOfTimeError: The time limit of the run is reached.
         """
         assert self.journal is not None
-        if any(each.number == self.number for each in self.journal.entries_of(PassDone)):
+        if self.journal.value(f"{self._key} finished", bool):
             with self._stage(names):
                 self._restore_report(names)
             return {name: sinks.result_of(names[name]) for name in names}
@@ -156,7 +149,7 @@ class EncodePass:
             self.journal.rest()
             for sink in opened.values():
                 sink.close()
-        self.journal.append(PassDone(self.number))
+        self.journal.save(f"{self._key} finished", True)
         return results
 
     def _finish(self, sinks: Mapping[str, Sink]) -> dict[str, Any]:
@@ -196,6 +189,7 @@ class EncodePass:
         counts = [each.counts for each in self._of_sources]
         report.sources += zip(self.sources, counts, strict=True)
         report.left_out = at.left_out or report.left_out
+        self._n_reported_before = len(report.rejected)  # of other passes
         report.rejected += self._rejected
         self._n_reported = len(report.rejected)
 
@@ -241,12 +235,13 @@ class EncodePass:
                 is_due = journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES)
                 is_over = source < len(self.sources) and progress.out_of_time()
                 if is_due or is_over:
-                    journal.submit(*self._checkpoint(source, after, stage, sinks))
+                    self._checkpoint(journal, source, after, stage, sinks)
                 if is_over:
                     journal.wait()
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
             if journal is not None:
-                journal.append(*self._checkpoint(source, after, stage, sinks))
+                self._checkpoint(journal, source, after, stage, sinks)
+                journal.wait()
 
     def _encoded(
         self, units: Iterable[tuple[int, WorkUnit]], n_outputs: int, read: Read
@@ -279,22 +274,25 @@ class EncodePass:
             of_source.add(*part.counts())
 
     def _checkpoint(
-        self, source: int, after: ResumePoint | None, stage: Stage, sinks: Mapping[str, Sink]
-    ) -> tuple[EncodeCheckpoint, list[Stream]]:
-        """Return (checkpoint at a position, streams to sync before it)."""
-        report = self.report
-        new = range(self._at.source, min(source + 1, len(self.sources)))
-        rejected, self._n_reported = report.rejected[self._n_reported :], len(report.rejected)
+        self, journal: Journal, source: int, after: ResumePoint | None, stage: Stage,
+        sinks: Mapping[str, Sink],
+    ) -> None:
+        """Submit a checkpoint at a position."""
+        report, whole = self.report, journal.is_long
+        new = range(0 if whole else self._at.source, min(source + 1, len(self.sources)))
+        first = self._n_reported_before if whole else self._n_reported
+        rejected, self._n_reported = report.rejected[first:], len(report.rejected)
         self._at = entry = EncodeCheckpoint(
-            number=self.number, source=source, after=after,
-            sinks={name: sink.state() for name, sink in sinks.items()},
+            source=source, after=after,
+            sinks={name: sink.state(whole) for name, sink in sinks.items()},
             outputs={name: report.outputs[name] for name in sinks},
             sources={index: self._of_sources[index] for index in new}, left_out=report.left_out,
             rejected=rejected,
             look_alikes={token: n for token, n in report.look_alikes.items() if n},
             bytes=stage.done, seconds=stage.seconds,
         )
-        return entry, [stream for sink in sinks.values() for stream in sink.streams]
+        streams = [stream for sink in sinks.values() for stream in sink.streams]
+        journal.submit(self._key, entry, streams, adds=not whole, stage=stage)
 
     def _reread_digest(self) -> SourceDigest:
         """Return the digest of the current source before the checkpoint; raise if it differs."""

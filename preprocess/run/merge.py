@@ -20,8 +20,9 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.report.summary import Counts, LeftOut, Report, listed
 from preprocess.run.finished import check_outputs_absent, digest_of
-from preprocess.run.outputs import Outputs
+from preprocess.run.outputs import add_token_file, put_stats
 from preprocess.run.record import Record, differences
+from preprocess.run.run import Run
 from preprocess.settings.options import SettingsError, StrPath, convert
 from preprocess.settings.schema import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.storage import Files, OutputError, open_storage
@@ -91,20 +92,19 @@ def merge_parts(
         for each in parts[0].made_from.sources
     }
     record = structs.replace(parts[0].record, sources=read)
-    run, stats_file = build.named("merge"), build.named("stats.json")
-    with Outputs(settings.path, run, record, settings.overwrite) as outputs:
-        outputs.commit_again()
+    stats_file = build.named("stats.json")
+    with Run(settings.path, build.named("merge"), record, settings.overwrite) as run:
         merged = join_parts(files, build, parts)
         texts = {build.stems[x]: y.to_json().encode() for x, y in merged.items()}
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
-            outputs.storage.clear()
+            run.storage.clear()
             return merged
         check_outputs_absent(files, list(texts), stats_file, settings.overwrite)
-        outputs.begin()
-        put_joined(outputs, build, merged)
+        run.begin()
+        put_joined(run, build, merged)
         stats = sum_stats(report_of(files, parts), parts)
-        outputs.add_stats(stats_file, {"settings": build.as_json(), **stats})
-        outputs.commit()
+        put_stats(run, stats_file, {"settings": build.as_json(), **stats})
+        run.publish()
     return merged
 
 
@@ -116,13 +116,13 @@ def join_parts(
 
 
 def put_joined(
-    outputs: Outputs, settings: BuildSettings | EncodeSettings, joined: Mapping[str, Manifest]
+    run: Run, settings: BuildSettings | EncodeSettings, joined: Mapping[str, Manifest]
 ) -> None:
-    """Write the manifests that join parts, and register them in `outputs`."""
+    """Write the manifests that join parts, and register them in `run`."""
     for name, manifest in joined.items():
         stem = settings.stems[name]
-        outputs.storage.put(manifest_name(stem), manifest.to_json().encode())
-        outputs.add_token_file(stem, manifest)
+        run.storage.put(manifest_name(stem), manifest.to_json().encode())
+        add_token_file(run, stem, manifest)
 
 
 def join_again(files: Files, settings: BuildSettings | EncodeSettings, stem: str) -> Manifest:

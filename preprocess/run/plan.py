@@ -25,11 +25,11 @@ from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
-    Outputs,
     check_configuration_absent,
     check_rejects_absent,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
+from preprocess.run.run import Run
 from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
 from preprocess.settings import schema
@@ -254,17 +254,17 @@ class Plan(Struct, frozen=True, dict=True):
                 " once unless that is meant", listed(repeated),
             )
 
-    def describe_finished(self, outputs: Outputs) -> str:
-        """Say why no work is left, after completing an interrupted commit; "" if work is left.
+    def describe_finished(self, run: Run) -> str:
+        """Say why no work is left; "" if work is left.
 
         Raises:
             TokenmillError: Other files have the names of the outputs.
         """
-        if outputs.commit_again():
+        if run.is_complete:
             return "complete; files renamed to their final names"
-        why, files, names = "", outputs.storage.final, list(self.names.values())
+        why, files, names = "", run.storage.final, list(self.names.values())
         alone = None if names else self.tokenizer_file
-        if not outputs.resumed and not outputs.overwrite:
+        if not run.resumed and not run.overwrite:
             before = read_finished_record(files, self.stats_file, names, alone)
             if before is not None:
                 changed = differences(before, self.record)
@@ -274,12 +274,12 @@ class Plan(Struct, frozen=True, dict=True):
                     return "up to date"
                 why = f"its inputs were different ({'; '.join(changed)}): "
         shards = getattr(self.settings, "shard_tokens", None) is not None
-        check_outputs_absent(files, names, self.stats_file, outputs.overwrite, why, shards)
-        if not outputs.resumed:
+        check_outputs_absent(files, names, self.stats_file, run.overwrite, why, shards)
+        if not run.resumed:
             check_rejects_absent(files, self.rejects_file, self.stats_file)
         if alone is not None:
-            check_configuration_absent(files, alone, outputs.overwrite)
-            if files.size(alone) is not None and not outputs.overwrite:
+            check_configuration_absent(files, alone, run.overwrite)
+            if files.size(alone) is not None and not run.overwrite:
                 raise OutputError(
                     f"{files.where(alone)}: exists; {why}choose another name, or replace it"
                     " (--overwrite)"

@@ -64,7 +64,7 @@ class SelectionLimits(Struct, frozen=True):
     max_bad_records: int
 
 
-class Spooled(Struct, tag_field="kind", tag="spooled", kw_only=True, forbid_unknown_fields=True):
+class Spooled(Struct, kw_only=True, forbid_unknown_fields=True):
     """Checkpoint: the documents of pass `number` before a position are in its files."""
 
     number: int
@@ -81,7 +81,7 @@ class Spooled(Struct, tag_field="kind", tag="spooled", kw_only=True, forbid_unkn
     digests: list[str] = []  # xxh3_128 of the text and the rows
 
 
-class Selected(Struct, tag_field="kind", tag="selected", forbid_unknown_fields=True):
+class Selected(Struct, forbid_unknown_fields=True):
     """Checkpoint: the documents of pass `number` are chosen and ordered."""
 
     number: int
@@ -114,7 +114,8 @@ def select_documents(
         OutOfTimeError: The time limit of the run is reached.
     """
     found, storage = Selection({}, LeftOut(), []), journal.storage
-    done = {each.number: each for each in journal.entries_of(Selected)}
+    found_before = {x.number: journal.value(f"selected {x.number}", Selected) for x in passes}
+    done = {number: each for number, each in found_before.items() if each is not None}
     for each in passes:
         earlier = [done[x.number] for x in passes if x.number < each.number]
         spool = SpoolPass(
@@ -126,7 +127,7 @@ def select_documents(
         found.rejected += spool.rejected
         if chosen is None:
             chosen = done[each.number] = _choose(spool)
-            journal.append(chosen)
+            journal.save(f"selected {each.number}", chosen)
         else:
             _check_files(each.number, settings, chosen, journal)
         if settings.shuffle_documents is not None:
@@ -253,7 +254,7 @@ class SpoolPass:
 
     def __post_init__(self) -> None:
         number = self.part.number
-        entries = [x for x in self.journal.entries_of(Spooled) if x.number == number]
+        entries = self.journal.values(f"spooled {number}", Spooled)
         self.rejected = [each for entry in entries for each in entry.rejected]
         self.at = entries[-1] if entries else Spooled(number=number)
         self._slice = selection.Slice(self.settings)
@@ -312,14 +313,14 @@ class SpoolPass:
                 if self._is_complete(of_unit, rows):
                     break
                 if self.journal.due():
-                    self._submit(text, rows)
+                    self._submit(stage, text, rows)
                 if at.source < len(files) and self.progress.out_of_time():
-                    self._submit(text, rows)
+                    self._submit(stage, text, rows)
                     self.journal.wait()
                     what = "reading documents resumes from there"
                     raise OutOfTimeError(out_of_time(self.progress, what))
         at.is_all = True
-        self._submit(text, rows)
+        self._submit(stage, text, rows)
         self.journal.wait()
 
     def _note_left_out(self, batch: DocumentBatch) -> None:
@@ -342,9 +343,10 @@ class SpoolPass:
             raise _damaged(self.journal, names[0])
         return found
 
-    def _submit(self, text: Stream, rows: Stream) -> None:
+    def _submit(self, stage: Stage, text: Stream, rows: Stream) -> None:
         self.at.digests = [each.hexdigest() for each in self._digests]
-        self.journal.submit(self.at, [text, rows])
+        key = f"spooled {self.at.number}"
+        self.journal.submit(key, self.at, [text, rows], adds=True, stage=stage)
         self.at.rejected = []
 
     def _written(self, stream: Stream) -> selection.Rows:

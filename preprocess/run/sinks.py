@@ -29,8 +29,8 @@ class Sink(Protocol):
     def append(self, ids: Values, document_ends: Values, **columns: Values) -> None:
         """Append documents, as `TokenFileWriter.append`."""
 
-    def state(self) -> Any:
-        """Return the state that is new since the previous call: a msgspec struct or JSON."""
+    def state(self, whole: bool = False) -> Any:
+        """Return the state that is new since the previous call, or all: a struct or JSON."""
 
     def finish(self, *_: Any, **fields: Any) -> Any:
         """Sync and complete the output; `fields` are fields of `Manifest`."""

@@ -148,12 +148,17 @@ def _read_location(value: Any) -> str:
 
 
 def _read_tokenizer(value: Any) -> Any:
-    """Convert a path or a name to a string, unchanged, or load an object as one of ours."""
+    """Convert a path or a name to a string, unchanged, or load what is at a URL, or an object."""
     given = getattr(value, "given", value)  # of a `TokenizerConfig`
     if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
         value = given["name_or_path"]
     if isinstance(value, str | os.PathLike):
-        return _read_location(value)
+        location = _read_input(value)
+        if not is_url(location):
+            return location
+        from preprocess.storage.tokenizers import load_tokenizer_at
+
+        return load_tokenizer_at(location)
     if not any(hasattr(value, name) for name in ("encode", "to_str")):
         raise TypeError
     from bpe import load_tokenizer

@@ -353,8 +353,8 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings):
     )
     name: Prefix = run_option("", "NAME makes the outputs NAME_train.bin and so on.")
     tokenizer: GivenTokenizer | None = option(
-        None, "Tokenizer to use instead of training one: a tokenizer.json, a directory that has"
-        " one, a .tiktoken file, or a name (tiktoken, Hugging Face).",
+        None, "Tokenizer to use instead of training one: a tokenizer.json or a directory that has"
+        " one, or its URL, a .tiktoken file, or a name (tiktoken, Hugging Face).",
     )
 
     @property
@@ -409,8 +409,8 @@ class CountSettings(RanksSettings, ReadSettings):
 
     paths: Locations = option(REQUIRED, "Text: files, directories and URLs.", positional=True)
     tokenizer: GivenTokenizer = option(
-        REQUIRED, "A tokenizer.json, a directory that has one, a .tiktoken file, or a name"
-        " (tiktoken, Hugging Face).",
+        REQUIRED, "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a"
+        " name (tiktoken, Hugging Face).",
     )
 
 

@@ -26,7 +26,7 @@ from preprocess.sources.remote import RemoteFile, read_ahead
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
-# Bytes of a compressed file that are read to estimate its text.
+# Bytes of a compressed file that are read to estimate its text, if they have not 16 times as many.
 _SAMPLED_BYTES = 1024 * 1024
 
 # Bytes of a file read at a time for its digest.
@@ -224,7 +224,7 @@ class FileSource(ABC):
         read = text = 0
         for unit in self.units():
             read, text = read + unit.n_bytes, text + unit.read().n_bytes
-            if read >= _SAMPLED_BYTES:
+            if max(read, text / 16) >= _SAMPLED_BYTES:
                 break
         return round(self.n_bytes * text / read) if read else self.n_bytes
 

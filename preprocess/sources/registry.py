@@ -85,11 +85,11 @@ _OUTPUT = "it is an output of tokenmill; give the text it was made from"
 TEXT = Format("text", (".txt",), TextSource)
 FORMATS = [  # files of no other format are text
     TEXT,
-    Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_lines.JsonLinesSource")),
-    Format("json", (".json",), _lazy("json_array.open_json")),
-    Format("parquet", (".parquet",), _lazy("parquet.ParquetSource"), (b"PAR1", b"PARE"), False),
+    Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_records.JsonLinesSource")),
+    Format("json", (".json",), _lazy("json_records.open_json")),
+    Format("parquet", (".parquet",), _lazy("columnar.ParquetSource"), (b"PAR1", b"PARE"), False),
     Format(
-        "arrow", (".arrow", ".feather"), _lazy("arrow.open_arrow"),
+        "arrow", (".arrow", ".feather"), _lazy("columnar.open_arrow"),
         (b"ARROW1", b"\xff\xff\xff\xff"), False,
     ),
     Format("csv", (".csv",), instead=_AS_PARQUET % ","),

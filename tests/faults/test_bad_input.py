@@ -337,7 +337,7 @@ def test_settings_of_the_function(options: dict[str, Any], expected: str) -> Non
 @pytest.mark.parametrize(
     ("use", "name"),
     [
-        (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
+        (lambda url, text, out: build(train=text, out=out, tokenizer=f"{url}.tiktoken"), "token"),
         (lambda url, text, out: load_tokenizer(url), ""),
         (lambda url, text, out: train_bpe(url, 300), ""),
     ],

@@ -46,7 +46,7 @@ class Lengths:
         self._open = len(ids) - int(document_ends[-1]) if lengths else self._open + len(ids)
         self._stream.append(memoryview("".join(f"{n}\n" for n in lengths).encode()))
 
-    def state(self) -> Any:
+    def state(self, whole: bool = False) -> Any:
         return self._stream.n_bytes, self._open
 
     def finish(self, **facts: Any) -> Any:

@@ -27,7 +27,7 @@ from preprocess.run.merge import MergeError
 from preprocess.settings.options import SettingsError
 from preprocess.sources import find_sources
 from preprocess.sources.base import open_file
-from preprocess.sources.json_lines import JsonLinesSource
+from preprocess.sources.json_records import JsonLinesSource
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.text import TextSource
 from preprocess.storage import OutputError, open_storage
