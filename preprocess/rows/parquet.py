@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-import numpy as np
-
 from preprocess.rows.arrow import (
     KEPT_BYTES,
     ROWS,
@@ -49,11 +47,7 @@ class File(RecordFile):
 
     def _sizes(self) -> Iterable[int]:
         with self._opened("Parquet, its metadata") as file:
-            groups = file.metadata
-            sizes = [groups.row_group(i).num_rows for i in range(groups.num_row_groups)]
-            if min(sizes, default=0) < 0:  # which pyarrow does not check
-                raise ValueError("a row group has a negative number of rows")
-            return sizes
+            return _sizes_in(file)
 
     def block(self, number: int) -> Block:
         """Read a row group."""
@@ -62,19 +56,20 @@ class File(RecordFile):
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the records from a number on."""
-        sizes = np.diff(self.starts).tolist()
-        begin = max(0, int(np.searchsorted(self.starts, first, "right")) - 1)
-        first -= int(self.starts[begin])
-        for number in range(begin, len(sizes)):
-            with self._opened(what := f"Parquet, row group {number:,}") as file:
-                left, n_bytes = sizes[number], file.metadata.row_group(number).total_byte_size
-                n = max(1, min(ROWS, _PART_BYTES * left // max(1, n_bytes)))
-                for batch in file.iter_batches(n, [number], use_threads=False):
-                    table = pyarrow().Table.from_batches([batch])
-                    yield from TableBlock(self.path, what, table).between(first)
-                    left, first = left - len(batch), max(0, first - len(batch))
-                if left:  # places in later row groups would be wrong
-                    raise ValueError("other than the number of rows in the metadata")
+        with self._opened("Parquet, its metadata") as file:
+            for number, left in enumerate(_sizes_in(file)):
+                if left <= first:
+                    first -= left
+                    continue
+                with reading(self.path, what := f"Parquet, row group {number:,}"):
+                    n_bytes = file.metadata.row_group(number).total_byte_size
+                    n = max(1, min(ROWS, _PART_BYTES * left // max(1, n_bytes)))
+                    for batch in file.iter_batches(n, [number], use_threads=False):
+                        table = pyarrow().Table.from_batches([batch])
+                        yield from TableBlock(self.path, what, table).between(first)
+                        left, first = left - len(batch), max(0, first - len(batch))
+                    if left:  # places in later row groups would be wrong
+                        raise ValueError("other than the number of rows in the metadata")
 
     @contextmanager
     def _opened(self, what: str) -> Iterator[Any]:
@@ -91,3 +86,12 @@ class File(RecordFile):
             ) as file,
         ):
             yield file
+
+
+def _sizes_in(file: Any) -> list[int]:
+    """Return the number of rows of each row group of a `pyarrow.parquet.ParquetFile`."""
+    groups = file.metadata
+    sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
+    if min(sizes, default=0) < 0:  # which pyarrow does not check
+        raise ValueError("a row group has a negative number of rows")
+    return sizes

@@ -40,7 +40,7 @@ from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ShardView
 from preprocess.sampling.data import IGNORED, Batch, new_batch
 from preprocess.sampling.fields import Fields
-from preprocess.sampling.windows import Numbers, Pieces
+from preprocess.sampling.windows import Numbers, Pieces, RowPieces
 
 _HEADER_BYTES = 256
 _FORMAT = "tokenmill plan 1"
@@ -102,6 +102,10 @@ class Plan(NamedTuple):
 class PackedWindows:
     """Windows of several pieces of documents each.
 
+    Attributes:
+        n_tokens: Tokens of all windows.
+        n_short: 0, for none is left out.
+
     Args:
         file: The dataset.
         context_length: Length of a row.
@@ -118,6 +122,7 @@ class PackedWindows:
         self._view = file.tokens if isinstance(file.tokens, ShardView) else None
         tokens = (file.tokens,) if self._view is None else ()
         self._packed_plan = self._with_tokens = pack((*self._plan, *tokens))
+        self.n_tokens, self.n_short = file.n_tokens, 0
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
@@ -167,6 +172,21 @@ class PackedWindows:
         if len(starts) and (starts.min() < 0 or stops.max() > self._file.n_tokens):
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return starts, stops
+
+    def rows(self, first: int, stop: int) -> RowPieces:
+        """Return the pieces of windows [first, stop), as rows of any length."""
+        offsets = np.array(self._plan.offsets[first : stop + 1])
+        chosen = slice(int(offsets[0]), int(offsets[-1]))
+        # A negative length says that the piece does not end its document.
+        lengths = np.abs(self._plan.lengths[chosen].astype(np.int64))
+        return RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Tokens of the longest window."""
+        firsts, step = range(0, len(self), 1 << 20), 1 << 20
+        rows = (self.rows(first, min(first + step, len(self))) for first in firsts)
+        return max((int(each.row_lengths().max()) for each in rows), default=0)
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""

@@ -28,7 +28,6 @@ from preprocess import (
     SamplingError,
     TransformedShardedSource,
 )
-from preprocess.rows.parquet import File as ParquetFile
 from preprocess.rows.write import write_rows
 
 CLASSES: dict[str, Any] = {
@@ -420,7 +419,7 @@ def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found.extend(ParquetShardedSource(path))
     assert len(found) == 2
     with monkeypatch.context() as patch:
-        patch.setattr(ParquetFile, "_sizes", lambda file: [3, 1])
+        patch.setattr("preprocess.rows.parquet._sizes_in", lambda file: [3, 1])
         with pytest.raises(RowsError, match=r"row group 0 \(other than the number of rows in t"):
             list(ParquetShardedSource(path))
     group = SimpleNamespace(num_rows=-1)
