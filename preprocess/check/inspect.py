@@ -19,13 +19,13 @@ from preprocess.check.findings import noted
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of
 from preprocess.run.finished import STATS_FORMAT, find_manifests, read_object
 from preprocess.run.journal import Entry, JournalError, journal_errors, read_entries
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.run.run import PUBLISHING
-from preprocess.settings.options import StrPath, convert
-from preprocess.settings.schema import DecodeSettings, InspectSettings
+from preprocess.settings import StrPath, takes
 from preprocess.storage import JOURNAL_FILE, REPAIR, open_storage
 
 if TYPE_CHECKING:
@@ -48,9 +48,8 @@ def load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
     return load_tokenizer(beside if given is None else given)
 
 
-def decode_range(
-    path: StrPath, *, tokenizer: StrPath | None = None, start: int = 0, count: int | None = None
-) -> Iterator[bytes]:
+@takes(DecodeSettings)
+def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
     """Decode tokens [start, start + count) of a token file; pieces may end inside a character.
 
     Raises:
@@ -58,7 +57,6 @@ def decode_range(
             than `start` tokens.
         TokenizerFileError: The tokenizer is missing or cannot be read.
     """
-    settings = convert(locals(), DecodeSettings)
     from bpe import Tokenizer
 
     if (place := Path(settings.path)).is_dir():
@@ -87,21 +85,20 @@ def decode_range(
         yield used.decode_bytes(file[first:end])
 
 
-def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
+@takes(InspectSettings)
+def facts(settings: InspectSettings) -> dict[str, Any]:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
     A directory has "bad_files": path and text of those that cannot be described; "unfinished"; and
     "tokenizer" (or None), "token_files", "val_in_train" and "runs", or "rows", as of
     `inspect_rows.describe`; that of a corpus has "places", as of directories.
 
-    Args:
-        path: A file, a directory, or a name of a tokenizer, as of `bpe.load_tokenizer`.
-        pattern: The split pattern of a .tiktoken file.
+    Options: docs/options.md or `tokenmill inspect --help`.
 
     Raises:
         TokenmillError: The file is missing, of another kind, or damaged.
     """
-    place = Path(convert(locals(), InspectSettings).path)
+    place = Path(settings.path)
     from bpe import load_tokenizer
 
     if place.is_dir():
@@ -124,7 +121,7 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
         raise TokenFileError(
             f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
         )
-    return inspect_tokenizer.describe(place, load_tokenizer(place, pattern=pattern))
+    return inspect_tokenizer.describe(place, load_tokenizer(place, pattern=settings.pattern))
 
 
 def format_lines(found: dict[str, Any]) -> list[str]:

@@ -31,7 +31,7 @@ from bpe.parallel import Lock, for_each
 from preprocess.dataset import columns as table
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import DataFile
-from preprocess.settings.options import size_in_bytes
+from preprocess.settings import size_in_bytes
 from preprocess.storage.files import UrlFiles
 
 DIRECTORY_VARIABLE, SIZE_VARIABLE = "TOKENMILL_CACHE_DIR", "TOKENMILL_CACHE_SIZE"

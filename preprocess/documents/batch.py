@@ -156,7 +156,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         )
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
-        """Select documents by a mask `bool[n_documents]`, with their fields and spans."""
+        """Select documents by a mask `bool[n_documents]`, with all that is said of them."""
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
         bounds -= first
@@ -165,12 +165,13 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             each and each.moved(each.document_of(self.bounds), chosen, shift)
             for each in (self.spans, self.special)
         )
-        return DocumentBatch(
-            self.buffer[first:end], bounds,
+        return replace(
+            self, buffer=self.buffer[first:end], bounds=bounds,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
+            in_validation=None if self.in_validation is None else self.in_validation[chosen],
             fields={name: values[chosen] for name, values in self.fields.items()}, spans=spans,
-            special=special, forged=self.forged,
+            special=special,
         )
 
     def close_gaps(self) -> tuple[Bytes, Offsets]:

@@ -10,25 +10,24 @@ import os
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 from msgspec import Struct
 
-from bpe.arguments import checks_names
 from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
 from preprocess.export.manifest import FORMAT, ExportManifest, FileFacts, read_manifest
 from preprocess.export.source import ExportError, OutputFile, Source
+from preprocess.options import ExportSettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.run.finished import find_token_files, read_object
 from preprocess.run.journal import JournalError
 from preprocess.run.record import Record
 from preprocess.run.run import Run
-from preprocess.settings.exchange import ExportSettings
-from preprocess.settings.options import SettingsError, StrPath, convert
+from preprocess.settings import SettingsError, takes
 from preprocess.storage import OutputError, open_storage
 
 _READ_BYTES = 1 << 22  # of a file that are digested again at a time
@@ -64,12 +63,8 @@ class ExportResult(NamedTuple):
         return f"ExportResult({str(self.path)!r}, {len(self.manifest.files):,} files)"
 
 
-@checks_names
-def export_tokens(
-    path: StrPath, *, to: Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"],
-    out: StrPath = "export", name: str = "", shard_tokens: int | None = None,
-    overwrite: bool = False, progress: Progress | bool | None = None,
-) -> list[ExportResult]:
+@takes(ExportSettings)
+def export_tokens(settings: ExportSettings) -> list[ExportResult]:
     """Export a dataset, or all datasets in a directory, to files of another program.
 
     Options: docs/options.md or `tokenmill export --help`; `progress=False` shows none.
@@ -80,9 +75,7 @@ def export_tokens(
         OutputError: The files cannot be written, or others are there.
         SettingsError: Options are invalid.
     """
-    options = {**locals()}
-    progress = progress_of(options.pop("progress"))
-    settings = convert(options, ExportSettings)
+    progress = progress_of(settings.progress)
     paths = find_token_files(settings.path)
     if settings.name and len(paths) > 1:
         names = ", ".join(Path(each).stem for each in paths)

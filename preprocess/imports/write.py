@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from bpe.arguments import checks_names
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, split_location
 from bpe.text_file import TextFile
@@ -27,20 +26,14 @@ from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_m
 from preprocess.documents.token_offsets import gives_text_back, token_lengths
 from preprocess.imports.formats import importer
 from preprocess.imports.ids_file import Ids
+from preprocess.options import ImportSettings
 from preprocess.report.progress import Progress, progress_of
 from preprocess.run.finished import check_outputs_absent, read_finished_record
 from preprocess.run.journal import JournalError
 from preprocess.run.outputs import add_token_file, put_stats
 from preprocess.run.record import Record, SourceRecord, differences
 from preprocess.run.run import Run
-from preprocess.settings.exchange import ImportSettings
-from preprocess.settings.options import (
-    SettingsError,
-    StrPath,
-    TokenizerSource,
-    convert,
-    options_of,
-)
+from preprocess.settings import SettingsError, options_of, takes
 from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:
@@ -81,15 +74,8 @@ class ImportResult(NamedTuple):
         return f"ImportResult({self.line})"
 
 
-@checks_names
-def import_tokens(
-    path: StrPath, *, format: Literal["megatron", "raw"], end_of_text_id: int,
-    dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None,
-    append_end_of_text: bool = False, tokenizer: TokenizerSource | None = None,
-    vocab_size: int | None = None, out: StrPath = "data/train.bin",
-    shard_tokens: int | None = None, split_documents: bool = False, overwrite: bool = False,
-    progress: Progress | bool | None = None,
-) -> ImportResult:
+@takes(ImportSettings)
+def import_tokens(settings: ImportSettings) -> ImportResult:
     """Write a dataset from token ids that another program made.
 
     Options: docs/options.md or `tokenmill import --help`; `progress=False` shows none.
@@ -102,9 +88,7 @@ def import_tokens(
         OutputError: It cannot be written.
         SettingsError: Options are invalid.
     """
-    options = {**locals()}
-    progress = progress_of(options.pop("progress"))
-    settings = convert(options, ImportSettings)
+    progress = progress_of(settings.progress)
     progress.begin(None)
     return _Run(settings).write(progress)
 

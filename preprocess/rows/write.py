@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.arguments import checks_names
 from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.manifest import spellings_of
+from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowPlan, RowReader, Shape
@@ -53,15 +53,7 @@ from preprocess.rows.places import place_of
 from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
 from preprocess.run.record import Record
 from preprocess.run.run import Run
-from preprocess.settings.keywords import RowKeywords
-from preprocess.settings.options import (
-    SettingsError,
-    StrPath,
-    TokenizerSource,
-    convert,
-)
-from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
-from preprocess.sources.selected import SELECTED
+from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
@@ -118,15 +110,8 @@ class RowsResult(NamedTuple):
         )
 
 
-@checks_names
-def write_rows(
-    path: StrPath, *, out: StrPath = "rows", tokenizer: TokenizerSource | None = None,
-    format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    max_length: int | None = None, seq_length: int | None = None,
-    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    workers: int | None = None, max_minutes: float | None = None, overwrite: bool = False,
-    progress: Progress | bool | None = None, **options: Unpack[RowKeywords],
-) -> list[RowsResult]:
+@takes(RowsSettings)
+def write_rows(settings: RowsSettings) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
     Options: docs/options.md or `tokenmill rows --help`; `progress=False` shows none.
@@ -138,9 +123,7 @@ def write_rows(
         SettingsError: Options are invalid.
         OutOfTimeError: The time limit is reached.
     """
-    given: dict[str, Any] = {**locals()}
-    progress = progress_of(given.pop("progress"))
-    settings = convert(given | given.pop("options"), RowsSettings)
+    progress = progress_of(settings.progress)
     progress.begin(settings.max_minutes)
     return write_all(settings, progress)
 

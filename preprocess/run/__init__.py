@@ -2,7 +2,7 @@
 
 plan          decide on sources, passes and outputs; `disk_space`: is there room for them
 record        record the inputs of a run, and compare two records
-select_pass   select documents before the other passes; `selection`, `shuffle`
+selection     select documents before the other passes; `shuffle`: order token files at random
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
 encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and columns of a unit
 chat_format   find the chat template of a run

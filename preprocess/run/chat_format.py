@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from preprocess.documents.chat_template import CHATML, ChatFormat
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.documents.tokenizer_files import read_chat_templates, read_token_names
-from preprocess.settings.options import SettingsError
-from preprocess.settings.schema import ChatSettings
+from preprocess.options import ChatSettings
+from preprocess.settings import SettingsError
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

@@ -16,9 +16,9 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
 from preprocess.documents.tokenizer_files import read_token_names
+from preprocess.options import EncodeSettings
 from preprocess.run.chat_format import chat_format_of
-from preprocess.settings.options import TokenizerSource, convert
-from preprocess.settings.schema import EncodeSettings
+from preprocess.settings import TokenizerSource
 from preprocess.sources.chats import batch_of, render_record
 
 
@@ -58,10 +58,9 @@ class ChatTemplateTransform:
     ) -> None:
         from bpe import load_tokenizer
 
-        settings = convert(
-            {"chat": chat, "chat_template": chat_template, "train_on": train_on, "paths": "-",
-             "chat_date": chat_date, "chat_template_kwargs": chat_template_kwargs,
-             "tokenizer": tokenizer}, EncodeSettings,
+        settings = EncodeSettings(
+            paths="-", tokenizer=tokenizer, chat=chat, chat_template=chat_template,
+            train_on=train_on, chat_date=chat_date, chat_template_kwargs=chat_template_kwargs,
         )  # fmt: skip
         source = settings.tokenizer
         self.tokenizer = load_tokenizer(source)

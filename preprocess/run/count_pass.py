@@ -16,6 +16,7 @@ import xxhash
 from msgspec import Struct, field
 
 from preprocess.documents.batch import DocumentBatch
+from preprocess.options import TrainSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
@@ -23,9 +24,8 @@ from preprocess.run import spill
 from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
 from preprocess.run.record import end_of_text_token
-from preprocess.run.units import resume_point_after, run_numbered, units_after
-from preprocess.settings.schema import TrainSettings
-from preprocess.sources import ResumePoint, Source, WorkUnit
+from preprocess.run.units import Item, Position, read_units, run_units
+from preprocess.sources import ResumePoint, Source
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
 _COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
-
-Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
 
 
 def train_tokenizer(
@@ -81,6 +79,7 @@ class CountCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
 
     source: int = 0  # index of the source
     after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
+    n_read: int = 0  # as in `Position`
     is_all: bool = False  # all units are counted and merged
     file: str = ""  # name of the file of counts; "": none
     digest: str = ""  # xxh3_128 of that file
@@ -109,10 +108,10 @@ class CountUnits:
     ) -> None:
         self._like, self._tables, self._idle = (pattern, special_tokens), tables, tables[:]
 
-    def __call__(self) -> Callable[[WorkUnit], DocumentBatch]:
+    def __call__(self) -> Callable[[Item], DocumentBatch]:
         """Make a worker that counts a unit, and returns its batch without text."""
         counts, memory = self.own_table(), ReusedMemory(limit=4, largest=1 << 26)
-        return lambda unit: _count_unit(unit, counts, memory)
+        return lambda item: _count_unit(item, counts, memory)
 
     def own_table(self) -> PretokenCounts:
         """Return an unused table; may be called on any thread."""
@@ -127,12 +126,12 @@ class CountUnits:
             return table
 
 
-def _count_unit(unit: WorkUnit, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
+def _count_unit(item: Item, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
     """Add the pre-tokens of a unit to counts, and return its batch without text."""
-    batch = unit.read(memory.array)
+    batch = item.documents(memory.array)
     chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
     counts.add(*chosen.close_gaps())
-    unit.check_unchanged()
+    item.unit.check_unchanged()
     return batch.without_text()
 
 
@@ -170,8 +169,12 @@ class CountPass:
         if at.file:
             self._merge(self._load_counts())
         n_bytes = sum(source.n_bytes for source in self.sources)
-        with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
-            units, seconds = units_after(self.sources, at.source, at.after), 0.0
+        begin, workers = Position(at.source, at.after, at.n_read), self.settings.workers
+        with (
+            closing(read_units(self.sources, begin, workers)) as units,
+            progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage,
+        ):
+            seconds = 0.0
             while not self._is_over:
                 self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
                 began = time.monotonic()
@@ -211,29 +214,29 @@ class CountPass:
         for name, n in ended.items():
             check_has_documents(name, self.sources, n, at.documents, at.left_out)
 
-    def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:
+    def _count(self, units: Iterator[Item], seconds: float, stage: Stage) -> None:
         """Count until `seconds` have passed, the time limit is reached, or tables are full."""
         at, paused, pause = self.at, False, time.monotonic() + seconds
 
-        def until_paused() -> Iterator[Numbered]:
+        def until_paused() -> Iterator[Item]:
             while not paused:
-                if (numbered := next(units, None)) is None:
+                if (item := next(units, None)) is None:
                     self._is_over = True
                     return
-                yield numbered
+                yield item
 
         work = CountUnits(*self._like, self._tables)
-        counted = run_numbered(until_paused(), work, self.settings.workers)
+        counted = run_units(until_paused(), work, self.settings.workers)
         with closing(counted) as results:
-            for index, unit, batch in results:
+            for item, batch in results:
                 at.documents += batch.n_ended
                 if batch.in_validation is not None:
                     at.divided = True
                     at.validation += int(batch.in_validation[: batch.n_ended].sum())
                 at.left_out.add(batch)
                 check_bad_records(at.left_out, batch, self.settings.max_bad_records)
-                at.source, at.after = resume_point_after(index, unit)
-                stage.advance(unit.n_bytes)
+                at.source, at.after, at.n_read = item.end
+                stage.advance(item.unit.n_bytes)
                 is_due = time.monotonic() >= pause or self.progress.out_of_time()
                 paused = is_due or self._is_full()
         at.bytes, at.seconds = stage.done, stage.seconds

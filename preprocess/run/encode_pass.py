@@ -34,8 +34,8 @@ from preprocess.run.encoding import Encoded, Encoding, SpecialIds
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.readers import Read, unit_readers
 from preprocess.run.sinks import Sink, Sinks
-from preprocess.run.units import resume_point_after, run_numbered, units_after
-from preprocess.sources import ResumePoint, Source, WorkUnit, digest_of
+from preprocess.run.units import Item, Position, ends_early, read_units, run_units
+from preprocess.sources import ResumePoint, Source, digest_of
 from preprocess.sources.digest import SourceDigest
 from preprocess.storage import JOURNAL_FILE
 
@@ -65,6 +65,7 @@ class EncodeCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
 
     source: Count = 0  # index of the source
     after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
+    n_read: Count = 0  # as in `Position`
     sinks: dict[str, Any] = {}  # name of an output -> state of its sink
     outputs: dict[str, Counts] = {}  # name of an output -> its counts
     sources: dict[int, SourceProgress] = {}  # by index
@@ -170,7 +171,9 @@ class EncodePass:
                 unicode_version=tokenizer.unicode_version,
                 sources=[
                     {
-                        "name": source.name, "bytes": source.n_bytes, "digest": each.digest,
+                        "name": source.name, "bytes": source.n_bytes,
+                        # Of a source that was not read to its end, none is known.
+                        "digest": "" if ends_early(source) else each.digest,
                         "documents": each.outputs[number].documents,
                         "tokens": each.outputs[number].tokens,
                     }
@@ -210,47 +213,46 @@ class EncodePass:
                 )
         digest = self._reread_digest()
         journal, progress = self.journal, self.progress
-        source, after = self._at.source, self._at.after
-        units = units_after(self.sources, source, after)
+        at = Position(self._at.source, self._at.after, self._at.n_read)
         with (
             self._stage(sinks) as stage,
             unit_readers(self.sources, self.workers) as read,
+            closing(read_units(self.sources, at, self.workers, read)) as units,
             closing(self._encoded(units, max(len(sinks), 1), read)) as results,
         ):
-            for index, unit, result in results:
+            for item, result in results:
                 # The last unit of a file is not followed by a read that would notice a change.
-                unit.check_unchanged()
-                begins_source = index != source or after is None  # the position before this unit
-                if begins_source:
+                item.unit.check_unchanged()
+                if item.source != at.source or at.after is None:  # the position before this unit
                     digest = SourceDigest()
                 digest.update(result.digests)
-                self._of_sources[index].digest = digest.hexdigest()
-                self._append(index, result, sinks)
+                self._of_sources[item.source].digest = digest.hexdigest()
+                self._append(item.source, result, sinks)
                 del result  # frees the memory of its text and ids for the next unit
-                stage.advance(unit.n_bytes)
-                source, after = resume_point_after(index, unit)
+                stage.advance(item.unit.n_bytes)
+                at = item.end
                 if journal is None:
                     continue
                 is_near = stage.total - stage.done < _NEAR_THE_END
                 is_due = journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES)
-                is_over = source < len(self.sources) and progress.out_of_time()
+                is_over = at.source < len(self.sources) and progress.out_of_time()
                 if is_due or is_over:
-                    self._checkpoint(journal, source, after, stage, sinks)
+                    self._checkpoint(journal, at, stage, sinks)
                 if is_over:
                     journal.wait()
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
             if journal is not None:
-                self._checkpoint(journal, source, after, stage, sinks)
+                self._checkpoint(journal, at, stage, sinks)
                 journal.wait()
 
     def _encoded(
-        self, units: Iterable[tuple[int, WorkUnit]], n_outputs: int, read: Read
-    ) -> Generator[tuple[int, WorkUnit, Encoded], None, None]:
-        """Encode units, as `run_numbered`."""
+        self, units: Iterable[Item], n_outputs: int, read: Read
+    ) -> Generator[tuple[Item, Encoded], None, None]:
+        """Encode units, as `run_units`."""
         encoding = Encoding(
             self.tokenizer, self.ids, self._look_alikes, n_outputs, self.has_mask, read
         )
-        return run_numbered(units, encoding, self.workers)
+        return run_units(units, encoding, self.workers)
 
     def _append(self, index: int, result: Encoded, sinks: Mapping[str, Sink]) -> None:
         """Append and count the result of a unit of source `index`."""
@@ -274,16 +276,15 @@ class EncodePass:
             of_source.add(*part.counts())
 
     def _checkpoint(
-        self, journal: Journal, source: int, after: ResumePoint | None, stage: Stage,
-        sinks: Mapping[str, Sink],
+        self, journal: Journal, at: Position, stage: Stage, sinks: Mapping[str, Sink]
     ) -> None:
         """Submit a checkpoint at a position."""
         report, whole = self.report, journal.is_long
-        new = range(0 if whole else self._at.source, min(source + 1, len(self.sources)))
+        new = range(0 if whole else self._at.source, min(at.source + 1, len(self.sources)))
         first = self._n_reported_before if whole else self._n_reported
         rejected, self._n_reported = report.rejected[first:], len(report.rejected)
         self._at = entry = EncodeCheckpoint(
-            source=source, after=after,
+            source=at.source, after=at.after, n_read=at.n_read,
             sinks={name: sink.state(whole) for name, sink in sinks.items()},
             outputs={name: report.outputs[name] for name in sinks},
             sources={index: self._of_sources[index] for index in new}, left_out=report.left_out,

@@ -18,17 +18,17 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpe.errors import TokenmillError
-from bpe.parallel import run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
 from preprocess.documents.batch import DocumentBatch, SpecialTokenText
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.token_offsets import token_lengths, tokens_at
+from preprocess.options import EncodeSettings, TrainSettings
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.readers import Read, read_here, unit_readers
 from preprocess.run.record import end_of_text_token
-from preprocess.settings.schema import EncodeSettings, TrainSettings
-from preprocess.sources import Source, WorkUnit
+from preprocess.run.units import Item, Position, read_units, run_units
+from preprocess.sources import Source
 from preprocess.sources.digest import BlockDigests, digest_blocks
 
 if TYPE_CHECKING:
@@ -155,13 +155,14 @@ class Encoding:
     def _lengths(self) -> NDArray[np.int64]:
         return token_lengths(self._tokenizer)
 
-    def __call__(self) -> Callable[[WorkUnit], Encoded]:
+    def __call__(self) -> Callable[[Item], Encoded]:
         """Return a function that encodes units, for one thread at a time."""
         encoder = self._tokenizer.new_encoder(token_dtype(self._tokenizer.vocab_size))
         return partial(self._encode, encoder)
 
-    def _encode(self, encoder: AnyEncoder, unit: WorkUnit) -> Encoded:
-        batch, begin = self._read(unit, self._memory.array), self._ids.begin_of_text
+    def _encode(self, encoder: AnyEncoder, item: Item) -> Encoded:
+        batch, unit = item.documents(self._memory.array, self._read), item.unit
+        begin = self._ids.begin_of_text
         content = batch.content if batch.content is not None else unit.content(self._memory.array)
         digests, batch = digest_blocks(content, unit.start), replace(batch, content=None)
         del content  # frees its memory
@@ -192,8 +193,11 @@ def reencode(
     """
     with unit_readers([source], workers) as read:
         make_work = Encoding(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask, read)
-        with closing(run_in_order(source.units(), make_work, workers)) as results:
-            for encoded in results:
+        with (
+            closing(read_units([source], Position(), workers, read)) as units,
+            closing(run_units(units, make_work, workers)) as results,
+        ):
+            for _, encoded in results:
                 yield encoded.parts
 
 

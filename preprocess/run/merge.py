@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
-from bpe.arguments import checks_names
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
+from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
 from preprocess.run.finished import check_outputs_absent, digest_of
 from preprocess.run.outputs import add_token_file, put_stats
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
-from preprocess.settings.options import SettingsError, StrPath, convert
-from preprocess.settings.schema import BuildSettings, EncodeSettings, MergeSettings
+from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, open_storage
 
 _STATS = re.compile(r"(?:(.+)_)?part-(\d{5,})-of-(\d{5,})_stats\.json", re.DOTALL)
@@ -55,8 +53,8 @@ class Part(Struct, frozen=True, kw_only=True):
     def build(self) -> BuildSettings | EncodeSettings:
         """The settings of the task."""
         if self.made_from.command == "encode":
-            return convert(self.settings, EncodeSettings)
-        return convert(self.settings, BuildSettings)
+            return EncodeSettings(**self.settings)
+        return BuildSettings(**self.settings)
 
     @property
     def record(self) -> Record:
@@ -65,16 +63,12 @@ class Part(Struct, frozen=True, kw_only=True):
         return structs.replace(self.made_from, settings=settings, sources={})
 
 
-@checks_names
-def merge_parts(
-    path: StrPath, *, name: str = "", overwrite: bool = False
-) -> dict[str, Manifest]:
+@takes(MergeSettings)
+def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
     """Join the parts of all tasks of a build into one dataset, without copying data.
 
-    Args:
-        path: The directory with the parts, or its URL in a bucket: `out` of the tasks.
-        name: The `name` that was given to the tasks.
-        overwrite: True to replace a dataset of the same name.
+    `path` and `name` are `out` and `name` of the tasks. Options: docs/options.md or `tokenmill
+    merge --help`.
 
     Returns:
         Name of an output ("train", "val") -> the joined manifest.
@@ -83,10 +77,9 @@ def merge_parts(
         MergeError: Parts are missing, damaged, or not of the same build.
         OutputError: Files of the same names exist, or cannot be written.
     """
-    settings = convert(locals(), MergeSettings)
     files = open_storage(settings.path).final
     parts = find_parts(files, settings.name)
-    build = replace(parts[0].build, task_index=None)
+    build = parts[0].build.replace(task_index=None)
     read = {
         each: [source for part in parts for source in part.made_from.sources[each]]
         for each in parts[0].made_from.sources

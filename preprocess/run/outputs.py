@@ -16,10 +16,19 @@ from bpe.files.temporary import temporary_directory
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
-from preprocess.run.finished import STATS_FORMAT, digest_of, read_stats
+from preprocess.options import BuildSettings
+from preprocess.run.finished import (
+    STATS_FORMAT,
+    digest_of,
+    read_stats,
+)
 from preprocess.run.run import Run
-from preprocess.settings.schema import BuildSettings
-from preprocess.storage import Files, OutputError, Storage, writing
+from preprocess.storage import (
+    Files,
+    OutputError,
+    Storage,
+    writing,
+)
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

@@ -12,7 +12,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,13 @@ from msgspec import Struct, structs
 from bpe.files.locations import is_bucket
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import (
+    BuildSettings,
+    EncodeSettings,
+    TrainFileSettings,
+    TrainSettings,
+    resources_of,
+)
 from preprocess.report import summary
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.run.count_pass import CountedPart, CountPass
@@ -28,13 +34,6 @@ from preprocess.run.memory_limit import fit_to_memory
 from preprocess.run.merge import Part, check_parts, find_parts
 from preprocess.run.plan import Plan
 from preprocess.run.run import Run
-from preprocess.settings.cluster import resources_of
-from preprocess.settings.schema import (
-    BuildSettings,
-    EncodeSettings,
-    TrainFileSettings,
-    TrainSettings,
-)
 from preprocess.sources.parts import count_parts, sources_of_task
 from preprocess.storage import Files, OutputError, open_storage
 
@@ -73,8 +72,8 @@ class DividedRun(Struct, frozen=True, kw_only=True):
     def plan(self, minutes: float | None, **more: Any) -> Plan:
         """Plan a part as a run of threads of this machine; `more` are settings of it."""
         processors = resources_of(self.settings.ray_resources).get("CPU", 1.0)
-        settings = replace(
-            self.settings, executor="threads", ray_address=None, ray_resources=(),
+        settings = self.settings.replace(
+            executor="threads", ray_address=None, ray_resources=(),
             workers=max(int(processors), 1), max_minutes=minutes, **more,
         )  # fmt: skip
         settings = fit_to_memory(settings)

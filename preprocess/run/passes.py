@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bpe.errors import spelled
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
@@ -29,7 +30,6 @@ from preprocess.run.outputs import (
 from preprocess.run.parts import DividedRun, Parts, open_parts
 from preprocess.run.plan import Plan
 from preprocess.run.run import Run
-from preprocess.settings.schema import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.storage import Files
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def run_plan(
         if settings.executor != "ray":  # each part checks its own
             check_disk_space(plan, run.storage, tokenizer)
         run.begin()
-        left_out, rejected = plan.prepare(run.journal, progress)
+        left_out = plan.prepare(run.journal, progress)
         with open_parts(plan, run, progress) as parts:
             if tokenizer is None:
                 tokenizer = train_on_plan(plan, run, compiler, summary.LeftOut(), parts)
@@ -78,7 +78,7 @@ def run_plan(
                 put_tokenizer(run.storage, tokenizer, plan.tokenizer_file)
                 run.add(*list_tokenizer_files(plan.tokenizer_file))
             if parts is None:
-                report = summary.Report(left_out=left_out, rejected=rejected)
+                report = summary.Report(left_out=left_out)
                 manifests = encode_passes(plan, tokenizer, run, compiler, report)
                 counts = report.stats(progress, progress.seconds())
             else:

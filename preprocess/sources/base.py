@@ -21,6 +21,7 @@ from msgspec import structs
 from bpe.errors import CorpusError
 from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.documents.kept import Kept
 from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
 
@@ -92,6 +93,7 @@ class Source(Protocol):
     is_compressed: bool  # the text may be longer than the source
     has_fields: bool  # documents are fields of records
     has_spans: bool  # documents say what is trained on
+    kept: Kept | None  # which documents are selected, which are whole then; None: all
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         """Yield the work units after a position (None: the start).
@@ -196,6 +198,7 @@ class FileSource(ABC):
     is_compressed = False
     has_fields = True
     has_spans = False
+    kept: Kept | None = None
     begin = 0  # first byte of the file that is read; not 0 of a part
     ends_early = False  # a part, and another one follows
 

@@ -11,6 +11,7 @@ from typing import BinaryIO, NoReturn
 from bpe.errors import CorpusError
 from bpe.files.temporary import temporary_directory
 from preprocess.documents.batch import Bytes, ReadOptions
+from preprocess.documents.kept import Kept
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
 
 FILE_NAME = "standard-input"
@@ -24,6 +25,7 @@ class StandardInput:
 
     name, n_bytes, separator, stamp, location = FILE_NAME, 0, b"", "", ""
     is_compressed = has_fields = has_spans = False
+    kept: Kept | None = None
 
     def __init__(self, reading: ReadOptions, open_source: OpenFile) -> None:
         self._reading, self._open_source = reading, open_source

@@ -23,6 +23,7 @@ from msgspec import structs
 from bpe.errors import CorpusError
 from bpe.text_file import new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, Offsets, ReadOptions, prepare
+from preprocess.documents.kept import Kept
 from preprocess.sources.base import Array, ResumePoint
 
 _NAME = f"standard library of Python {platform.python_version()}"
@@ -109,6 +110,7 @@ class StandardLibrary:
 
     separator, location, is_compressed, has_fields = b"", "", False, False
     has_spans = False
+    kept: Kept | None = None
 
     def __init__(self, reading: ReadOptions) -> None:
         buffer, _ = _corpus()

@@ -20,7 +20,7 @@ from bpe.errors import TokenmillError
 from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.storage import DamagedStateError, OutputError, open_storage, spool
 from preprocess.storage.objects import ObjectStorage
 from preprocess.storage.remote import RemoteError

@@ -30,7 +30,7 @@ from preprocess.rows.layout import divided
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.write import write_rows
 from preprocess.sampling.windows import DocumentRows
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.storage import OutputError
 
 
