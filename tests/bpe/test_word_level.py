@@ -274,7 +274,7 @@ def test_the_configuration_names_every_special_token(
         ({"decoder": {"type": "WordPiece"}}, "decoder is not what"),
         ({"unk_token": "[UNK]"}, "unk_token is not what WordLevelTokenizer.save writes: '[UN"),
         ({"unicode_version": "15.0.0"}, "model.unicode_version is not what"),
-        ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "model.vocab is not what"),
+        ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "added_tokens is not what"),
         ({"vocab": {"a": "0", "b": 1, "<|unk|>": 2}}, "ids in model.vocab are not the numb"),
         ({"vocab": {"a": 0, "b": 3, "<|unk|>": 1}}, "ids in model.vocab are not the numb"),
         ({"vocab": {"a": 0, "b": 0, "<|unk|>": 1}}, "ids in model.vocab are not the numb"),
