@@ -32,8 +32,7 @@ from preprocess.options import (
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import KernelCompiler
-from preprocess.run.encode_pass import EncodePass
-from preprocess.run.encoding import SpecialIds
+from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory

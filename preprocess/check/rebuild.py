@@ -35,7 +35,7 @@ from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encoding import Part, SpecialIds, reencode
+from preprocess.run.encode_pass import Part, SpecialIds, reencode
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import join_again
@@ -86,9 +86,9 @@ class Origin(NamedTuple):
         place = {per: find_starts(self.manifest, per)[indices.start] for per in _UNITS}
         for number in indices:
             for piece in self.encode(self.sources[number]):
-                yield place, piece.values()
-                place["token"] += len(piece.ids)
-                place["document"] += len(piece.document_ends)
+                yield place, dict(piece.columns)
+                place["token"] += piece.counts[2]
+                place["document"] += piece.n_documents
 
 
 def find_starts(manifest: Manifest, per: str) -> list[int]:

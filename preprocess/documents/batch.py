@@ -104,8 +104,6 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         buffer: uint8[n_bytes], decoded text, read-only; reused once no view of it is left.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; gaps between them are ignored.
-        fields: Name -> array[n_documents, ...], one value per document; repeated for each part of a
-            document that is divided among batches.
     """
 
     buffer: Bytes
@@ -121,7 +119,6 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     n_records: int = 0  # records of the unit that `Rejected.record` numbers; 0: those of the source
     rejected: tuple[Rejected, ...] = ()
     content: Bytes | None = None  # raw bytes of the unit, for its digest; not pickled
-    fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None  # what is trained on; None: all
     special: Spans | None = None  # special tokens in the text, and their ids; None: it has none
     forged: Mapping[str, int] | None = None  # counts of special-token text; None: to be counted
@@ -170,8 +167,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
             in_validation=None if self.in_validation is None else self.in_validation[chosen],
-            fields={name: values[chosen] for name, values in self.fields.items()}, spans=spans,
-            special=special,
+            spans=spans, special=special,
         )
 
     def close_gaps(self) -> tuple[Bytes, Offsets]:

@@ -4,7 +4,7 @@ plan          decide on sources, passes and outputs; `disk_space`: is there room
 record        record the inputs of a run, and compare two records
 selection     select documents before the other passes; `shuffle`: order token files at random
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
-encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and columns of a unit
+encode_pass   encode text into token files
 chat_format   find the chat template of a run
 passes        train, encode and commit; `parts`: a run as parts on workers of Ray (`ray`)
 units         run work on threads, and resume after any unit

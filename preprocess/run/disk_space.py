@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from preprocess import options as schema
 from preprocess.dataset.columns import token_dtype
 from preprocess.report.progress import amount
-from preprocess.run.encoding import SpecialIds, reencode
+from preprocess.run.encode_pass import SpecialIds, reencode
 from preprocess.run.plan import Plan
 from preprocess.settings import SettingsError
 from preprocess.sources import Source
@@ -90,7 +90,7 @@ def estimate_tokens(
         for source in first.sources[:_MAX_SAMPLED_SOURCES]:
             with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
                 for part in next(units, []):
-                    seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
+                    seen, tokens = seen + part.n_bytes, tokens + part.counts[2]
         per_token = seen / tokens if tokens else per_token
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
     return round(n_bytes / per_token * itemsize), per_token

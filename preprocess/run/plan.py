@@ -19,8 +19,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, Report, check_has_text, listed
-from preprocess.run.encode_pass import EncodePass
-from preprocess.run.encoding import SpecialIds
+from preprocess.run.encode_pass import EncodePass, SpecialIds, TokenFiles
 from preprocess.run.finished import check_outputs_absent, open_published, read_finished_record
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
@@ -32,8 +31,6 @@ from preprocess.run.outputs import (
 from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.run import Run
 from preprocess.run.selection import select_documents
-from preprocess.run.shuffle import ShuffledTokenFiles
-from preprocess.run.sinks import TokenFiles
 from preprocess.run.standard_input import keep_standard_input
 from preprocess.settings import SettingsError, StrPath
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
@@ -134,9 +131,7 @@ class Pass(Struct, dict=True):
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
             encoding.has_mask,
         )
-        if (seed := settings.shuffle_documents) is not None:
-            return encoding.fill(self.names, ShuffledTokenFiles(files, seed, progress))
-        return encoding.fill(self.names, files)
+        return encoding.fill(self.names, files, settings.shuffle_documents)
 
 
 class Plan(Struct, frozen=True, dict=True):

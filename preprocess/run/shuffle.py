@@ -1,10 +1,9 @@
 """Order the documents of token files at random, in bounded memory.
 
-A token file is filled in the order of the text first (`ShuffledTokenFiles`). Then its documents are
-sorted by random keys, which depend on a seed and the number of the document in its file alone:
-pieces of the file are sorted and written one after another, then merged by ranges of keys. After an
-interruption, the order is made again. The pieces are a file of each column, and one of the keys and
-lengths of documents.
+A token file is filled in the order of the text first. Then its documents are sorted by random keys,
+which depend on a seed and the number of the document in its file alone: pieces of the file are
+sorted and written one after another, then merged by ranges of keys. After an interruption, this is
+done again. The pieces are a file of each column, and one of the keys and lengths of documents.
 """
 
 from __future__ import annotations
@@ -15,16 +14,14 @@ from typing import Any
 
 import numpy as np
 import xxhash
-from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from preprocess.dataset.columns import BLOCK_BYTES, DOCUMENT_ENDS, Column, Values
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.report.progress import Progress, Stage
-from preprocess.run.sinks import TokenFiles
 from preprocess.split_mix import mix
-from preprocess.storage import DamagedStateError, Storage, Stream
+from preprocess.storage import DamagedStateError, Storage
 
 _PIECE_TOKENS = 8 << 20  # sorted at a time
 _PIECE_DOCUMENTS = 1 << 16  # sorted at a time
@@ -33,52 +30,6 @@ _KEYED = np.dtype([("key", "<u8"), ("size", "<i8")])
 
 # (keys and lengths of documents, name of a column -> values of all of them)
 _Documents = tuple[NDArray[np.void], dict[str, Values]]
-
-
-class ShuffledTokenFiles(Struct, frozen=True):
-    """Token files of documents in random order, as sinks (`preprocess.run.sinks`)."""
-
-    files: TokenFiles
-    seed: int
-    progress: Progress
-
-    def open(self, name: str, states: Sequence[Any]) -> ShuffledSink:
-        """Open or resume the token file NAME."""
-        in_order = structs.replace(self.files, shard_tokens=None, split_documents=False)
-        return ShuffledSink(self, name, in_order.open(f"{name}-in-order", states))
-
-    def result_of(self, name: str) -> Manifest:
-        """Return the manifest of a token file that an earlier run finished."""
-        return self.files.result_of(name)
-
-
-class ShuffledSink:
-    """A token file that is filled in order, and shuffled at the end."""
-
-    def __init__(self, of: ShuffledTokenFiles, name: str, in_order: TokenFileWriter) -> None:
-        self._of, self._name, self._in_order = of, name, in_order
-        self.append, self.state, self.close = in_order.append, in_order.state, in_order.close
-
-    @property
-    def streams(self) -> list[Stream]:
-        """Streams to sync before a journal records `state`."""
-        return self._in_order.streams
-
-    def finish(self, **fields: Any) -> Manifest:
-        """Write the documents in random order; `fields` are those of `Manifest`."""
-        manifest, of = self._in_order.finish(**fields), self._of
-        # Documents of one source are not one after another any more.
-        leave_out = {"documents", "tokens"}
-        sources = [
-            {x: y for x, y in each.items() if x not in leave_out} for each in fields["sources"]
-        ]
-        with (
-            closing(of.files.open(self._name, ())) as writer,
-            of.progress.stage(f"shuffling {self._name}", 2 * manifest.n_tokens, "tokens") as stage,
-        ):
-            name = f"{self._name}-in-order"
-            shuffle_token_file(of.files.storage, name, manifest, writer, of.seed, stage)
-            return writer.finish(**fields | {"sources": sources})
 
 
 def random_keys(seed: int, first: int, n: int) -> NDArray[np.uint64]:
@@ -90,22 +41,42 @@ def random_keys(seed: int, first: int, n: int) -> NDArray[np.uint64]:
 
 def shuffle_token_file(
     storage: Storage, name: str, manifest: Manifest, writer: TokenFileWriter, seed: int,
-    stage: Stage,
-) -> None:
-    """Append the documents of a token file without shards to another one, in random order.
+    progress: Progress,
+) -> Manifest:
+    """Write the documents of a token file without shards into another one, in random order.
 
     Args:
         storage: Has the files of the token file.
         name: NAME of its files.
         manifest: Its manifest.
-        writer: Of the other token file.
+        writer: Of the other token file, which is finished and closed.
         seed: Seed of the order.
-        stage: Is advanced by each token twice.
+        progress: Gets a stage.
+
+    Returns:
+        The manifest of the other token file.
 
     Raises:
         DamagedStateError: A file does not have its digests.
         OutputError: A file cannot be written.
     """
+    # Documents of one source are not one after another any more.
+    sources = [{x: each[x] for x in ("name", "bytes", "digest")} for each in manifest.sources]
+    title = f"shuffling {name.removesuffix('-in-order')}"
+    with closing(writer), progress.stage(title, 2 * manifest.n_tokens, "tokens") as stage:
+        _write(storage, name, manifest, writer, seed, stage)
+        return writer.finish(
+            end_of_text_id=manifest.end_of_text_id, begin_of_text_id=manifest.begin_of_text_id,
+            n_bytes=manifest.n_bytes, tokenizer_fingerprint=manifest.tokenizer_fingerprint,
+            pattern=manifest.pattern, unicode_version=manifest.unicode_version,
+            sources=sources,
+        )
+
+
+def _write(
+    storage: Storage, name: str, manifest: Manifest, writer: TokenFileWriter, seed: int,
+    stage: Stage,
+) -> None:
     n_tokens, n_documents = manifest.n_tokens, manifest.n_documents
     piece = (
         max(_PIECE_TOKENS, n_tokens // _MAX_PIECES),

@@ -23,7 +23,7 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import encode, train
 from preprocess.report.progress import Progress
 from preprocess.run import journal, selection, shuffle
-from preprocess.run.sinks import TokenFiles
+from preprocess.run.encode_pass import TokenFiles
 from preprocess.storage import DamagedStateError, open_storage
 
 END = "<|endoftext|>"
@@ -303,13 +303,13 @@ def test_damaged_work_files_are_refused(
 def test_a_token_file_that_changes_before_it_is_shuffled_is_refused(tmp_path: Path) -> None:
     with open_storage(str(tmp_path), "x") as storage:
         files = TokenFiles(storage, 300)
-        writer, other = files.open("x", ()), files.open("y", ())
+        writer, other = files.open("x"), files.open("y")
         writer.append(np.arange(9), np.array([9]))
         about: dict[str, Any] = {"tokenizer_fingerprint": "", "pattern": "", "unicode_version": ""}
         manifest = writer.finish(end_of_text_id=8, n_bytes=8, sources=[], **about)
         flip(storage.path("x.bin"), 3)
         with pytest.raises(DamagedStateError, match="block 0 is damaged since it was written"):
-            shuffle.shuffle_token_file(storage, "x", manifest, other, 1, Progress().stage("x", 9))
+            shuffle.shuffle_token_file(storage, "x", manifest, other, 1, Progress())
 
 
 def test_copies_of_train_do_not_fill_the_slice_of_val(
