@@ -309,6 +309,32 @@ def test_templates_with_names(model: Path, tmp_path: Path) -> None:
         ChatTemplateTransform(own)
 
 
+@pytest.mark.parametrize(
+    ("closes", "train_on", "is_warned"),
+    [("", "assistant", True), ("", "last-assistant", True), ("", "all", False),
+     ("<|im_end|>", "assistant", False), ("<|im_end|>\n", "assistant", False)],
+)  # fmt: skip
+def test_turns_that_nothing_ends(
+    closes: str, train_on: Any, is_warned: bool, model: Path, tmp_path: Path, caplog: Any
+) -> None:
+    """As in GLM-4.5, where the next turn's first token is what the model stops at."""
+    template = tmp_path / "template"
+    template.write_text(
+        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% if m.role =="
+        f" 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+    for _ in range(2):  # and is said once
+        transform = ChatTemplateTransform(model, chat_template=str(template), train_on=train_on)
+        found = transform({"messages": say("a", "b", "c", "d")})
+    trained = transform.tokenizer.decode(found["input_ids"][found["loss_mask"] > 0])
+    ends = {"assistant": "b<|user|>d", "last-assistant": "d"}
+    assert closes or trained == ends.get(train_on, trained)
+    said = [x.getMessage() for x in caplog.records if "not taught to stop" in x.getMessage()]
+    assert len(said) == is_warned
+    assert all(x.startswith(f"{template} writes no special token after the last") for x in said)
+
+
 def test_templates_of_a_name_on_the_hub(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
