@@ -33,7 +33,7 @@ from preprocess.documents.batch import (
     invalid_text_error,
     replace_invalid,
 )
-from preprocess.sources.base import Array, FileSource, ResumePoint
+from preprocess.sources.base import Array, ResumePoint, Source
 from preprocess.sources.records import (
     BadRecordError,
     Record,
@@ -279,7 +279,7 @@ def _iter_pieces(file: InputFile, start: int, stop: int) -> Iterator[Bytes]:
 # Arrays.
 
 
-def open_json(file: InputFile, name: str, reading: ReadOptions) -> FileSource:
+def open_json(file: InputFile, name: str, reading: ReadOptions) -> Source:
     """Return the source of a file that is an array, or else of JSON Lines."""
     _, bracket = _first_byte(file)
     return (JsonArraySource if bracket == b"[" else JsonLinesSource)(file, name, reading)

@@ -29,7 +29,7 @@ from preprocess.documents.batch import (
     prepare,
 )
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
-from preprocess.sources.base import DECOMPRESSED, Array, FileSource, FileUnit
+from preprocess.sources.base import DECOMPRESSED, Array, Source, WorkUnit
 
 if TYPE_CHECKING:
     from preprocess.documents.chat_template import Rendered
@@ -86,7 +86,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class RecordUnit(FileUnit):
+class RecordUnit(WorkUnit):
     """Whole records of a file; `fields` are the dotted names of those that are read."""
 
     fields: tuple[str, ...]
@@ -185,7 +185,7 @@ class RecordUnit(FileUnit):
         return render_record(self.conversation(data), self.reading)
 
 
-class RecordSource(FileSource):
+class RecordSource(Source):
     """One file of records; subclasses define `units` and `first_names`.
 
     Raises:

@@ -22,11 +22,11 @@ from preprocess.check.verify import verify
 from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans, prepare
 from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources, registry
-from preprocess.sources.base import FileSource, FileUnit, ResumePoint
+from preprocess.sources.base import ResumePoint, Source, WorkUnit
 
 
 @dataclass(frozen=True)
-class LinesUnit(FileUnit):
+class LinesUnit(WorkUnit):
     """Documents are lines; capital letters are spans."""
 
     line: int
@@ -58,7 +58,7 @@ class LinesUnit(FileUnit):
         return prepare(batch, self.reading, self.byte)
 
 
-class LinesSource(FileSource):
+class LinesSource(Source):
     """A file of lines; long ones are cut inside."""
 
     separator = b"\n"
