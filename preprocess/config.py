@@ -425,6 +425,8 @@ class PipelineConfig:
             contradictory; datasets have the same name or outputs.
     """
 
+    plans: dict[str, DatasetPlan]
+
     @checks_names
     def __init__(
         self, *, datasets: Sequence[DatasetConfig | Mapping[str, Any]],
@@ -545,7 +547,7 @@ class PipelineConfig:
         )
         own_path = next((path for path in named if path is not None), None)
         self.output_path = str("tokenized" if own_path is None else own_path)
-        self.plans: dict[str, DatasetPlan] = {}
+        self.plans = {}
         names = {part["name"] for part in parts if part.get("name")}
         for number, part in enumerate(parts):
             self._add(number, part, names, len(parts) > 1, shared, stage, of_run)
