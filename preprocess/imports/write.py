@@ -23,7 +23,7 @@ from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
-from preprocess.documents.token_offsets import gives_text_back, token_lengths
+from preprocess.documents.token_lengths import gives_text_back, token_lengths
 from preprocess.imports.formats import importer
 from preprocess.imports.ids_file import Ids
 from preprocess.options import ImportSettings
