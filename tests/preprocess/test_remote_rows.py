@@ -36,7 +36,7 @@ from preprocess.rows.formats import FORMATS
 from preprocess.rows.places import place_of
 from preprocess.settings import SettingsError
 from preprocess.sources import remote as sources_remote
-from preprocess.sources.registry import looks_into
+from preprocess.sources.find import looks_into
 from preprocess.storage import OutputError
 from preprocess.storage.remote import RemoteError, open_objects
 
@@ -154,7 +154,7 @@ def test_a_killed_run_makes_its_unfinished_shard_again(
     with pytest.raises(faults.CutOff):
         write_rows(data, **options)
     assert not [key for key in bucket.contents("out/") if key.endswith(".jsonl") and "/" not in key]
-    with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
+    with pytest.raises(OutputError, match="an unfinished run with other inputs exists"):
         write_rows(data, **options | {"max_length": 8})
     write_rows(data, **options)
     names = [f"train-0000{i}-of-00003.jsonl" for i in range(3)]
