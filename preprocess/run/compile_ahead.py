@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bpe.encode import cache_rows, merge_tables
+from bpe.encode import cache_rows, model
 from bpe.encode import encode_pretokens as encode
 from bpe.encode.encoder import EncoderTables
 from bpe.runtime import jit
@@ -55,7 +55,7 @@ def training_kernels(pattern: str) -> Kernels:
 def encoding_kernels() -> Kernels:
     """Return the kernels of encoding, without `reading_kernels`."""
     return {
-        merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
+        model.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
     }  # fmt: skip
 
 

@@ -65,7 +65,7 @@ class SpecialIds(Struct, frozen=True):
                     f" ({option}): {', '.join(map(repr, known))}"
                 )
         text = np.frombuffer(end.encode(), np.uint8)
-        if known[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
+        if known[end] in tokenizer.new_encoder().encode(text, np.array([[0, len(text)]]))[0]:
             raise SpecialTokenError(
                 f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
                 " it would end there; choose another special token (--end-of-text):"
@@ -171,9 +171,10 @@ class Encoding:
             ids, offsets, mask = encode(encoder, batch, prefix_id, suffix_id)
         else:
             ids, offsets = encoder.encode(
-                batch.buffer, batch.bounds, prefix_id=prefix_id, suffix_id=suffix_id,
+                batch.buffer, batch.bounds.reshape(-1, 2),
+                prefix_id=prefix_id, suffix_id=suffix_id,
                 starts_mid_document=batch.starts_mid_document,
-                ends_mid_document=batch.ends_mid_document, gaps=True, memory=self._memory.array,
+                ends_mid_document=batch.ends_mid_document, memory=self._memory.array,
             )
         encoded = EncodedBatch(batch, ids, offsets, self._ids, lambda: self._lengths, mask)
         parts = _divide(encoded, self._n_outputs, self._has_mask)

@@ -39,12 +39,11 @@ def test_every_byte_is_in_the_token_that_spells_it(
     buffer = np.frombuffer(gap.join(pieces), np.uint8)
     ids, offsets = tokenizer.new_encoder().encode(
         buffer,
-        bounds,
+        bounds.reshape(-1, 2),
         prefix_id=end if begins else -1,
         suffix_id=end,
         starts_mid_document=starts_mid_document,
         ends_mid_document=ends_mid_document,
-        gaps=True,
     )
     batch = DocumentBatch(buffer, bounds, starts_mid_document, ends_mid_document)
     encoded = EncodedBatch(batch, ids, offsets, special, lambda: token_lengths(tokenizer))
