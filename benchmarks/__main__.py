@@ -240,7 +240,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if parsed.threads > (usable or 1):
         parser.error(f"--threads {parsed.threads} is more than the {usable} processors there are")
     if parsed.size is not None:
-        from preprocess.settings.options import size_in_bytes
+        from preprocess.settings import size_in_bytes
 
         try:
             parsed.size = size_in_bytes(parsed.size)

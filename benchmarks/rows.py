@@ -31,12 +31,11 @@ def rows(job: Job, rounds: int) -> Table:
     from pyarrow import parquet
 
     from preprocess import open_tokens, write_rows
+    from preprocess.options import RowsSettings
     from preprocess.pipeline import encode
     from preprocess.rows.arrow import table_of
     from preprocess.rows.columns import RowBatch, RowReader
     from preprocess.rows.layout import plan_rows
-    from preprocess.settings.options import convert
-    from preprocess.settings.rows import RowsSettings
 
     directory = new_directory(job)
     encode(paths=[job.corpus], tokenizer=job.tokenizer, out=directory / "text.bin")
@@ -47,7 +46,7 @@ def rows(job: Job, rounds: int) -> Table:
 
     def arrays(options: dict[str, Any]) -> list[RowBatch]:
         file = open_tokens(directory / "text.bin")
-        settings = convert(options | {"path": "."}, RowsSettings)
+        settings = RowsSettings(**options | {"path": "."})
         plan, shape = plan_rows(file, settings, ((), ()), 0)
         reader = RowReader(file, plan, shape)
         return [reader.read(*bounds) for bounds in reader.bounds(0, len(plan))]

@@ -143,7 +143,7 @@ def check(
     for name in names:
         hint = _hint(function, name)
         if name in values and (with_types or hint is bool) and not _fits(values[name], hint):
-            wrong.append(f"{name}: should be {_noun(hint)}; got {values[name]!r:.100}")
+            wrong.append(f"{name}: should be {noun(hint)}; got {values[name]!r:.100}")
     if wrong:
         raise ArgumentError("; ".join(wrong))
 
@@ -251,7 +251,23 @@ def _all_fit(values: Any, hint: Any) -> bool:
     return all(_fits(each, hint) for each in values)
 
 
-def _noun(hint: Any) -> str:
+def bind(
+    names: Sequence[str], arguments: Sequence[Any], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return all arguments by name; `names` are those of the ones that were given by place.
+
+    Raises:
+        ArgumentError: There are too many, or one is given twice.
+    """
+    if len(arguments) > (n := len(names)):
+        raise ArgumentError(f"takes {n} arguments without names; name the others")
+    by_place = dict(zip(names, arguments, strict=False))
+    if twice := by_place.keys() & given.keys():
+        raise ArgumentError(f"{min(twice)}: was given by its place and by its name")
+    return {**by_place, **given}
+
+
+def noun(hint: Any) -> str:
     """Describe the values of a type: "a path, or a list of paths"."""
     hint = _resolved(hint)
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
@@ -259,17 +275,17 @@ def _noun(hint: Any) -> str:
         *others, last = map(repr, inner)
         return f"{', '.join(others)} or {last}" if others else last
     if kind is typing.Annotated:
-        return _noun(inner[0])
+        return noun(inner[0])
     if kind in (typing.Union, types.UnionType):
         has_paths = any(typing.get_origin(each) is os.PathLike for each in inner)
         shown = (x for x in inner if x is not Any and not (has_paths and x is str))
-        return " or ".join(dict.fromkeys(map(_noun, shown)))
+        return " or ".join(dict.fromkeys(map(noun, shown)))
     if kind is os.PathLike:
         return "a path"
     if kind in _LISTS:
         if not inner or inner[0] is Any:
             return "a list"
-        of = [each.removeprefix("a ") for each in _noun(inner[0]).split(" or ")]
+        of = [each.removeprefix("a ") for each in noun(inner[0]).split(" or ")]
         return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
     if kind is typing.IO:
         return "a stream"

@@ -35,7 +35,6 @@ from bpe.files.locations import local_path
 from bpe.formats.convert import files_of
 from bpe.formats.hf_read import (
     TokenizerFiles,
-    check_normalized,
     special_token,
     with_named_tokens,
 )
@@ -193,6 +192,12 @@ class HuggingFaceTokenizer(TextTokenizer):
         cannot = f"{reason or path}; Hugging Face's library cannot read it either"
         with _errors_as(TokenizerFileError, cannot):
             self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
+            if alike := _alike(self._engine):
+                top["added_tokens"] = [
+                    each | {"normalized": each["normalized"] and each["content"] not in alike}
+                    for each in top["added_tokens"]
+                ]
+                self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
             ordinary = _without_special_entries(top)
             self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
         self._ordinary.encode_special_tokens = True
@@ -200,10 +205,6 @@ class HuggingFaceTokenizer(TextTokenizer):
             engine.no_truncation()
             engine.no_padding()
         added = dict(sorted(self._engine.get_added_tokens_decoder().items()))
-        normalizer = self._engine.normalizer
-        change = str if normalizer is None else normalizer.normalize_str
-        late = [token.content for token in added.values() if token.normalized]
-        check_normalized(path, {text: change(text) for text in late})
         self.pattern = f"huggingface:{model.get('type') or type(self._engine.model).__name__}"
         vocab = self._engine.get_vocab(with_added_tokens=True)
         if self.fingerprint not in _reported_slower:
@@ -212,6 +213,12 @@ class HuggingFaceTokenizer(TextTokenizer):
                 "%s; so Hugging Face's library runs this tokenizer: the same ids, but slower",
                 reason or f"{path} is named for it",
             )
+            for text, other in alike.items():
+                _logger.warning(
+                    "its added tokens %a and %a are one text when they are normalized, of which"
+                    " the library finds one by chance; here %a is found as it is spelled alone",
+                    other, text, text,
+                )
             off = {"truncation": top.get("truncation"), "padding": top.get("padding")}
             for name in (name for name, value in (off | {"dropout": dropout}).items() if value):
                 _logger.warning("its %s is switched off, for it would change documents", name)
@@ -250,6 +257,17 @@ class HuggingFaceTokenizer(TextTokenizer):
     def __repr__(self) -> str:
         names = json.dumps(list(self._special_ids)[:5], ensure_ascii=False)
         return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
+
+
+def _alike(engine: Any) -> dict[str, str]:
+    """Return added token -> another one that is the same text when both are normalized."""
+    change = str if engine.normalizer is None else engine.normalizer.normalize_str
+    added = dict(sorted(engine.get_added_tokens_decoder().items())).values()
+    normal = {token.content: change(token.content) for token in added if token.normalized}
+    first: dict[str, str] = {}
+    for text in sorted(normal, key=lambda text: normal[text] != text):
+        first.setdefault(normal[text], text)
+    return {text: first[changed] for text, changed in normal.items() if first[changed] != text}
 
 
 def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
-from preprocess import pipeline
-from preprocess.check import compare, doctor, inspect, verify
 from preprocess.cli import COMMANDS
-from preprocess.export.write import export_tokens
-from preprocess.imports.write import import_tokens
-from preprocess.rows import write
-from preprocess.run import merge
-from preprocess.settings.options import Option
+from preprocess.settings import Option
 
-ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "options.md"
-
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "build": pipeline.build,
-    "train": pipeline.train,
-    "encode": pipeline.encode,
-    "count": pipeline.count,
-    "merge": merge.merge_parts,
-    "rows": write.write_rows,
-    "export": export_tokens,
-    "import": import_tokens,
-    "decode": inspect.decode_range,
-    "inspect": inspect.facts,
-    "compare": compare.compare,
-    "verify": verify.verify,
-    "doctor": doctor.run_doctor,
-}
+PAGE = Path(__file__).parent / "options.md"
 
 INTRODUCTION = """# Options
 
@@ -56,42 +32,42 @@ def page() -> str:
     """The text of docs/options.md."""
     parts = [INTRODUCTION]
     for name, command in COMMANDS.items():
-        function = FUNCTIONS[name]
         rows = [
-            [usage(option), python(option, function), default(option), option.help]
+            [usage(option), python(option, command.console), default(option), option.help]
             for option in command.options()
         ]
         parts += [
-            f"\n## {name}\n\n{command.summary} In Python:"
-            f" `{function.__module__}.{function.__name__}`.\n\n",
+            f"\n## {name}\n\n{command.summary} In Python: `{command.function}`.\n\n",
             table([f"option of `{name}`", "in Python", "default", ""], rows),
         ]
     return "".join(parts)
 
 
-def usage(option: Option) -> str:
+def usage(option: Option[Any, Any]) -> str:
     """How an option is given on the command line."""
     value = f" {option.metavar}" if not option.is_switch else ""
     several = "..." if option.is_list and option.is_location else ""
-    return f"`{value.strip() if option.positional else option.names[0] + value}{several}`"
+    return f"`{option.names[0] + value if option.kw_only else value.strip()}{several}`"
 
 
-def keywords(function: Callable[..., Any]) -> dict[str, str]:
-    """Name -> annotation of all arguments, also of those in a TypedDict."""
-    found = {**function.__annotations__}
-    for name in re.findall(r"Unpack\[(\w+)\]", found.pop("options", "")):
-        inside = getattr(sys.modules[function.__module__], name).__annotations__
-        found |= {x: each.__forward_arg__ for x, each in inside.items()}
-    return found
-
-
-def python(option: Option, function: Callable[..., Any]) -> str:
+def python(option: Option[Any, Any], console: str) -> str:
     """How an option is given in Python; "" for one of the command line alone."""
-    annotation = keywords(function).get(option.name)
-    return f"`{option.name}: {annotation}`" if annotation else ""
+    is_ours = option.name not in console.split()
+    return f"`{option.name}: {annotation(option.accepts)}`" if is_ours else ""
 
 
-def default(option: Option) -> str:
+def annotation(kind: Any) -> str:
+    """The type of an argument as it is written."""
+    if get_origin(kind) in (Union, UnionType):
+        text = " | ".join(map(annotation, get_args(kind)))
+    else:
+        text = kind.__name__ if type(kind) is type else str(kind)
+    text = re.sub(r"\b(typing|collections\.abc)\.", "", text).replace("NoneType", "None")
+    text = text.replace("str | os.PathLike[str]", "StrPath")
+    return text.replace("StrPath | Any", "TokenizerSource")
+
+
+def default(option: Option[Any, Any]) -> str:
     """The default, special tokens in it as code."""
     return re.sub(r"<\|.*?\|>", r"`\g<0>`", option.shown_default)
 

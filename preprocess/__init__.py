@@ -20,6 +20,15 @@ import bpe as bpe  # says where it cannot run
 if TYPE_CHECKING:
     from bpe.errors import CorpusError
     from preprocess.check.verify import verify
+    from preprocess.config import (
+        DatasetConfig,
+        PackStageConfig,
+        PipelineConfig,
+        RayConfig,
+        SaveStageConfig,
+        TokenizerConfig,
+        TokenizeStageConfig,
+    )
     from preprocess.dataset.columns import TokenFileError
     from preprocess.dataset.reader import TokenFile, open_tokens
     from preprocess.documents.template_sandbox import ChatTemplateError
@@ -49,16 +58,7 @@ if TYPE_CHECKING:
     from preprocess.sampling.pytorch import WindowDataset as WindowDataset
     from preprocess.sampling.pytorch import window_loader as window_loader
     from preprocess.sampling.sampler import Sampler
-    from preprocess.settings.corpus import (
-        DatasetConfig,
-        PackStageConfig,
-        PipelineConfig,
-        RayConfig,
-        SaveStageConfig,
-        TokenizerConfig,
-        TokenizeStageConfig,
-    )
-    from preprocess.settings.options import SettingsError
+    from preprocess.settings import SettingsError
     from preprocess.stages import Pipeline, tokenize_and_save
     from preprocess.storage.errors import OutputError
 
@@ -99,10 +99,10 @@ _NAMES_OF = {
     "preprocess.sampling.prefetch": "AsyncDataLoader",
     "preprocess.sampling.pytorch": "BatchDataset WindowDataset window_loader",
     "preprocess.sampling.sampler": "Sampler",
-    "preprocess.settings.corpus":
+    "preprocess.config":
         "DatasetConfig PackStageConfig PipelineConfig RayConfig SaveStageConfig TokenizeStageConfig"
         " TokenizerConfig",
-    "preprocess.settings.options": "SettingsError",
+    "preprocess.settings": "SettingsError",
     "preprocess.stages": "Pipeline tokenize_and_save",
     "preprocess.storage.errors": "OutputError",
 }

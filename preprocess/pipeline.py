@@ -10,30 +10,33 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import wraps
-from inspect import signature
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import structs
 
-from bpe.arguments import checks_names
 from bpe.errors import TokenmillError, spelled
 from bpe.files.locations import is_url, shown_url, split_location
 from preprocess.dataset.columns import MASK
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import (
+    BuildSettings,
+    CountSettings,
+    EncodeSettings,
+    TrainFileSettings,
+    VocabularySettings,
+)
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import KernelCompiler
-from preprocess.run.encode_pass import EncodePass
-from preprocess.run.encoding import SpecialIds
+from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
-from preprocess.run.outputs import Outputs
+from preprocess.run.outputs import put_stats
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import (
@@ -41,24 +44,8 @@ from preprocess.run.plan import (
     make_read_options,
     read_options,
 )
-from preprocess.settings.keywords import EncodeKeywords, TextKeywords, TrainKeywords
-from preprocess.settings.options import (
-    SettingsError,
-    StrPath,
-    TokenizerSource,
-    convert,
-    is_ranks_file,
-    options_of,
-)
-from preprocess.settings.schema import (
-    END_OF_TEXT,
-    BuildSettings,
-    CountSettings,
-    EncodeSettings,
-    ReadSettings,
-    TrainFileSettings,
-    VocabularySettings,
-)
+from preprocess.run.run import Run
+from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
 from preprocess.sources.parts import count_parts
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
@@ -67,13 +54,12 @@ from preprocess.storage import Files, OutputError, open_storage
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.config import PipelineConfig
     from preprocess.rows.write import RowsResult
-    from preprocess.settings.corpus import PipelineConfig
 
 _CONFIG_FILE = "config.json"  # of a corpus
 
-Settings = TypeVar("Settings", bound=ReadSettings)
-_Given = ParamSpec("_Given")
+Settings = TypeVar("Settings", BuildSettings, TrainFileSettings, EncodeSettings, CountSettings)
 
 
 @dataclass(frozen=True)
@@ -104,52 +90,8 @@ class BuildResult:
         return f"BuildResult({str(self.directory)!r}, {counts})"
 
 
-def _takes_config(build: Callable[_Given, BuildResult]) -> Callable[_Given, BuildResult]:
-    """Let `build` take a configuration, with the options that are given: defaults are not."""
-
-    @wraps(build)
-    def call(*arguments: _Given.args, **options: _Given.kwargs) -> BuildResult:
-        given = signature(build).bind(*arguments, **options).arguments
-        if given.get("config") is None:
-            return build(*arguments, **options)
-        return _build_corpus(given)
-
-    return call
-
-
-@checks_names
-@_takes_config
-def build(
-    config: Any | None = None, *, train: StrPath | Iterable[StrPath] = (),
-    val: StrPath | Iterable[StrPath] = (),
-    val_fraction: float | None = None, out: StrPath = "data", name: str = "",
-    tokenizer: TokenizerSource | None = None,
-    vocab_size: int = 32_000, pattern: str | None = None, special_tokens: Iterable[str] = (),
-    tie_break: Literal["greatest-bytes", "huggingface"] = "greatest-bytes",
-    min_frequency: int = 2, end_of_text: str | None = None, begin_of_text: str | None = None,
-    format: Literal["text", "jsonl", "json", "parquet", "arrow"] | None = None,
-    separator: str = END_OF_TEXT, content_field: str | Iterable[str] = (),
-    text_preset: Literal["title-text"] | None = None, strip: bool = False, min_length: int = 0,
-    max_length_chars: int | None = None,
-    chat: Literal["auto", "off", "messages", "sharegpt", "prompt-completion"] = "auto",
-    chat_template: str | None = None,
-    train_on: Literal["assistant", "all", "last-assistant"] = "assistant",
-    chat_date: str | None = None,
-    chat_template_kwargs: str | Mapping[str, Any] | None = None,
-    on_bad_record: Literal["error", "skip"] = "error", max_bad_records: int = 1000,
-    on_invalid_utf8: Literal["error", "replace", "skip"] = "error",
-    unit_size: int | str | None = None, workers: int | None = None,
-    shard_tokens: int | None = None, split_documents: bool = False,
-    deduplicate: bool = False, start_character: int = 0, max_characters: int | None = None,
-    max_documents: int | None = None, cut_documents: bool = False,
-    shuffle_documents: int | None = None,
-    max_minutes: float | None = None, memory_limit: int | str | None = None,
-    profile: Literal["memory", "balanced", "speed"] | None = None, overwrite: bool = False,
-    executor: Literal["threads", "ray"] = "threads", ray_address: str | None = None,
-    ray_resources: Iterable[str] = (),
-    task_index: int | None = None, task_count: int | None = None,
-    progress: Progress | bool | None = None,
-) -> BuildResult:
+@takes(BuildSettings)
+def build(settings: BuildSettings) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
 
     Options: docs/options.md or `tokenmill build --help`; `progress=False` shows none. With a
@@ -161,19 +103,17 @@ def build(
         OutputError: Outputs exist already, or cannot be written.
         TokenmillError: Any other expected error.
     """
-    options = {**locals()}
-    settings, progress = _begin(options, BuildSettings)
-    return _build(settings, options, progress)
+    if settings.config is not None:
+        return _build_corpus(settings)
+    return _build(*_begin(settings))
 
 
-def _build(
-    settings: BuildSettings, options: Mapping[str, Any], progress: Progress
-) -> BuildResult:
-    """Build one dataset; `options` are those that were given, for warnings."""
+def _build(settings: BuildSettings, progress: Progress) -> BuildResult:
+    """Build one dataset."""
     given: AnyTokenizer | None = None
     with KernelCompiler(progress) as compiler:
         if settings.tokenizer is not None:
-            given = _load_for_build(settings, options)
+            given = _load_for_build(settings)
             if settings.executor != "ray":
                 compiler.compile_encoding(given)
         return _run(_plan("build", settings, given, settings.out), compiler)
@@ -196,22 +136,22 @@ def _plan(
         )
     plan = planned()
     if settings.executor == "ray" and settings.task_count is None:
-        settings = replace(settings, task_count=count_parts(plan.passes[0].all_files))
+        settings = settings.replace(task_count=count_parts(plan.passes[0].all_files))
         plan = planned()
     return plan
 
 
-def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
+def _build_corpus(given: BuildSettings) -> BuildResult:
     """Build the datasets of a configuration, one after another; each is a run of its own.
 
     The same call resumes: datasets that are finished are up to date.
     """
+    from preprocess.config import read_corpus
     from preprocess.rows.manifest import MANIFEST_FILE
     from preprocess.rows.write import write_all
-    from preprocess.settings.yaml_file import read_corpus
 
-    config = read_corpus(options)
-    progress = progress_of(options.get("progress"))
+    config = read_corpus(given)
+    progress = progress_of(given.progress)
     progress.begin(config.max_minutes)
     place = open_storage(config.output_path).final
     _check_corpus(config, place)  # before hours of work
@@ -220,8 +160,7 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
     tokenizer, results = None, dict[str, BuildResult]()
     rows: dict[str, list[RowsResult]] = {}
     if config.training is not None:
-        given = next(iter(config.given.values()))
-        training = fit_to_memory(apply_profile(config.training, given))
+        training = fit_to_memory(apply_profile(config.training))
         tokenizer, lines = _train_file(training, progress.part(), config.untrained)
         logger.info("%s", lines[0])
     for number, (name, settings) in enumerate(config.builds.items(), start=1):
@@ -229,15 +168,15 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
         settings = _with_special_ids(config, name, settings, tokenizer)
         if settings.tokenizer is None:
             trained = config.tokenizer_file
-            settings = replace(settings, tokenizer=tokenizer if is_url(trained) else trained)
+            settings = settings.replace(tokenizer=tokenizer if is_url(trained) else trained)
             if tokenizer is not None:
                 _check_padding(config, name, tokenizer)
-        settings = fit_to_memory(apply_profile(settings, config.given[name]))
-        results[name] = _build(settings, config.given[name], progress.part())
+        settings = fit_to_memory(apply_profile(settings))
+        results[name] = _build(settings, progress.part())
         if name in config.rows:
             has_mask = any(MASK in each.columns for each in results[name].manifests.values())
             columns = config.columns_of_rows(name, has_mask)
-            of_rows = replace(config.rows[name], columns=columns)
+            of_rows = config.rows[name].replace(columns=columns)
             rows[name] = write_all(of_rows, progress.part())
     if config.uses_output_path and place.size(MANIFEST_FILE) is None:  # not of rows alone
         content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
@@ -257,8 +196,8 @@ def _build_corpus(options: Mapping[str, Any]) -> BuildResult:
 
 def _check_corpus(config: PipelineConfig, place: Files) -> None:
     """Raise TokenmillError if text is missing, or config.json in `place` is of another program."""
+    from preprocess.config import CORPUS_FORMAT
     from preprocess.rows.manifest import MANIFEST_FILE
-    from preprocess.settings.corpus import CORPUS_FORMAT
 
     outputs = [*(x.out for x in config.builds.values()), *(x.out for x in config.rows.values())]
     outputs += [config.output_path] * config.uses_output_path
@@ -335,7 +274,7 @@ def _with_special_ids(
             )
         if ids and getattr(settings, option) is None:
             changed: dict[str, Any] = {option: texts[ids[0]]}
-            settings = replace(settings, **changed)
+            settings = settings.replace(**changed)
     return settings
 
 
@@ -355,24 +294,19 @@ def _run(plan: Plan, compiler: KernelCompiler) -> BuildResult:
     return BuildResult(plan.place, *run_plan(plan, compiler))
 
 
-def _begin(arguments: Mapping[str, Any], kind: type[Settings]) -> tuple[Settings, Progress]:
-    """Return (settings, progress) from the arguments of a command, and start its clock."""
-    options = {**arguments}
-    options |= options.pop("options", {})
-    progress = progress_of(options.pop("progress"))
-    settings = fit_to_memory(apply_profile(convert(options, kind), options))
+def _begin(settings: Settings) -> tuple[Settings, Progress]:
+    """Return the settings, fitted to the machine, without their progress, whose clock starts."""
+    progress = progress_of(settings.progress)
+    settings = fit_to_memory(apply_profile(settings.replace(progress=None)))
     progress.begin(getattr(settings, "max_minutes", None))
     return settings, progress
 
 
-def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyTokenizer:
+def _load_for_build(settings: BuildSettings) -> AnyTokenizer:
     """Load the given tokenizer; warn of training settings, which have no effect."""
     assert settings.tokenizer is not None
-    given = {
-        each.name
-        for each in options_of(VocabularySettings).values()
-        if options.get(each.name) is not None and getattr(settings, each.name) != each.default
-    }
+    options = options_of(VocabularySettings)
+    given = {x for x, y in settings.given.items() if x in options and y != options[x].default}
     used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
     pattern = settings.pattern if "pattern" in given & used else None
     tokenizer = load_given_tokenizer(settings, pattern)
@@ -387,10 +321,8 @@ def _load_for_build(settings: BuildSettings, options: Mapping[str, Any]) -> AnyT
 # --- the other commands ---
 
 
-def train(
-    *, paths: StrPath | Iterable[StrPath], out: StrPath = "tokenizer.json",
-    progress: Progress | bool | None = None, **options: Unpack[TrainKeywords],
-) -> tuple[Tokenizer, list[str]]:
+@takes(TrainFileSettings)
+def train(settings: TrainFileSettings) -> tuple[Tokenizer, list[str]]:
     """Train a tokenizer on text files and save it.
 
     Options: docs/options.md or `tokenmill train --help`; `progress=False` shows none.
@@ -401,7 +333,7 @@ def train(
     Raises:
         TokenmillError: As `build`.
     """
-    return _train_file(*_begin(locals(), TrainFileSettings))
+    return _train_file(*_begin(settings))
 
 
 def _train_file(
@@ -414,30 +346,27 @@ def _train_file(
     (directory, name), left_out = split_location(settings.out), summary.LeftOut()
     stem, stats_file = Path(name).stem, f"{Path(name).stem}_stats.json"
     plan = Plan("train", settings, None, directory, stem, stats_file, name, datasets or {})
-    with Outputs(directory, stem, plan.record, settings.overwrite) as outputs:
-        finished, where = outputs.storage.final, outputs.storage.final.where(name)
-        if what := plan.describe_finished(outputs):
+    with Run(directory, stem, plan.record, settings.overwrite) as run:
+        finished, where = run.storage.final, run.storage.final.where(name)
+        if what := plan.describe_finished(run):
             tokenizer = Tokenizer.from_file(finished.path(name))
             return tokenizer, [f"{where}: {what}, {summary.format_tokenizer(tokenizer)}"]
-        outputs.begin()
-        selected, _ = plan.prepare(outputs.journal, progress)
-        with open_parts(plan, outputs, progress) as parts:
+        run.begin()
+        selected = plan.prepare(run.journal, progress)
+        with open_parts(plan, run, progress) as parts:
             compiler = KernelCompiler(progress)
-            tokenizer = train_on_plan(plan, outputs, compiler, left_out, parts)
+            tokenizer = train_on_plan(plan, run, compiler, left_out, parts)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
-        outputs.add_stats(stats_file, made | stats)
-        outputs.commit()
+        put_stats(run, stats_file, made | stats)
+        run.publish()
     lines = [f"{where}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
     return tokenizer, [*map(spelled, lines), summary.format_times(progress, stats["seconds"])]
 
 
-def encode(
-    *, paths: StrPath | Iterable[StrPath], tokenizer: TokenizerSource, pattern: str | None = None,
-    out: StrPath = "train.bin", progress: Progress | bool | None = None,
-    **options: Unpack[EncodeKeywords],
-) -> BuildResult:
+@takes(EncodeSettings)
+def encode(settings: EncodeSettings) -> BuildResult:
     """Encode text files with a tokenizer into one token file.
 
     Options: docs/options.md or `tokenmill encode --help`; `progress=False` shows none.
@@ -445,7 +374,7 @@ def encode(
     Raises:
         TokenmillError: As `build`.
     """
-    settings, progress = _begin(locals(), EncodeSettings)
+    settings, progress = _begin(settings)
     given = load_given_tokenizer(settings, settings.pattern)
     compiler = KernelCompiler(progress)
     if settings.executor != "ray":
@@ -453,11 +382,8 @@ def encode(
     return _run(_plan("encode", settings, given, split_location(settings.out)[0]), compiler)
 
 
-def count(
-    *, paths: StrPath | Iterable[StrPath], tokenizer: TokenizerSource, pattern: str | None = None,
-    workers: int | None = None, progress: Progress | bool | None = None,
-    **options: Unpack[TextKeywords],
-) -> summary.Report:
+@takes(CountSettings)
+def count(settings: CountSettings) -> summary.Report:
     """Count documents and tokens of text files without writing anything.
 
     Options: docs/options.md or `tokenmill count --help`; `progress=False` shows none.
@@ -468,7 +394,7 @@ def count(
     Raises:
         TokenmillError: As `build`.
     """
-    settings, progress = _begin(locals(), CountSettings)
+    settings, progress = _begin(settings)
     given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()
     reading = make_read_options(settings, given)
     sources = find_sources(settings.paths, reading)

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import copy
-from typing import Any, Literal, Self, Unpack
+from typing import Any, Self
 
 from bpe.arguments import checked
+from preprocess.config import (
+    DatasetConfig,
+    PipelineConfig,
+    SaveStageConfig,
+    TextToRowsSettings,
+)
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.pipeline import BuildResult, build
 from preprocess.report.progress import Progress
 from preprocess.run.finished import manifests_in
 from preprocess.run.merge import files_of_parts
-from preprocess.settings.corpus import (
-    DatasetConfig,
-    PipelineConfig,
-    SaveStageConfig,
-    TokenizerConfig,
-)
-from preprocess.settings.keywords import TextToRows
-from preprocess.settings.options import (
-    SettingsError,
-    StrPath,
-    TokenizerSource,
-    options_of,
-)
+from preprocess.settings import SettingsError, options_of, takes
 from preprocess.storage import open_storage
 
 _TOKENS = "tokens"  # directory of the dataset
+_OF_DATASET, _OF_FILES = options_of(DatasetConfig), options_of(SaveStageConfig)
 
 
-@checked
-def tokenize_and_save(
-    *, data_files: StrPath | Iterable[StrPath],
-    tokenizer: TokenizerConfig | Mapping[str, Any] | TokenizerSource, output_path: StrPath,
-    output_format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    max_length: int | None = None, keep_tokens: bool = True,
-    progress: Progress | bool | None = None, **options: Unpack[TextToRows],
-) -> BuildResult:
+@takes(TextToRowsSettings)
+def tokenize_and_save(settings: TextToRowsSettings) -> BuildResult:
     """Encode text, and write rows of its tokens.
 
         tokenize_and_save(data_files="data/*.jsonl", tokenizer="tokenizer.json",
@@ -48,38 +37,24 @@ def tokenize_and_save(
     The rows are in OUTPUT_PATH, with val_files or val_fraction in its `train` and `val`; the
     dataset is in OUTPUT_PATH/tokens. The same call resumes an interrupted one.
 
-    Args:
-        data_files: As train of `build`.
-        tokenizer: As `bpe.load_tokenizer` takes it; or a `TokenizerConfig`, or its options, by
-            which one may be trained.
-        output_path: Directory of the outputs, or a URL in a bucket.
-        output_format: Format of the rows.
-        max_length: As of `write_rows`.
-        keep_tokens: False to remove the dataset, but for its tokenizer, when the rows are written.
-            They cannot be cut again or repaired then, and the same call builds it again.
-        progress: As of `build`.
-        options: As of `build`, `write_rows` and, val_files, of `DatasetConfig`.
+    Without the dataset (`keep_tokens=False`), which only its tokenizer remains of, rows cannot be
+    cut again or repaired, and the same call builds it again. Options are as of `build`,
+    `write_rows` and `DatasetConfig`; the tokenizer may be trained (`TokenizerConfig`).
 
     Raises:
         TokenmillError: As `build` and `write_rows`.
     """
-    if "seq_length" in options:
-        raise SettingsError(
-            "seq_length: should be given to write_rows, or as pack=PackStageConfig(seq_length=...)"
-            " of PipelineConfig, for rows across documents; these are of max_length"
-        )
-    of_files, of_dataset = options_of(SaveStageConfig), options_of(DatasetConfig)
-    save: dict[str, Any] = {"format": output_format}
-    dataset: dict[str, Any] = {
-        "name": _TOKENS, "data_files": data_files, "save_path": output_path,
-    }
+    given = settings.given
+    save: dict[str, Any] = {"format": settings.output_format}
+    dataset: dict[str, Any] = {"name": _TOKENS, "save_path": given.pop("output_path")}
     stage: dict[str, Any] = {}
-    for name, value in {"max_length": max_length, **options}.items():
-        part = dataset if name in of_dataset else save if name in of_files else stage
-        part[name] = value
+    tokenizer, progress = given.pop("tokenizer"), given.pop("progress", None)
+    for name in given.keys() - {"output_format", "keep_tokens"}:
+        part = dataset if name in _OF_DATASET else save if name in _OF_FILES else stage
+        part[name] = given[name]
     values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
     result = build(PipelineConfig.from_mapping(values, lambda path: ""), progress=progress)
-    if not keep_tokens:
+    if not settings.keep_tokens:
         built = result.datasets[_TOKENS]
         _remove_dataset(str(built.directory), built.manifests)
     return result

@@ -39,7 +39,8 @@ RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFi
 INTERNAL = {
     "arrays_of", "count_reads", "to_device", "read", "as_json", "from_mapping", "override",
     "with_stages", "columns_of_rows", "restore", "from_files", "add_stage_before", "begin", "stage",
-    "check_state", "counts", "token_bytes", "token_id", "note_memory", "part",
+    "advice", "check", "replace", "check_state", "counts",
+    "token_bytes", "token_id", "note_memory", "part",
 }  # fmt: skip
 
 

@@ -232,7 +232,7 @@ def parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
     ids = ids_of_vocab(path, object_at(path, model, "vocab"), "model.vocab")
     added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
     late = [token.text for token in added_tokens if token.normalized]
-    check_normalized(path, {x: normalized(x.encode(), normal_forms).decode() for x in late})
+    _check_normalized(path, {x: normalized(x.encode(), normal_forms) for x in late})
     byte_level = all_from_byte_level(ids)
     merges = _merges(path, model["merges"])
     # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
@@ -360,16 +360,15 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
     return list(added_tokens.values())
 
 
-def check_normalized(path: Path, texts: Mapping[str, str]) -> None:
+def _check_normalized(path: Path, texts: Mapping[str, bytes]) -> None:
     """Raise TokenizerFileError if two added tokens are one text; `texts` are text -> normalized."""
-    seen: dict[str, str] = {}
+    seen: dict[bytes, str] = {}
     for text, changed in texts.items():
         if (other := seen.setdefault(changed, text)) != text:
             refuse(
                 path,
                 f"the added tokens {other!a} and {text!a} are one text when they are normalized",
-                "expected texts that differ, for Hugging Face's engine takes one or the other"
-                " by chance; set 'normalized' to false for one of them",
+                "expected texts that differ; set 'normalized' to false for one of them",
             )
 
 

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocess.documents.batch import Bytes, DocumentBatch
-from preprocess.report.progress import Progress, progress_of
+from preprocess.options import CompareSettings
+from preprocess.report.progress import progress_of
 from preprocess.report.summary import LeftOut, check_bad_records, table
 from preprocess.run.plan import read_options
-from preprocess.settings.keywords import TextKeywords
-from preprocess.settings.options import StrPath, convert
-from preprocess.settings.schema import CompareSettings
+from preprocess.settings import takes
 from preprocess.sources import Source, check_fields_are_used, find_sources
 from preprocess.sources.standard_input import standard_input_in_a_file
 from preprocess.sources.standard_library import StandardLibrary
@@ -75,11 +74,8 @@ class _Side:
         }
 
 
-def compare(
-    *, first: StrPath, second: StrPath, paths: StrPath | Iterable[StrPath] = (),
-    pattern: str | None = None, max_bytes: int | str = 64 * 1024 * 1024,
-    progress: Progress | bool | None = None, **options: Unpack[TextKeywords],
-) -> dict[str, Any]:
+@takes(CompareSettings)
+def compare(settings: CompareSettings) -> dict[str, Any]:
     """Encode the same text with two tokenizers.
 
     Options: docs/options.md or `tokenmill compare --help`; `progress=False` shows none.
@@ -94,9 +90,7 @@ def compare(
     Raises:
         TokenmillError: A tokenizer or the text cannot be read.
     """
-    given: dict[str, Any] = {**locals()}
-    progress = progress_of(given.pop("progress"))
-    settings = convert(given | given.pop("options"), CompareSettings)
+    progress = progress_of(settings.progress)
     sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
     ours, theirs = (side.tokenizer for side in sides)
     atomic = (token for side in (ours, theirs) for token in side.atomic_texts)

@@ -23,10 +23,10 @@ from bpe.errors import TokenmillError
 from bpe.files.atomic_write import sync
 from bpe.files.temporary import temporary_directory
 from bpe.parallel import available_workers
+from preprocess.options import DoctorSettings
 from preprocess.report.progress import amount, system_values
 from preprocess.run.outputs import TOKENIZER_FILE
-from preprocess.settings.options import StrPath, convert
-from preprocess.settings.schema import DoctorSettings
+from preprocess.settings import takes
 from preprocess.storage import LocalStorage, OutputError, open_storage, writing
 
 if TYPE_CHECKING:
@@ -55,12 +55,13 @@ class Check(NamedTuple):
     text: str
 
 
-def run_doctor(path: StrPath = "data") -> list[Check]:
+@takes(DoctorSettings)
+def run_doctor(settings: DoctorSettings) -> list[Check]:
     """Check the machine and an output directory, with its tokenizer.json if it has one.
 
     The directory need not exist.
     """
-    directory = Path(convert({"path": path}, DoctorSettings).path)
+    directory = Path(settings.path)
     checks: list[tuple[str, Callable[[], str]]] = [
         ("versions", _versions),
         ("processor", _processor),

@@ -19,12 +19,13 @@ from preprocess.check.findings import noted
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of
 from preprocess.run.finished import STATS_FORMAT, find_manifests, read_object
 from preprocess.run.journal import Entry, JournalError, journal_errors, read_entries
 from preprocess.run.outputs import TOKENIZER_FILE
-from preprocess.settings.options import StrPath, convert
-from preprocess.settings.schema import DecodeSettings, InspectSettings
+from preprocess.run.run import PUBLISHING
+from preprocess.settings import StrPath, takes
 from preprocess.storage import JOURNAL_FILE, REPAIR, open_storage
 
 if TYPE_CHECKING:
@@ -47,9 +48,8 @@ def load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
     return load_tokenizer(beside if given is None else given)
 
 
-def decode_range(
-    path: StrPath, *, tokenizer: StrPath | None = None, start: int = 0, count: int | None = None
-) -> Iterator[bytes]:
+@takes(DecodeSettings)
+def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
     """Decode tokens [start, start + count) of a token file; pieces may end inside a character.
 
     Raises:
@@ -57,7 +57,6 @@ def decode_range(
             than `start` tokens.
         TokenizerFileError: The tokenizer is missing or cannot be read.
     """
-    settings = convert(locals(), DecodeSettings)
     from bpe import Tokenizer
 
     if (place := Path(settings.path)).is_dir():
@@ -86,21 +85,20 @@ def decode_range(
         yield used.decode_bytes(file[first:end])
 
 
-def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
+@takes(InspectSettings)
+def facts(settings: InspectSettings) -> dict[str, Any]:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
     A directory has "bad_files": path and text of those that cannot be described; "unfinished"; and
     "tokenizer" (or None), "token_files", "val_in_train" and "runs", or "rows", as of
     `inspect_rows.describe`; that of a corpus has "places", as of directories.
 
-    Args:
-        path: A file, a directory, or a name of a tokenizer, as of `bpe.load_tokenizer`.
-        pattern: The split pattern of a .tiktoken file.
+    Options: docs/options.md or `tokenmill inspect --help`.
 
     Raises:
         TokenmillError: The file is missing, of another kind, or damaged.
     """
-    place = Path(convert(locals(), InspectSettings).path)
+    place = Path(settings.path)
     from bpe import load_tokenizer
 
     if place.is_dir():
@@ -123,7 +121,7 @@ def facts(path: StrPath, *, pattern: str | None = None) -> dict[str, Any]:
         raise TokenFileError(
             f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
         )
-    return inspect_tokenizer.describe(place, load_tokenizer(place, pattern=pattern))
+    return inspect_tokenizer.describe(place, load_tokenizer(place, pattern=settings.pattern))
 
 
 def format_lines(found: dict[str, Any]) -> list[str]:
@@ -219,7 +217,7 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
 
     Returns:
         "path" and "text", a line for people; once a stage has begun also "stage", "share" (of its
-        bytes), "bytes", "bytes_total", "files", "files_total", "seconds", "bytes_per_second" and
+        units), "done", "total", "unit" ("B" for bytes of sources), "seconds", "per_second" and
         "seconds_left"; the last two are None if unknown.
     """
     storage = open_storage(location, run)
@@ -239,48 +237,22 @@ def how_far(location: Path, run: str) -> dict[str, Any]:
 
 def _describe_last_stage(entries: list[Entry]) -> dict[str, Any]:
     """Describe the last stage in the entries of a journal, as `how_far`."""
-    kinds = "spooled", "counted", "encoded", "imported", "finishing"
-    begun = [entry for entry in entries if entry["kind"] in kinds]
-    n_parts = sum(entry["kind"] == "part" for entry in entries)
-    if n_parts and begun[-1:] != entries[-1:]:
-        return {"stage": "parts", "text": f"{n_parts:,} parts are finished"}
-    if not begun:
-        done = [entry["facts"]["rows"] for entry in entries if entry["kind"] == "shard done"]
-        n_exported = sum(entry.get("is_complete", False) for entry in entries)
-        if n_exported:
-            return {"stage": "export", "text": f"export: {n_exported:,} files are complete"}
-        planned = next((entry for entry in entries if entry["kind"] == "rows planned"), None)
-        if planned is None:
-            return {}
-        text = f"{len(done):,} of {planned['files']:,} files are complete"
-        text += f", {sum(done):,} of {planned['rows']:,} rows"
-        return {"stage": "rows", "text": f"rows: {text}"}
-    entry = begun[-1]
-    if entry["kind"] == "finishing":
+    if entries and entries[-1]["key"] == PUBLISHING:
         return {"stage": "finishing", "text": "complete, except for final names"}
-    sources = list(entries[0]["made_from"]["sources"].items())
-    name, files = sources[entry.get("number", 0)]
-    titles = {
-        "counted": "counting", "spooled": "reading documents", "imported": f"importing {name}",
-    }
-    title = titles.get(entry["kind"], f"encoding {name}")
-    sizes = [n_bytes for _, n_bytes, *_ in files]
-    if entry["kind"] != "spooled":
-        selected = {x["number"]: x["text_bytes"] for x in entries if x["kind"] == "selected"}
-        sizes = [selected[entry.get("number", 0)]] if selected else sizes
-    n_bytes = sum(sizes)
-    stage = Stage(title, n_bytes, "B", entry["bytes"])
-    seconds = float(entry["seconds"])
+    shown = next((entry["stage"] for entry in reversed(entries) if entry["stage"]), None)
+    if shown is None:
+        return {}
+    stage = Stage(shown["name"], shown["total"], shown["unit"], shown["done"])
+    seconds = float(shown["seconds"])
     rate = stage.done / seconds if seconds > 0 and stage.done else None
     return {
-        "text": f"{line_of(stage, seconds)}; {entry['source']:,} of {len(sizes):,} files done",
-        "stage": title,
-        "share": stage.done / n_bytes if n_bytes else 1.0,
-        "bytes": stage.done,
-        "bytes_total": n_bytes,
-        "files": entry["source"],
-        "files_total": len(sizes),
+        "text": line_of(stage, seconds),
+        "stage": stage.name,
+        "share": stage.done / stage.total if stage.total else 1.0,
+        "done": stage.done,
+        "total": stage.total,
+        "unit": stage.unit,
         "seconds": seconds,
-        "bytes_per_second": rate,
-        "seconds_left": None if rate is None else (n_bytes - stage.done) / rate,
+        "per_second": rate,
+        "seconds_left": None if rate is None else (stage.total - stage.done) / rate,
     }

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from tempfile import gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bpe.text.spans import iter_ranges
+from preprocess.options import BuildSettings, SelectSettings
 from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
-from preprocess.run.disk_space import estimate_text, estimate_tokens
+from preprocess.run.disk_space import copies_of_tokens, estimate_text, estimate_tokens
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
 from preprocess.run.plan import Pass, Plan
 from preprocess.run.selection import Slice
-from preprocess.settings.options import convert
-from preprocess.settings.schema import BuildSettings, SelectSettings
+from preprocess.settings import takes
 from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import Files, open_storage
 
@@ -34,24 +34,24 @@ _DOCUMENTS = 3
 _SHOWN_CHARACTERS, _SHOWN_TOKENS, _SHOWN_OF_CONVERSATION = 100, 40, 200
 
 
-def preview_build(options: Mapping[str, Any]) -> list[str]:
+@takes(BuildSettings)
+def preview_build(settings: BuildSettings) -> list[str]:
     """Describe what `build` with the same options would do, and write nothing.
 
     Raises:
         TokenmillError: As `build`.
     """
-    if options.get("config") is None:
-        settings = convert(options, BuildSettings)
-        return _preview(fit_to_memory(apply_profile(settings, options)))
-    from preprocess.settings.yaml_file import read_corpus
+    if settings.config is None:
+        return _preview(fit_to_memory(apply_profile(settings)))
+    from preprocess.config import read_corpus
 
-    config, lines = read_corpus(options), list[str]()
+    config, lines = read_corpus(settings), list[str]()
     if config.training is not None:
         names = listed([*config.untrained], 5)
         lines.append(f"{config.tokenizer_file}: is trained on the datasets {names}")
-    for name, settings in config.builds.items():
-        settings = fit_to_memory(apply_profile(settings, config.given[name]))
-        lines += [f"dataset {name}:", *(f"  {line}" for line in _preview(settings))]
+    for name, each in config.builds.items():
+        described = _preview(fit_to_memory(apply_profile(each)))
+        lines += [f"dataset {name}:", *(f"  {line}" for line in described)]
     return lines
 
 
@@ -84,8 +84,8 @@ def _preview(settings: BuildSettings) -> list[str]:
 def _describe_outputs(plan: Plan, tokenizer: AnyTokenizer | None) -> Iterator[str]:
     """Describe the outputs, their place, and what is there already."""
     directory = plan.place
-    n_bytes, n_work = estimate_text(plan)
-    n_tokens, per_token = estimate_tokens(plan, n_bytes, tokenizer)
+    n_tokens, per_token = estimate_tokens(plan, estimate_text(plan), tokenizer)
+    n_work = n_tokens * (copies_of_tokens(plan) - 1)
     names = listed([f"{name}.bin" for name in plan.names.values()])
     most = "at most " if plan.settings.limits else ""
     yield (

@@ -32,16 +32,17 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.writer import ColumnFile
+from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encoding import Part, SpecialIds, reencode
+from preprocess.run.encode_pass import Part, SpecialIds, reencode
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import join_again
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
-from preprocess.run.plan import find_passes, reload_tokenizer, select_passes
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings, EncodeSettings
+from preprocess.run.plan import find_passes, reload_tokenizer
+from preprocess.run.selection import select_documents
+from preprocess.settings import SettingsError
 from preprocess.sources import Source
 from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
@@ -64,13 +65,16 @@ class RebuildError(TokenmillError):
 class Origin(NamedTuple):
     """Origin of a token file: its manifest, and the sources listed there, in the same order.
 
-    `encode` encodes a source again, and yields the part of each unit.
+    `encode` encodes a source again, and yields the part of each unit; `fill` makes all files again,
+    in the storage of the repair.
     """
 
     manifest: Manifest
     sources: Sequence[Source]
     encode: Callable[[Source], Iterator[Part]]
-    selects: bool  # documents were selected
+    fill: Callable[[], Manifest]
+    selects: bool  # documents were selected, or shuffled
+    shuffles: bool
 
     def encode_again(self, indices: range) -> Iterator[tuple[dict[str, int], dict[str, Values]]]:
         """Encode sources again.
@@ -82,9 +86,9 @@ class Origin(NamedTuple):
         place = {per: find_starts(self.manifest, per)[indices.start] for per in _UNITS}
         for number in indices:
             for piece in self.encode(self.sources[number]):
-                yield place, piece.values()
-                place["token"] += len(piece.ids)
-                place["document"] += len(piece.document_ends)
+                yield place, dict(piece.columns)
+                place["token"] += piece.counts[2]
+                place["document"] += piece.n_documents
 
 
 def find_starts(manifest: Manifest, per: str) -> list[int]:
@@ -116,26 +120,23 @@ def find_origin(
     """
     if manifest.is_imported:
         raise RebuildError("its ids were imported; run the import again (--overwrite)")
-    settings, stats = _find_run(bin_path)
+    settings, _ = _find_run(bin_path)
     try:
         read, passes = find_passes(settings, tokenizer, bin_path.stem)
-        names, files = list(read.names.values()), read.files
+        names, progress = list(read.names.values()), progress or Progress()
         if any(has_standard_input(each.files) for each in passes):
             raise RebuildError("it was built from standard input, which is gone")
         if storage is not None:
             with Journal(storage) as journal:
-                select_passes(passes, settings, settings, journal, progress or Progress())
+                select_documents(passes, settings, settings, journal, progress)
         sources = read.sources
     except TokenmillError as error:
         raise RebuildError(str(error)) from error
-    find_starts(manifest, "token")
+    shuffles = settings.shuffle_documents is not None
+    if not shuffles:
+        find_starts(manifest, "token")
     known = [(source.get("name"), source.get("bytes")) for source in manifest.sources]
     found = [(source.name, source.n_bytes) for source in sources]
-    if settings.selects:
-        assert stats.made_from is not None
-        recorded = stats.made_from.sources[" and ".join(read.names)]
-        known = [(source.name, source.n_bytes) for source in recorded]
-        found = [(source.name, source.n_bytes) for source in files]
     for before, now in zip(known, found, strict=False):
         if before != now:
             was = f"its source {before[0]} had {before[1]} bytes"
@@ -150,7 +151,14 @@ def find_origin(
         units = reencode(source, tokenizer, ids, settings.workers, len(names), has_mask)
         return (parts[part] for parts in units)
 
-    return Origin(manifest, sources, encode, settings.selects)
+    def fill() -> Manifest:
+        assert storage is not None
+        with Journal(storage) as journal:
+            filled = read.fill(settings, tokenizer, Report(), progress, journal)
+        return next(y for x, y in filled.items() if read.names[x] == bin_path.stem)
+
+    selects = settings.selects or shuffles
+    return Origin(manifest, sources, encode, fill, selects, shuffles)
 
 
 def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
@@ -170,7 +178,7 @@ def _find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
             unread.append(file_name)
         elif kind := _SETTINGS.get(stats.made_from.command):
             try:
-                settings: BuildSettings | EncodeSettings = convert(stats.settings, kind)
+                settings: BuildSettings | EncodeSettings = kind(**stats.settings)
             except SettingsError:
                 unread.append(file_name)
                 continue
@@ -210,7 +218,7 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
                 storage.put(name, manifest.to_json().encode())
             else:
                 read, passes = find_passes(settings, tokenizer, bin_path.stem)
-                select_passes(passes, settings, settings, journal, progress)
+                select_documents(passes, settings, settings, journal, progress)
                 read.fill(settings, tokenizer, Report(), progress, journal)
         if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
@@ -272,9 +280,19 @@ def find_difference(origin: Origin, file: TokenFile) -> tuple[str, str] | None:
     """
     manifest = origin.manifest
     for number, source in enumerate(origin.sources):
+        # That of a source that was not read to its end is not known.
+        known = manifest.sources[number].get("digest")
+        if known and digest_of_source(source).hexdigest() != known:
+            return source.name, "its text has changed since the file was built"
+    if origin.shuffles:
+        made = origin.fill()
+        name = Path(file.path).stem
+        for own, other in zip(manifest.files(name), made.files(name), strict=False):
+            if own != other:
+                return own.name, "it differs from what its sources give in random order"
+        return None
+    for number, source in enumerate(origin.sources):
         name = source.name
-        if digest_of_source(source).hexdigest() != manifest.sources[number].get("digest"):
-            return name, "its text has changed since the file was built"
         counts = {"token": 0, "document": 0}
         for place, values_of in origin.encode_again(range(number, number + 1)):
             for column in manifest.columns:
@@ -307,6 +325,12 @@ def rebuild_files(
     are. The sources of a shard are encoded once for all of its files.
     """
     proven: list[str] = []
+    if origin.shuffles:
+        made_again = {x.name: x.digests for x in origin.fill().files(name)}
+        known = {file.name: file.digests for file in origin.manifest.files(name)}
+        proven = [x for x in damaged if made_again.get(x) == known[x]]
+        storage.publish(proven)
+        return proven
     files = [file for file in origin.manifest.files(name) if file.name in damaged]
     for _, shard in groupby(files, attrgetter("before")):
         with ExitStack() as stack:

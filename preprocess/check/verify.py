@@ -18,7 +18,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bpe.arguments import checks_names
 from bpe.errors import EncodingError, TokenmillError, spelled
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
@@ -27,12 +26,12 @@ from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, m
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_offsets import gives_text_back
+from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.finished import find_joined, find_manifests, read_stats
 from preprocess.run.outputs import TOKENIZER_FILE
-from preprocess.settings.options import StrPath, convert
-from preprocess.settings.schema import VerifySettings
+from preprocess.settings import StrPath, takes
 from preprocess.storage import OutputError, open_storage
 
 if TYPE_CHECKING:
@@ -45,27 +44,18 @@ _SAMPLE_TOKENS = 1 << 20
 _SHOWN = 5
 
 
-@checks_names
-def verify(
-    path: StrPath, *, tokenizer: StrPath | None = None, deep: bool = False, repair: bool = False,
-    progress: Progress | bool | None = None,
-) -> list[Finding]:
+@takes(VerifySettings)
+def verify(settings: VerifySettings) -> list[Finding]:
     """Check one token file, or all token files or rows in a directory, against their manifests.
 
-    Args:
-        path: A .bin, a manifest or a directory.
-        tokenizer: The tokenizer of the files; None: tokenizer.json in their directory.
-        deep: True to encode all sources again, or to make all rows again, and compare.
-        repair: True to rebuild damaged files from the sources, and damaged files of rows
-            from the dataset.
-        progress: As of `build`.
+    With `deep`, all sources are encoded, or all rows made, again and compared; with `repair`,
+    damaged files are rebuilt from the sources, and those of rows from the dataset. Options:
+    docs/options.md or `tokenmill verify --help`.
 
     Raises:
         TokenFileError: There are no token files to check.
     """
-    options = {**locals()}
-    progress = progress_of(options.pop("progress"))
-    settings = convert(options, VerifySettings)
+    progress = progress_of(settings.progress)
     given = Path(settings.path)
     places = verify_rows.find_places(given) if given.is_dir() else [given]
     findings: list[Finding] = []

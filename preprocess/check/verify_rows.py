@@ -18,6 +18,7 @@ from bpe.errors import TokenmillError
 from preprocess.check.findings import Finding
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
+from preprocess.options import RowSettings, RowsSettings
 from preprocess.report.progress import Progress
 from preprocess.rows.access import batches_of
 from preprocess.rows.arrow import check_ids
@@ -34,8 +35,6 @@ from preprocess.rows.manifest import (
 )
 from preprocess.rows.write import METADATA_FILE, content_of, digest_of_file, write_shard
 from preprocess.run.finished import read_object
-from preprocess.settings.options import convert
-from preprocess.settings.rows import RowSettings, RowsSettings
 from preprocess.storage import REPAIR, OutputError, open_storage
 
 
@@ -66,7 +65,7 @@ def _inside(directory: Path, depth: int = 3) -> Iterator[Path]:
 
 def find_places(directory: Path) -> list[Path]:
     """List the directories with the outputs of a corpus, of its config.json; else this one."""
-    from preprocess.settings.corpus import CORPUS_FORMAT
+    from preprocess.config import CORPUS_FORMAT
 
     content = read_object(open_storage(directory).final, "config.json", CORPUS_FORMAT) or {}
     base, places = str(content.get("output_path")), dict[Path, None]()
@@ -210,7 +209,7 @@ def _open_origin(directory: Path, manifest: RowsManifest) -> _Origin:
             f"{file.path}: is another dataset than the rows are of; write them again"
             " (--overwrite)"
         )
-    settings = convert({**manifest.settings, "path": manifest.dataset}, RowsSettings)
+    settings = RowsSettings(**{**manifest.settings, "path": manifest.dataset})
     if settings.per_file:
         files = [*files_of_sources(file, settings, manifest.around, manifest.pad_id)]
     else:

@@ -47,7 +47,7 @@ class Column(Struct, frozen=True):
         name: Suffix of the file without its dot, and stem of the manifest key NAME_digests.
         per: "token" or "document": each has one value.
         dtype: dtype of the file, of integers; None: that of token ids.
-        make: Computes the values of an `EncodedBatch` of `preprocess.run.encoding`, one for each
+        make: Computes the values of an `EncodedBatch` of `preprocess.run.encode_pass`, one for each
             token, or for each document that ends in it; `batch.spans` is None for sources without
             spans. None: the encoder returns the values.
         limit: Exclusive upper bound of values; None: the vocabulary size for ids, else unchecked.

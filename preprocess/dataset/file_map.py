@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 _FAILED = ctypes.c_void_p(-1).value
+_FIXED = 0x10  # MAP_FIXED, of Linux and macOS
 
 
 @functools.cache
@@ -30,11 +31,19 @@ def _c_library() -> Any:
     return library
 
 
+def _map(address: int | None, n_bytes: int, flags: int, descriptor: int) -> int:
+    found = _c_library().mmap(address, n_bytes, mmap.PROT_READ, flags, descriptor, 0)
+    if found == _FAILED:
+        number = ctypes.get_errno() or errno.ENOMEM
+        raise OSError(number, os.strerror(number))
+    return int(found)
+
+
 class FileMap:
     """The bytes of an open file, mapped as long as any view of `data` lives.
 
     Args:
-        descriptor: Of the file, which may be closed afterwards.
+        descriptor: Of the file, which may be closed afterwards. -1: zeros that take no memory.
         n_bytes: Size of the file.
 
     Attributes:
@@ -48,10 +57,8 @@ class FileMap:
         self.data: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
         self._address = 0
         if n_bytes:  # nothing cannot be mapped
-            found = _c_library().mmap(None, n_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
-            if found == _FAILED:
-                number = ctypes.get_errno() or errno.ENOMEM
-                raise OSError(number, os.strerror(number))
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANON if descriptor < 0 else mmap.MAP_SHARED
+            found = _map(None, n_bytes, flags, descriptor)
             memory: Any = (ctypes.c_ubyte * n_bytes).from_address(found)
             # At the end of the process, threads may still read.
             weakref.finalize(memory, _c_library().munmap, found, n_bytes).atexit = False
@@ -61,6 +68,15 @@ class FileMap:
     def view(self, dtype: Any, count: int = -1, start: int = 0) -> npt.NDArray[Any]:
         """Return an array of values from byte `start` on."""
         return np.frombuffer(self.data, dtype, count, start)
+
+    def put(self, start: int, descriptor: int, n_bytes: int) -> None:
+        """Map another file at byte `start`, which begins a page, in place of what was there."""
+        _map(self._address + start, n_bytes, mmap.MAP_SHARED | _FIXED, descriptor)
+
+    def remove(self, start: int, n_bytes: int) -> None:
+        """Let bytes from `start` on, which begins a page, be zeros."""
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANON | _FIXED
+        _map(self._address + start, n_bytes, flags, -1)
 
     def give_back(self) -> None:
         """Let the system take the pages, which are mapped again when they are read."""

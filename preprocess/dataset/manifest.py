@@ -20,6 +20,8 @@ FORMAT_VERSION = 1
 DIGEST = "xxh3_128"
 # Key of a source whose ids were made by another program: their format.
 IMPORTED = "imported"
+# Name of the only source of a dataset whose documents an earlier version selected.
+SELECTED = "selected documents"
 # Last key of a manifest: the digest of the text before the preceding comma.
 _OWN_DIGEST = "manifest_digest"
 
@@ -106,8 +108,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
         pattern: Name of the split pattern.
         unicode_version: Unicode version of the character classes in the pattern.
         sources: One object for each source, in reading order: "name", "bytes", "digest" (see
-            `preprocess.sources.digest`), and its "documents" and "tokens" in this token file; of
-            imported ids also "imported".
+            `preprocess.sources.digest`; "" if it was not read to its end), and its "documents" and
+            "tokens" in this token file, unless these are shuffled; of imported ids also "imported".
         extra_columns: Columns besides ids and document ends; key "columns", absent without any.
         digests: As in `Shard`; {} with shards.
         shards: The shards, in order; they replace the digests in the JSON object. (): none.
@@ -194,6 +196,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
             content |= self.parts[0].content()
         content |= {"digest": DIGEST, "digest_block_bytes": table.BLOCK_BYTES}
         return with_own_digest(content)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, path: str | os.PathLike[str]) -> Manifest:
+        """Parse the content of a NAME.json, as `from_json`."""
+        try:
+            return cls.from_json(content.decode(), path)
+        except UnicodeDecodeError as error:
+            raise table.TokenFileError(
+                f"{path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
+            ) from error
 
     @classmethod
     def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:

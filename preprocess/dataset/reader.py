@@ -26,12 +26,13 @@ from preprocess.dataset.columns import (
     shard_name,
 )
 from preprocess.dataset.file_map import FileMap
-from preprocess.dataset.manifest import DataFile, Manifest
+from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.shards import ShardView
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
     from preprocess.dataset.remote import RemoteView
+    from preprocess.storage.files import UrlFiles
 
 _RESIDENT = 1 << 32
 _MAPPED_AT_ONCE = 1 << 16  # bytes that the system maps around a page that is read
@@ -91,12 +92,11 @@ class TokenFile:
 
     def _open_url(self, url: str) -> None:
         from preprocess.dataset.remote import open_columns
-        from preprocess.storage.files import url_beside
 
-        stem = _stem_of(url)
+        files, stem = _files_beside(url)
         name = manifest_name(stem) if self.manifest.shards else f"{stem}{IDS.suffix}"
-        self.path = self.absolute_path = url_beside(url, name)
-        self.parts, self._remote, cache = open_columns(url, self.manifest, stem)
+        self.path = self.absolute_path = files.url(name)
+        self.parts, self._remote, cache = open_columns(files, self.manifest, stem)
         self.directory = cache.directory
         self._maps.append(cache.mapped)
 
@@ -201,10 +201,10 @@ class TokenFile:
             path = self.directory / _TOKENIZER
             return (path if path.exists() else None), str(path)
         from preprocess.dataset.remote import tokenizer_file
-        from preprocess.storage.files import url_beside
 
-        found = tokenizer_file(self.path, self.directory, self.manifest.tokenizer_fingerprint)
-        return found, url_beside(self.path, _TOKENIZER)
+        files, _ = _files_beside(self.path)
+        found = tokenizer_file(files, self.directory, self.manifest.tokenizer_fingerprint)
+        return found, files.where(_TOKENIZER)
 
     def count_reads(self, n_places: int, n_tokens: int) -> None:
         """Count tokens that are read at so many places; now and then, give mapped pages back.
@@ -347,43 +347,55 @@ def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> N
         )
 
 
-def _stem_of(url: str) -> str:
-    return os.path.splitext(url_name(url))[0]
+def _files_beside(url: str) -> tuple[UrlFiles, str]:
+    """Return the files in the directory of a URL, and NAME of its dataset."""
+    from preprocess.storage.files import UrlFiles, directory_of
+
+    return UrlFiles(directory_of(url)), os.path.splitext(url_name(url))[0]
 
 
 def _read_manifest(bin_path: Path | str) -> Manifest:
     if isinstance(bin_path, str):
-        from preprocess.dataset.remote import read_manifest
-
-        return read_manifest(bin_path, _stem_of(bin_path))
-    manifest_path = bin_path.with_suffix(".json")
-    try:
-        text = manifest_path.read_text("utf-8")
-    except UnicodeDecodeError as error:
+        files, stem = _files_beside(bin_path)
+        where, content = files.where(manifest_name(stem)), files.get(manifest_name(stem))
+        missing = (
+            f"{where}: there is no such file, and a dataset at a URL is read by its manifest; check"
+            " the URL, or copy the manifest there with the other files"
+        )
+    else:
+        path = bin_path.with_suffix(".json")
+        where, content = str(path), path.read_bytes() if path.exists() else None
+        missing = "" if content is not None else f"{bin_path}: {_why_missing(bin_path)}"
+    if content is None:
+        raise TokenFileError(missing)
+    manifest = Manifest.from_bytes(content, where)
+    if isinstance(bin_path, str) and not manifest_is_as_written(content):
         raise TokenFileError(
-            f"{manifest_path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
-        ) from error
-    except FileNotFoundError:
-        whole = bin_path.with_name(f"{name_of(bin_path)}.json")
-        # `preprocess.storage` keeps unfinished files there.
-        if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
-            message = "is not finished; run the command that builds it again, to the end"
-        elif whole != manifest_path and whole.exists():
-            message = f"is one of several shards; open all of them by their manifest {whole}"
-        elif bin_path.with_name(f"{shard_name(bin_path.stem, 0)}.bin").exists():
-            message = (
-                f"the manifest of its shards ({manifest_path.name}) is missing; restore it or build"
-                " the files again"
-            )
-        elif bin_path.exists():
-            message = (
-                f"has no manifest ({manifest_path.name}), so its dtype is unknown; if another tool "
-                "made it, pass np.memmap(path, dtype=np.uint16, mode='r') with its dtype instead"
-            )
-        else:
-            message = "there is no such file; build it first (tokenmill build, or make preprocess)"
-        raise TokenFileError(f"{bin_path}: {message}") from None
-    return Manifest.from_json(text, manifest_path)
+            f"{where}: does not have the digest at its end, so it was changed or damaged; copy it"
+            " there again, or build the files again"
+        )
+    return manifest
+
+
+def _why_missing(bin_path: Path) -> str:
+    """Return why there is no manifest beside a `.bin`, and what to do, for a message."""
+    whole = bin_path.with_name(f"{name_of(bin_path)}.json")
+    # `preprocess.storage` keeps unfinished files there.
+    if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
+        return "is not finished; run the command that builds it again, to the end"
+    if whole != bin_path.with_suffix(".json") and whole.exists():
+        return f"is one of several shards; open all of them by their manifest {whole}"
+    name = manifest_name(bin_path.stem)
+    if bin_path.with_name(f"{shard_name(bin_path.stem, 0)}.bin").exists():
+        return (
+            f"the manifest of its shards ({name}) is missing; restore it or build the files again"
+        )
+    if bin_path.exists():
+        return (
+            f"has no manifest ({name}), so its dtype is unknown; if another tool made it, pass"
+            " np.memmap(path, dtype=np.uint16, mode='r') with its dtype instead"
+        )
+    return "there is no such file; build it first (tokenmill build, or make preprocess)"
 
 
 def name_of(path: Path) -> str:

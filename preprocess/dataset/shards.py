@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, overload
 
 import numpy as np
@@ -11,10 +12,7 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.unsignedinteger[Any]]
 Positions = npt.NDArray[np.int64]
-Chosen = slice | Positions  # index of some of the spans of `ShardView.read`
-Copy = Callable[[Chosen, "ShardView"], object]
-
-ALL = slice(None)
+FindSpans = Callable[[], tuple[Positions, Positions]]
 
 
 class ShardView:
@@ -44,6 +42,18 @@ class ShardView:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
+    def at(self, find_spans: FindSpans) -> AbstractContextManager[ShardView]:
+        """Have spans in memory inside the `with`, which yields a view of plain arrays.
+
+        Its arrays may have other values outside of the spans, and afterwards. Inside the `with`,
+        no other view of the dataset may be read.
+
+        Args:
+            find_spans: Returns int64[n], where spans begin, inside the view, and int64[n], where
+                they end, each at least one value later. It is not called if all is in memory.
+        """
+        return nullcontext(self)
+
     @overload
     def __getitem__(self, key: int) -> int: ...
     @overload
@@ -56,50 +66,16 @@ class ShardView:
             key = np.arange(start, stop, step)
         elif not isinstance(key, np.ndarray):
             return int(self[np.array([operator.index(key)])][0])
-        places = self._places(key)
-        found = np.empty(len(places), self.dtype)
-        of = np.searchsorted(self.starts, places, "right") - 1
-        for number in np.unique(of).tolist():
-            here = of == number
-            found[here] = self.arrays[number][places[here] - self.starts[number]]
-        return found
-
-    def _places(self, key: npt.NDArray[np.integer[Any]]) -> Positions:
-        """Return positions from the start, or raise IndexError."""
         if len(key) and not -len(self) <= key.min() <= key.max() < len(self):
             raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
-        return np.where(key < 0, key + len(self), key).astype(np.int64)
-
-    def read_if_complete(self, copy: Copy) -> bool:
-        """Call a function as `read`, for all spans that there may be, if all values are there.
-
-        Returns:
-            Whether what it copied is right.
-        """
-        copy(ALL, self)
-        return True
-
-    def read_if_present(self, starts: Positions, stops: Positions, copy: Copy) -> bool:
-        """Call a function as `read`, once for all spans, if nothing has to be fetched.
-
-        Returns:
-            Whether what it copied is right.
-        """
-        copy(ALL, self)
-        return True
-
-    def read(self, starts: Positions, stops: Positions, copy: Copy) -> None:
-        """Call a function that copies spans out of the arrays.
-
-        Values of a remote dataset may come and go, so it may be called several times, for some of
-        the spans, and again for the same ones; what it copies last is right.
-
-        Args:
-            starts: int64[n], where spans begin, inside the view.
-            stops: int64[n], where they end, each at least one value later.
-            copy: Called with an index of the spans, and a view that has them.
-        """
-        copy(ALL, self)
+        places = np.where(key < 0, key + len(self), key).astype(np.int64)
+        found = np.empty(len(places), self.dtype)
+        of = np.searchsorted(self.starts, places, "right") - 1
+        with self.at(lambda: (places, places + 1)) as here:
+            for number in np.unique(of).tolist():
+                chosen = of == number
+                found[chosen] = here.arrays[number][places[chosen] - self.starts[number]]
+        return found
 
     def _between(self, start: int, stop: int) -> Ids:
         first = max(int(np.searchsorted(self.starts, start, "right")) - 1, 0)
@@ -122,24 +98,25 @@ class ShardView:
         Returns:
             uint16|uint32[n, length].
         """
-        if len(self.arrays) == 1:
-            return windows_of(self.arrays[0], length)[starts]
-        found = np.empty((len(starts), length), self.dtype)
-        of = np.searchsorted(self.starts, starts, "right") - 1
-        inside = starts + length <= self.starts[of + 1]
-        for number in np.unique(of[inside]).tolist():
-            rows = np.flatnonzero(inside & (of == number))
-            places = starts[rows] - self.starts[number]
-            found[rows] = windows_of(self.arrays[number], length)[places]
-        for row in np.flatnonzero(~inside).tolist():
-            start = int(starts[row])
-            found[row] = self._between(start, start + length)
-        return found
+        with self.at(lambda: (starts, starts + length)) as here:
+            if len(here.arrays) == 1:
+                return windows_of(here.arrays[0], length)[starts]
+            found = np.empty((len(starts), length), self.dtype)
+            of = np.searchsorted(self.starts, starts, "right") - 1
+            inside = starts + length <= self.starts[of + 1]
+            for number in np.unique(of[inside]).tolist():
+                rows = np.flatnonzero(inside & (of == number))
+                places = starts[rows] - self.starts[number]
+                found[rows] = windows_of(here.arrays[number], length)[places]
+            for row in np.flatnonzero(~inside).tolist():
+                start = int(starts[row])
+                found[row] = here[start : start + length]
+            return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("shards cannot become one array without a copy")
-        return np.concatenate(self.arrays).astype(dtype or self.dtype, copy=False)
+        return self[:].astype(dtype or self.dtype, copy=False)
 
 
 def windows_of(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

@@ -87,9 +87,9 @@ class ColumnFile:
         self.stream.append(data)
         self._digest(data)
 
-    def state(self) -> StreamState:
-        """Return the progress, with full blocks since the previous call."""
-        blocks = tuple(self._finished[self._n_reported :])
+    def state(self, whole: bool = False) -> StreamState:
+        """Return the progress, with full blocks since the previous call, or all."""
+        blocks = tuple(self._finished[0 if whole else self._n_reported :])
         self._n_reported = len(self._finished)
         return StreamState(self.stream.n_bytes, blocks, self._block.hexdigest())
 
@@ -188,11 +188,11 @@ class TokenFileWriter:
         """Streams to sync before a journal records `state`."""
         return [file.stream for file in self._files]
 
-    def state(self) -> WriterState:
-        """Return the progress since the previous call."""
-        new = tuple(self._shards[self._n_reported :])
+    def state(self, whole: bool = False) -> WriterState:
+        """Return the progress since the previous call, or all."""
+        new = tuple(self._shards[0 if whole else self._n_reported :])
         self._n_reported = len(self._shards)
-        streams = {file.name: file.state() for file in self._files}
+        streams = {file.name: file.state(whole) for file in self._files}
         return WriterState(streams, new, self._last_end)
 
     def append(self, ids: Values, document_ends: Values, **others: Values) -> None:

@@ -42,7 +42,7 @@ class ReadOptions(Struct, frozen=True):
     atomic: tuple[bytes, ...] = ()
     format: str = ""  # of all files, a name in `registry.FORMATS`; empty: by suffix and content
     content_field: tuple[str, ...] = ()  # fields of records with the text; empty: a usual one
-    text_preset: str = ""  # how text is made of fields, a name in `sources.fields.PRESETS`
+    text_preset: str = ""  # how text is made of fields, a name in `sources.records.PRESETS`
     strip: bool = False  # remove white space at both ends of documents
     min_length: int = 0  # characters; shorter documents are left out
     max_length: int | None = None  # characters; longer documents are left out
@@ -104,8 +104,6 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         buffer: uint8[n_bytes], decoded text, read-only; reused once no view of it is left.
         bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
             The first begins at 0, the last ends at n_bytes; gaps between them are ignored.
-        fields: Name -> array[n_documents, ...], one value per document; repeated for each part of a
-            document that is divided among batches.
     """
 
     buffer: Bytes
@@ -121,7 +119,6 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     n_records: int = 0  # records of the unit that `Rejected.record` numbers; 0: those of the source
     rejected: tuple[Rejected, ...] = ()
     content: Bytes | None = None  # raw bytes of the unit, for its digest; not pickled
-    fields: Mapping[str, NDArray[Any]] = {}
     spans: Spans | None = None  # what is trained on; None: all
     special: Spans | None = None  # special tokens in the text, and their ids; None: it has none
     forged: Mapping[str, int] | None = None  # counts of special-token text; None: to be counted
@@ -156,7 +153,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         )
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
-        """Select documents by a mask `bool[n_documents]`, with their fields and spans."""
+        """Select documents by a mask `bool[n_documents]`, with all that is said of them."""
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
         bounds -= first
@@ -165,12 +162,12 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             each and each.moved(each.document_of(self.bounds), chosen, shift)
             for each in (self.spans, self.special)
         )
-        return DocumentBatch(
-            self.buffer[first:end], bounds,
+        return replace(
+            self, buffer=self.buffer[first:end], bounds=bounds,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
-            fields={name: values[chosen] for name, values in self.fields.items()}, spans=spans,
-            special=special, forged=self.forged,
+            in_validation=None if self.in_validation is None else self.in_validation[chosen],
+            spans=spans, special=special,
         )
 
     def close_gaps(self) -> tuple[Bytes, Offsets]:

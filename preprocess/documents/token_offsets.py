@@ -1,4 +1,4 @@
-"""Map byte offsets in documents to positions among token ids, for columns such as loss masks."""
+"""How many bytes of text each token spells, of tokenizers that do not change text."""
 
 from __future__ import annotations
 
@@ -44,35 +44,3 @@ def token_lengths(tokenizer: AnyTokenizer, is_normalized: bool = False) -> Posit
     for token_id, token in tokenizer.vocab.items():
         lengths[token_id] = len(token)
     return lengths
-
-
-def tokens_at(positions: Positions, bounds: Positions, ends: Positions) -> Positions:
-    """Return the position in the ids of the token that contains each byte: int64[n].
-
-    A token contains the bytes that it spells, and may begin inside a character. Special ids around
-    documents contain none.
-
-    >>> tokens_at(np.array([0, 2, 4]), np.array([0, 3, 4, 6]), np.array([0, 2, 3, 3, 5]))
-    array([1, 2, 4])
-
-    Args:
-        positions: int64[n], positions in the buffer of the batch, each inside a document.
-        bounds: int64[2 * n_documents]: document d is `buffer[bounds[2 * d] : bounds[2 * d + 1]]`.
-        ends: int64[n_tokens], the cumulative number of bytes that the tokens spell.
-
-    Raises:
-        EncodingError: The tokens do not spell as many bytes as the documents have.
-        ValueError: A position is outside the documents.
-    """
-    starts, sizes = bounds[::2], bounds[1::2] - bounds[::2]
-    total, spelled = int(sizes.sum()), int(ends[-1]) if len(ends) else 0
-    if total != spelled:
-        raise EncodingError(f"the documents have {total:,} bytes, and their tokens {spelled:,}")
-    document = np.searchsorted(starts, positions, "right") - 1
-    outside = np.flatnonzero((document < 0) | (positions >= bounds[1::2][document]))
-    if len(outside):
-        raise ValueError(f"position {positions[outside[0]]:,} is not inside a document")
-    text_starts = np.cumsum(sizes) - sizes
-    in_text = text_starts[document] + positions - starts[document]
-    found: Positions = np.searchsorted(ends, in_text, "right").astype(np.int64)
-    return found

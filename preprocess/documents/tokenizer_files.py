@@ -6,13 +6,14 @@ puts around a text.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+from bpe.formats.hub import MORE_TEMPLATES, TEMPLATE_FILE, download_chat_templates
 from bpe.formats.json_file import config_path, parse_json, read_text, refuse
 
 Ids = tuple[int, ...]
-_TEMPLATE_FILE, _MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 
 
 def read_chat_templates(tokenizer: Any) -> dict[str, str]:
@@ -29,13 +30,15 @@ def read_chat_templates(tokenizer: Any) -> dict[str, str]:
         TokenizerFileError: A file cannot be read, or no template is named "default".
     """
     path, config = _files_of(tokenizer)
+    if path is not None and not os.path.exists(tokenizer):
+        download_chat_templates(tokenizer, path)
     given = config.get("chat_template")
     beside = config_path(path or Path("tokenizer.json"))
     files = []
     if path is not None:
-        files = [path.with_name(_TEMPLATE_FILE), *path.with_name(_MORE_TEMPLATES).glob("*.jinja")]
+        files = [path.with_name(TEMPLATE_FILE), *path.with_name(MORE_TEMPLATES).glob("*.jinja")]
     found = {
-        "default" if each.name == _TEMPLATE_FILE else each.stem: read_text(each)
+        "default" if each.name == TEMPLATE_FILE else each.stem: read_text(each)
         for each in sorted(files) if each.exists()
     }
     if not found:

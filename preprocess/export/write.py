@@ -10,39 +10,32 @@ import os
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 from msgspec import Struct
 
-from bpe.arguments import checks_names
 from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
 from preprocess.export.manifest import FORMAT, ExportManifest, FileFacts, read_manifest
 from preprocess.export.source import ExportError, OutputFile, Source
+from preprocess.options import ExportSettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.run.finished import find_token_files, read_object
-from preprocess.run.journal import Journal, JournalError, open_journal
-from preprocess.run.outputs import Committing
-from preprocess.settings.exchange import ExportSettings
-from preprocess.settings.options import SettingsError, StrPath, convert
+from preprocess.run.journal import JournalError
+from preprocess.run.record import Record
+from preprocess.run.run import Run
+from preprocess.settings import SettingsError, takes
 from preprocess.storage import OutputError, open_storage
 
 _READ_BYTES = 1 << 22  # of a file that are digested again at a time
 
 
-class ExportBegun(Struct, tag_field="kind", tag="export begun"):
-    """First entry of a journal: what the export is made of."""
-
-    made_from: dict[str, Any]
-
-
-class Written(Struct, tag_field="kind", tag="export written"):
+class Written(Struct):
     """So much of a file is durable."""
 
-    number: int  # index of the file
     pieces: int
     bytes: int
     digest: str  # xxh3_128 of these bytes
@@ -70,12 +63,8 @@ class ExportResult(NamedTuple):
         return f"ExportResult({str(self.path)!r}, {len(self.manifest.files):,} files)"
 
 
-@checks_names
-def export_tokens(
-    path: StrPath, *, to: Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"],
-    out: StrPath = "export", name: str = "", shard_tokens: int | None = None,
-    overwrite: bool = False, progress: Progress | bool | None = None,
-) -> list[ExportResult]:
+@takes(ExportSettings)
+def export_tokens(settings: ExportSettings) -> list[ExportResult]:
     """Export a dataset, or all datasets in a directory, to files of another program.
 
     Options: docs/options.md or `tokenmill export --help`; `progress=False` shows none.
@@ -86,9 +75,7 @@ def export_tokens(
         OutputError: The files cannot be written, or others are there.
         SettingsError: Options are invalid.
     """
-    options = {**locals()}
-    progress = progress_of(options.pop("progress"))
-    settings = convert(options, ExportSettings)
+    progress = progress_of(settings.progress)
     paths = find_token_files(settings.path)
     if settings.name and len(paths) > 1:
         names = ", ".join(Path(each).stem for each in paths)
@@ -119,38 +106,29 @@ class _Run:
         self._of_settings = {
             "to": settings.to, "name": name, "shard_tokens": self._shard_tokens or None,
         }
-        run = "export" if in_directory else f"{name}.export"
-        self._storage = open_storage(self._directory, run)
+        self._run = "export" if in_directory else f"{name}.export"
+        self._final = open_storage(self._directory).final
 
     def write(self, progress: Progress) -> ExportResult:
         """Write the export, unless it is there."""
-        started = time.perf_counter()
-        self._storage.check_writable()
-        digest = self._file.manifest.digest
-        begun = ExportBegun({"dataset_digest": digest, "settings": self._of_settings})
-        is_new = True
-        with self._storage:
-            journal = open_journal(self._storage, begun, "exports", self._settings.overwrite)
-            try:
-                with journal:
-                    if (entry := journal.last(Committing)) is not None:
-                        self._publish(entry)
-                    elif not journal.entries and self._is_there():
-                        is_new = False
-                    else:
-                        self._make(journal, begun, progress)
-            except (SettingsError, ExportError, TokenFileError):
-                # The same command would fail again.
-                self._storage.clear()
-                raise
-        manifest = read_manifest(self._storage.final, self._manifest_file)
+        started, is_new = time.perf_counter(), True
+        made_from = {"dataset_digest": self._file.manifest.digest, **self._of_settings}
+        with Run(
+            str(self._directory), self._run, Record("export", made_from, {}, None),
+            self._settings.overwrite, hopeless=(SettingsError, ExportError, TokenFileError),
+        ) as run:
+            if not run.is_complete:
+                is_new = run.resumed or not self._is_there()
+                if is_new:
+                    self._make(run, progress)
+        manifest = read_manifest(self._final, self._manifest_file)
         seconds = time.perf_counter() - started
         lines = self._lines(manifest, f"in {seconds:.1f} s" if is_new else "up to date")
         return ExportResult(self._directory, manifest, is_new, seconds, lines)
 
     def _is_there(self) -> bool:
         """Return True if the export exists; raise OutputError if another one does."""
-        final, overwrite = self._storage.final, self._settings.overwrite
+        final, overwrite = self._final, self._settings.overwrite
         if final.size(self._manifest_file) is None or overwrite:
             return False
         found = read_manifest(final, self._manifest_file)
@@ -175,47 +153,46 @@ class _Run:
             f"{where}: is an export {other}; choose another directory, or replace it (--overwrite)"
         )
 
-    def _make(self, journal: Journal, begun: ExportBegun, progress: Progress) -> None:
+    def _make(self, run: Run, progress: Progress) -> None:
         source = Source(self._file, self._name)
         files = self._format.exporter().plan_files(source, self._shard_tokens)
         names = [each.name for each in files]
         before = self._files_before(names)
         self._check_free({*names, self._manifest_file}, before)
-        reached = {each.number: each for each in journal.entries_of(Written)}
-        if not journal.entries:
-            journal.append(begun)
+        run.begin()
+        found = {number: run.journal.value(_key(number), Written) for number in range(len(files))}
+        reached = {number: each for number, each in found.items() if each is not None}
         done = sum(each.bytes for each in reached.values())
         total = sum(each.n_bytes for each in files)
         with progress.stage(f"exporting {self._name}", total, "B", done) as stage:
             for number, file in enumerate(files):
                 at = reached.get(number)
-                size = self._storage.size(file.name)
+                size = run.storage.size(file.name)
                 if at is None or not at.is_complete or size != at.bytes:
-                    reached[number] = self._write(journal, number, file, at, stage)
+                    reached[number] = self._write(run, number, file, at, stage)
         facts = [
             FileFacts(file.name, reached[number].bytes, reached[number].digest)
             for number, file in enumerate(files)
         ]
-        self._storage.put(self._manifest_file, self._manifest_of(facts).to_json().encode())
-        gone = sorted(before - {*names, self._manifest_file})
-        entry = Committing(names, [self._manifest_file], gone)
-        journal.append(entry)
-        self._publish(entry)
+        run.add(*names)
+        run.put(self._manifest_file, self._manifest_of(facts).to_json().encode(), last=True)
+        run.gone = before
+        run.publish()
 
     def _write(
-        self, journal: Journal, number: int, file: OutputFile, at: Written | None, stage: Stage
+        self, run: Run, number: int, file: OutputFile, at: Written | None, stage: Stage
     ) -> Written:
         """Write a file from where its last checkpoint was."""
-        digest = self._digest_again(file, at)
+        journal, storage, digest = run.journal, run.storage, _digest_again(run, file, at)
         if at is not None and digest.hexdigest() != at.digest:
             if not self._settings.overwrite:
                 raise JournalError(
-                    f"{self._storage.where(file.name)}: was changed since the interruption, for it"
+                    f"{storage.where(file.name)}: was changed since the interruption, for it"
                     " does not have the digest in the journal; start over (--overwrite)"
                 )
             at, digest = None, xxhash.xxh3_128()
         n_pieces = at.pieces if at else 0
-        stream = self._storage.stream(file.name, at.bytes if at else 0)
+        stream = storage.stream(file.name, at.bytes if at else 0)
         try:
             with closing(run_ahead(file.pieces(n_pieces), 1)) as pieces:
                 for piece in pieces:
@@ -225,25 +202,15 @@ class _Run:
                     n_pieces += 1
                     stage.advance(len(data))
                     if journal.due():
-                        reached = Written(
-                            number, n_pieces, stream.n_bytes, digest.hexdigest(), False
-                        )
-                        journal.submit(reached, [stream])
+                        reached = Written(n_pieces, stream.n_bytes, digest.hexdigest(), False)
+                        journal.submit(_key(number), reached, [stream], stage=stage)
             assert stream.n_bytes == file.n_bytes
-            reached = Written(number, n_pieces, stream.n_bytes, digest.hexdigest(), True)
-            journal.append(reached, [stream])
+            reached = Written(n_pieces, stream.n_bytes, digest.hexdigest(), True)
+            journal.save(_key(number), reached, [stream], stage=stage)
             return reached
         finally:
             journal.rest()  # its thread may still sync the stream
             stream.close()
-
-    def _digest_again(self, file: OutputFile, at: Written | None) -> xxhash.xxh3_128:
-        """Return the digest of what a file has up to a checkpoint."""
-        digest, n_bytes = xxhash.xxh3_128(), at.bytes if at else 0
-        for start in range(0, n_bytes, _READ_BYTES):
-            stop = min(start + _READ_BYTES, n_bytes)
-            digest.update(self._storage.read(file.name, start, stop))
-        return digest
 
     def _manifest_of(self, facts: list[FileFacts]) -> ExportManifest:
         file, manifest = self._file, self._file.manifest
@@ -259,7 +226,7 @@ class _Run:
 
     def _files_before(self, names: list[str]) -> set[str]:
         """Return the names of the files of the export that is replaced; set(): there is none."""
-        final, manifest_file = self._storage.final, self._manifest_file
+        final, manifest_file = self._final, self._manifest_file
         if read_object(final, manifest_file, FORMAT) is None:
             return set()
         with suppress(ExportError):  # damaged: only the files of this export
@@ -268,16 +235,12 @@ class _Run:
 
     def _check_free(self, names: set[str], before: set[str]) -> None:
         """Raise OutputError if files of other programs, or a dataset, are in the way."""
-        final = self._storage.final
+        final = self._final
         if there := {*final.names()} & names - before:
             raise OutputError(
                 f"{final.where(min(there))}: exists and was not written by tokenmill export, so it"
                 " is left alone; move it away or choose another directory (--out)"
             )
-
-    def _publish(self, entry: Committing) -> None:
-        self._storage.publish(entry.names, entry.last, entry.gone)
-        self._storage.clear()
 
     def _lines(self, manifest: ExportManifest, state: str) -> list[str]:
         files, to = manifest.files, self._settings.to
@@ -294,3 +257,17 @@ class _Run:
         if self._file.has_mask and not self._format.has_mask:
             lines.append(f"{to} has no loss mask, so a trainer would train on all tokens")
         return lines + [self._format.note] * bool(self._format.note)
+
+
+def _key(number: int) -> str:
+    """Return the key of a file in the journal."""
+    return f"file {number}"
+
+
+def _digest_again(run: Run, file: OutputFile, at: Written | None) -> xxhash.xxh3_128:
+    """Return the digest of what a file has up to a checkpoint."""
+    digest, n_bytes = xxhash.xxh3_128(), at.bytes if at else 0
+    for start in range(0, n_bytes, _READ_BYTES):
+        stop = min(start + _READ_BYTES, n_bytes)
+        digest.update(run.storage.read(file.name, start, stop))
+    return digest

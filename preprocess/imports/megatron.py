@@ -16,7 +16,7 @@ from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values
 from preprocess.export.megatron import DTYPES, HEADER, MAGIC, VERSION
 from preprocess.imports.ids_file import IdsFile
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.sources.base import open_file
 
 _AT_ONCE = 1 << 20  # entries that are checked at a time

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values
 from preprocess.imports.ids_file import IdsFile
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 
 class RawIds:

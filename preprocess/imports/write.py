@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from bpe.arguments import checks_names
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, split_location
 from bpe.text_file import TextFile
@@ -27,29 +26,25 @@ from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_m
 from preprocess.documents.token_offsets import gives_text_back, token_lengths
 from preprocess.imports.formats import importer
 from preprocess.imports.ids_file import Ids
-from preprocess.report.progress import Progress, Stage, progress_of
+from preprocess.options import ImportSettings
+from preprocess.report.progress import Progress, progress_of
 from preprocess.run.finished import check_outputs_absent, read_finished_record
 from preprocess.run.journal import JournalError
-from preprocess.run.outputs import Outputs
+from preprocess.run.outputs import add_token_file, put_stats
 from preprocess.run.record import Record, SourceRecord, differences
-from preprocess.settings.exchange import ImportSettings
-from preprocess.settings.options import (
-    SettingsError,
-    StrPath,
-    TokenizerSource,
-    convert,
-    options_of,
-)
+from preprocess.run.run import Run
+from preprocess.settings import SettingsError, options_of, takes
 from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 PIECE_TOKENS = 1 << 20  # that are read at a time
+_KEY = "imported"  # in the journal
 _DIGESTED_AT_ONCE = 1 << 22  # bytes of a file beside the ids
 
 
-class ImportCheckpoint(Struct, tag_field="kind", tag="imported", forbid_unknown_fields=True):
+class ImportCheckpoint(Struct, forbid_unknown_fields=True):
     """Checkpoint: the files of the dataset are durable up to a position of the ids."""
 
     state: WriterState  # new since the previous checkpoint
@@ -58,7 +53,6 @@ class ImportCheckpoint(Struct, tag_field="kind", tag="imported", forbid_unknown_
     digest: str  # xxh3_128 of these bytes
     text_bytes: Count
     seconds: float
-    source: int = 0  # index of the file, which has all ids
 
 
 class ImportResult(NamedTuple):
@@ -80,15 +74,8 @@ class ImportResult(NamedTuple):
         return f"ImportResult({self.line})"
 
 
-@checks_names
-def import_tokens(
-    path: StrPath, *, format: Literal["megatron", "raw"], end_of_text_id: int,
-    dtype: Literal["uint8", "uint16", "uint32", "int32", "int64"] | None = None,
-    append_end_of_text: bool = False, tokenizer: TokenizerSource | None = None,
-    vocab_size: int | None = None, out: StrPath = "data/train.bin",
-    shard_tokens: int | None = None, split_documents: bool = False, overwrite: bool = False,
-    progress: Progress | bool | None = None,
-) -> ImportResult:
+@takes(ImportSettings)
+def import_tokens(settings: ImportSettings) -> ImportResult:
     """Write a dataset from token ids that another program made.
 
     Options: docs/options.md or `tokenmill import --help`; `progress=False` shows none.
@@ -101,9 +88,7 @@ def import_tokens(
         OutputError: It cannot be written.
         SettingsError: Options are invalid.
     """
-    options = {**locals()}
-    progress = progress_of(options.pop("progress"))
-    settings = convert(options, ImportSettings)
+    progress = progress_of(settings.progress)
     progress.begin(None)
     return _Run(settings).write(progress)
 
@@ -161,12 +146,12 @@ class _Run:
         """Write the dataset, unless it is there."""
         settings, name, record = self._settings, self._settings.name, self._record
         stats_file = f"{name}_stats.json"
-        with Outputs(self._directory, name, record, settings.overwrite) as outputs:
-            files = outputs.storage.final
-            if outputs.commit_again():
+        with Run(self._directory, name, record, settings.overwrite) as run:
+            files = run.storage.final
+            if run.is_complete:
                 return self._result("complete; files renamed to their final names", False)
             why = ""
-            if not outputs.resumed and not settings.overwrite:
+            if not run.resumed and not settings.overwrite:
                 before = read_finished_record(files, stats_file, [name])
                 if before is not None:
                     changed = differences(before, record)
@@ -177,15 +162,15 @@ class _Run:
             check_outputs_absent(
                 files, [name], stats_file, settings.overwrite, why, has_shards
             )
-            outputs.begin()
-            manifest = self._fill(outputs, progress)
-            outputs.add_token_file(name, manifest)
-            outputs.add_stats(stats_file, {
+            run.begin()
+            manifest = self._fill(run, progress)
+            add_token_file(run, name, manifest)
+            put_stats(run, stats_file, {
                 "settings": settings.as_json(), "seconds": progress.seconds(),
                 "peak_memory_bytes": progress.peak_memory,
                 "stages": [stage.facts() for stage in progress.stages],
             })  # fmt: skip
-            outputs.commit()
+            run.publish()
         return self._result(f"in {progress.seconds():.1f} s", True)
 
     def _result(self, state: str, is_new: bool) -> ImportResult:
@@ -196,15 +181,15 @@ class _Run:
         )
         return ImportResult(file.path, file.manifest, is_new, line)
 
-    def _fill(self, outputs: Outputs, progress: Progress) -> Manifest:
+    def _fill(self, run: Run, progress: Progress) -> Manifest:
         """Write all ids, from the last checkpoint on, and finish the files."""
-        settings, journal, ids = self._settings, outputs.journal, self._ids.ids
-        entries = journal.entries_of(ImportCheckpoint)
+        settings, journal, ids = self._settings, run.journal, self._ids.ids
+        entries = journal.values(_KEY, ImportCheckpoint)
         at = entries[-1] if entries else ImportCheckpoint(WriterState(), 0, 0, "", 0, 0.0)
-        if at.tokens == ids.n_tokens and outputs.storage.size(f"{settings.name}.json") is not None:
-            return read_saved_manifest(outputs.storage, settings.name)
+        if at.tokens == ids.n_tokens and run.storage.size(f"{settings.name}.json") is not None:
+            return read_saved_manifest(run.storage, settings.name)
         writer = TokenFileWriter(
-            outputs.storage, settings.name, vocab_size=self._vocab_size,
+            run.storage, settings.name, vocab_size=self._vocab_size,
             states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
             split_documents=settings.split_documents,
         )
@@ -220,8 +205,11 @@ class _Run:
                     text_bytes += self._append(writer, content.view(ids.dtype), start, stop)
                     stage.advance(len(content))
                     if journal.due() or stop == ids.n_tokens:
-                        entry = _checkpoint(writer, stop, digest, text_bytes, stage)
-                        journal.submit(entry, writer.streams)
+                        whole, of_ids = journal.is_long, digest.hexdigest()
+                        entry = ImportCheckpoint(
+                            writer.state(whole), stop, stage.done, of_ids, text_bytes, stage.seconds
+                        )
+                        journal.submit(_KEY, entry, writer.streams, adds=not whole, stage=stage)
             journal.wait()
             return self._finish(writer, digest, text_bytes)
         finally:
@@ -339,14 +327,6 @@ def _text_lengths(tokenizer: AnyTokenizer | None) -> NDArray[np.int64] | None:
     lengths = token_lengths(tokenizer)
     lengths[[*tokenizer.special_tokens.values()]] = 0
     return lengths
-
-
-def _checkpoint(
-    writer: TokenFileWriter, tokens: int, digest: xxhash.xxh3_128, text_bytes: int, stage: Stage
-) -> ImportCheckpoint:
-    return ImportCheckpoint(
-        writer.state(), tokens, stage.done, digest.hexdigest(), text_bytes, stage.seconds
-    )
 
 
 def _digest_of(file: TextFile) -> str:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
-from preprocess.dataset.shards import Chosen, ShardView
+from preprocess.dataset.shards import ShardView
 from preprocess.rows.plan import RowPieces, RowPlan
 from preprocess.sampling.data import IGNORED
 
@@ -215,11 +215,8 @@ def gather(
         return
     if len(starts) and (starts.min() < 0 or (starts + lengths).max() > len(values)):
         raise _outside()
-
-    def copy(chosen: Chosen, values: ShardView) -> None:
-        _gather_of_shards(values, starts[chosen], lengths[chosen], places[chosen], out)
-
-    values.read(starts, starts + lengths, copy)
+    with values.at(lambda: (starts, starts + lengths)) as here:
+        _gather_of_shards(here, starts, lengths, places, out)
 
 
 def _gather_of_shards(

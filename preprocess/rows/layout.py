@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from preprocess.dataset.manifest import SELECTED
 from preprocess.dataset.reader import TokenFile
+from preprocess.options import RowSettings
 from preprocess.report.progress import logger
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan
-from preprocess.settings.options import SettingsError, TokenizerSource, options_of
-from preprocess.settings.rows import RowSettings
+from preprocess.settings import SettingsError, TokenizerSource, options_of
 from preprocess.sources.compressed import CODECS
-from preprocess.sources.selected import SELECTED
 
 Ids = tuple[int, ...]
 

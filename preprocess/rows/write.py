@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.arguments import checks_names
 from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.manifest import spellings_of
+from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import RowBatch, RowReader, Shape
@@ -52,17 +52,9 @@ from preprocess.rows.manifest import (
 from preprocess.rows.places import place_of
 from preprocess.rows.plan import RowPlan
 from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
-from preprocess.run.journal import Journal, open_journal
-from preprocess.run.outputs import Committing
-from preprocess.settings.keywords import RowKeywords
-from preprocess.settings.options import (
-    SettingsError,
-    StrPath,
-    TokenizerSource,
-    convert,
-)
-from preprocess.settings.rows import MAX_SHARD_SIZE, RowSettings, RowsSettings
-from preprocess.sources.selected import SELECTED
+from preprocess.run.record import Record
+from preprocess.run.run import Run
+from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, Stream, open_storage
 
 CONFIG_FILE = "config.json"
@@ -78,20 +70,7 @@ _NO_FILE = (
 )
 
 
-class RowsBegun(Struct, tag_field="kind", tag="rows begun"):
-    """First entry of a journal: what the rows are made of."""
-
-    made_from: dict[str, Any]
-
-
-class RowsPlanned(Struct, tag_field="kind", tag="rows planned"):
-    """How much the run writes."""
-
-    files: int
-    rows: int
-
-
-class ShardDone(Struct, tag_field="kind", tag="shard done"):
+class ShardDone(Struct):
     """A shard is complete and durable."""
 
     number: int
@@ -132,15 +111,8 @@ class RowsResult(NamedTuple):
         )
 
 
-@checks_names
-def write_rows(
-    path: StrPath, *, out: StrPath = "rows", tokenizer: TokenizerSource | None = None,
-    format: Literal["parquet", "arrow", "jsonl", "npz", "pickle"] = "parquet",
-    max_length: int | None = None, seq_length: int | None = None,
-    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = None,
-    workers: int | None = None, max_minutes: float | None = None, overwrite: bool = False,
-    progress: Progress | bool | None = None, **options: Unpack[RowKeywords],
-) -> list[RowsResult]:
+@takes(RowsSettings)
+def write_rows(settings: RowsSettings) -> list[RowsResult]:
     """Write rows of a dataset, or of all datasets in a directory, to files.
 
     Options: docs/options.md or `tokenmill rows --help`; `progress=False` shows none.
@@ -152,9 +124,7 @@ def write_rows(
         SettingsError: Options are invalid.
         OutOfTimeError: The time limit is reached.
     """
-    given: dict[str, Any] = {**locals()}
-    progress = progress_of(given.pop("progress"))
-    settings = convert(given | given.pop("options"), RowsSettings)
+    progress = progress_of(settings.progress)
     progress.begin(settings.max_minutes)
     return write_all(settings, progress)
 
@@ -185,42 +155,34 @@ class _Run:
     ) -> None:
         self._file, self._settings, self._name = file, settings, name
         self._location, self._place = location, place_of(location)
-        self._storage = open_storage(location, _RUN)
-        self.where = self._storage.final.where()
+        self._final = open_storage(location).final
+        self.where = self._final.where()
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
-        self._n_written = 0
         around, pad_id = self._ids
-        self._made_from = {
-            "dataset_digest": file.manifest.digest, "settings": self._of_settings,
-            "ids": [*map(list, around), pad_id * settings.is_padded],
-        }
+        ids: list[Any] = [*map(list, around), pad_id * settings.is_padded]
+        made_from = {"dataset_digest": file.manifest.digest, "ids": ids, **self._of_settings}
+        self._made_from = Record("rows", made_from, {}, None)
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
         started, is_new = time.perf_counter(), True
-        self._storage.check_writable()
-        with self._storage:
-            begun, overwrite = RowsBegun(self._made_from), self._settings.overwrite
-            journal = open_journal(self._storage, begun, "rows", overwrite)
-            try:
-                with journal:
-                    if (entry := journal.last(Committing)) is not None:
-                        self._publish(entry)
-                    elif not journal.entries and self._is_there():
-                        is_new = False
-                    else:
-                        self._make(journal, progress, started)
-            except (SettingsError, RowsError):  # the same command would fail again
-                self._storage.clear()
-                raise
+        with Run(
+            self._location, _RUN, self._made_from, self._settings.overwrite,
+            hopeless=(SettingsError, RowsError),
+        ) as run:
+            if not run.is_complete:
+                is_new = run.resumed or not self._is_there()
+                if is_new:
+                    self._make(run, progress, started)
+            n_written = sum(format_of(Path(name)) is not None for name in run.published)
         manifest, seconds = read_manifest(self._place), time.perf_counter() - started
         place = self._place if isinstance(self._place, Path) else self.where
-        return RowsResult(place, manifest, is_new, seconds, self._n_written)
+        return RowsResult(place, manifest, is_new, seconds, n_written)
 
     def _is_there(self) -> bool:
         """Return True if the rows exist; raise OutputError if others do."""
-        final = self._storage.final
+        final = self._final
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
         found = read_manifest(self._place)
@@ -252,26 +214,25 @@ class _Run:
             " (--overwrite)"
         )
 
-    def _make(self, journal: Journal, progress: Progress, started: float) -> None:
+    def _make(self, run: Run, progress: Progress, started: float) -> None:
         settings, files, kept = self._settings, self._files, self._kept or {}
+        storage, journal = run.storage, run.journal
         done = {i: kept[each.name] for i, each in enumerate(files) if each.name in kept}
         names = [each.name for each in files]
         self._check_free(names)
         total = sum(each.stop - each.first for each in files)
-        if not journal.entries:
-            journal.append(RowsBegun(self._made_from))
-        if journal.last(RowsPlanned) is None:
+        if not run.resumed:
             self._report_plan()
-            n_kept = sum(each.rows for each in done.values())
-            journal.append(RowsPlanned(len(files) - len(done), total - n_kept))
-        finished = {each.number: each.facts for each in journal.entries_of(ShardDone)}
-        done |= {number: each for number, each in finished.items() if self._is_complete(each)}
+        run.begin()
+        for each in journal.values("shards", ShardDone):
+            if storage.size(each.facts.name) == each.facts.bytes:
+                done[each.number] = each.facts
         todo = [number for number in range(len(files)) if number not in done]
         lock = threading.Lock()
 
         def work(number: int) -> tuple[int, ShardFacts]:
             each = files[number]
-            stream = self._storage.stream(each.name)
+            stream = storage.stream(each.name)
             try:
                 facts = write_shard(each, settings, self._file.vocab_size, stream, advance)
                 stream.finish(facts.bytes)
@@ -292,22 +253,20 @@ class _Run:
         ):
             for number, facts in results:
                 done[number] = facts
-                journal.append(ShardDone(number, facts))
+                journal.save("shards", ShardDone(number, facts), adds=True, stage=stage)
+        run.add(*(name for name in names if name not in kept))
         manifest = self._manifest_of(tuple(done[number] for number in range(len(files))))
         seconds = time.perf_counter() - started
         others, digests = self._descriptions(manifest, seconds, progress.peak_memory), {}
         for name, content in others.items():
             data = (json.dumps(content, indent=2) + "\n").encode()
-            self._storage.put(name, data)
+            run.put(name, data)
             if name != STATS_FILE:  # which has times
                 digests[name] = xxhash.xxh3_128_hexdigest(data)
         manifest = structs.replace(manifest, beside=digests)
-        self._storage.put(MANIFEST_FILE, manifest.to_json().encode())
-        gone = sorted(self._files_before() - {*names, *others, MANIFEST_FILE})
-        written = [name for name in names if name not in kept]
-        entry = Committing([*written, *others], [MANIFEST_FILE], gone)
-        journal.append(entry)
-        self._publish(entry)
+        run.put(MANIFEST_FILE, manifest.to_json().encode(), last=True)
+        run.gone = self._files_before() - {*names}
+        run.publish()
 
     def _manifest_of(self, shards: tuple[ShardFacts, ...]) -> RowsManifest:
         file, files, (around, pad_id) = self._file, self._files, self._ids
@@ -327,7 +286,7 @@ class _Run:
 
     def _check_free(self, names: list[str]) -> None:
         """Raise OutputError if files of other programs, or a dataset, are in the way."""
-        final = self._storage.final
+        final = self._final
         if manifests_in(final):
             raise OutputError(
                 f"{self.where}: has a dataset; choose another directory for its rows (--out)"
@@ -343,7 +302,7 @@ class _Run:
 
     def _files_before(self) -> set[str]:
         """Return the names of files of rows that are replaced; {}: none are there."""
-        files = self._storage.final
+        files = self._final
         content = files.get(MANIFEST_FILE)
         if not any(each.encode() in (content or b"") for each in spellings_of(FORMAT)):
             return set()  # none, or of another program
@@ -355,11 +314,6 @@ class _Run:
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
             own += r"|dump-(\d+\.pkl|meta_data\.json)"
             return found | {name for name in files.names() if re.fullmatch(own, name)}
-
-    def _publish(self, entry: Committing) -> None:
-        self._n_written = sum(format_of(Path(name)) is not None for name in entry.names)
-        self._storage.publish(entry.names, entry.last, entry.gone)
-        self._storage.clear()
 
     @cached_property
     def _files(self) -> list[OutputFile]:
@@ -377,7 +331,7 @@ class _Run:
 
         None: no rows are there that were made in the same way, of any dataset.
         """
-        final = self._storage.final
+        final = self._final
         if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
             return None
         try:
@@ -475,9 +429,6 @@ class _Run:
                 "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
             }
         return found
-
-    def _is_complete(self, facts: ShardFacts | None) -> bool:
-        return facts is not None and self._storage.size(facts.name) == facts.bytes
 
 
 def content_of(output: OutputFile) -> str:

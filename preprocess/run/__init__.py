@@ -2,14 +2,14 @@
 
 plan          decide on sources, passes and outputs; `disk_space`: is there room for them
 record        record the inputs of a run, and compare two records
-select_pass   select documents before the other passes; `selection`, `shuffle`
+selection     select documents before the other passes; `shuffle`: order token files at random
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
-encode_pass   encode text into sinks; `sinks`: destinations; `encoding`: ids and columns of a unit
+encode_pass   encode text into token files
 chat_format   find the chat template of a run
 passes        train, encode and commit; `parts`: a run as parts on workers of Ray (`ray`)
 units         run work on threads, and resume after any unit
-journal       checkpoints, from which the same command resumes a run
-outputs       begin, resume, refuse or commit output files; `finished`: those that are there
+run           lock, resume or refuse a run, and give its files their names; `journal`: checkpoints
+outputs       tokenizer, statistics and bad records of a run; `finished`: files that are there
 merge         join the parts that tasks built
 compiling     compile kernels in separate stages
 memory_limit  fit the run to `--memory-limit`

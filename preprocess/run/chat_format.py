@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preprocess.documents.chat_template import CHATML, ChatFormat
+from preprocess.documents.chat_template import CHATML, ChatFormat, render
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.documents.tokenizer_files import read_chat_templates, read_token_names
-from preprocess.settings.options import SettingsError
-from preprocess.settings.schema import ChatSettings
+from preprocess.options import ChatSettings
+from preprocess.settings import SettingsError
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 _CHATML = "chatml"
 _OF_CHATML = ("<|im_start|>", "<|im_end|>")
+
+logger = logging.getLogger("preprocess")
+_warn_once = cache(partial(logger.warning, "%s"))  # passes and datasets have one template
 
 
 def chat_format_of(settings: ChatSettings, tokenizer: AnyTokenizer) -> ChatFormat | None:
@@ -49,10 +54,30 @@ def chat_format_of(settings: ChatSettings, tokenizer: AnyTokenizer) -> ChatForma
         template, with_tools = found["default"], found.get("tool_use")
         where = "the chat template of the tokenizer"
     forms = getattr(tokenizer, "normal_forms", ())
-    return ChatFormat(
+    form = ChatFormat(
         template, tuple(special.items()), tuple(names.items()), settings.train_on, tuple(forms),
         where, with_tools, settings.chat_date, settings.chat_template_kwargs or "{}",
     )
+    if not _ends_turns(form):
+        _warn_once(
+            f"{where} writes no special token after the last turn of the assistant, so a model is"
+            " not taught to stop there; of earlier turns the first token of the next turn is"
+            " trained on, if it is special"
+        )
+    return form
+
+
+def _ends_turns(form: ChatFormat) -> bool:
+    """Return False if what is trained on of a last turn ends without a special token."""
+    probe = [{"role": role, "content": "x"} for role in ("user", "assistant")]
+    try:
+        text, special, trained, _ = render(probe, form)
+    except ChatTemplateError:  # which real conversations get, or not
+        return True
+    if form.train_on == "all" or not trained:
+        return True
+    start, stop = trained[-1]
+    return any(start < end <= stop and not text[end:stop].strip() for _, end, _ in special)
 
 
 def _read(path: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from bpe.arguments import checked
@@ -14,10 +16,10 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
 from preprocess.documents.tokenizer_files import read_token_names
+from preprocess.options import EncodeSettings
 from preprocess.run.chat_format import chat_format_of
-from preprocess.settings.options import TokenizerSource, convert
-from preprocess.settings.schema import EncodeSettings
-from preprocess.sources.chats import batch_of, chat_options, render_record
+from preprocess.settings import TokenizerSource
+from preprocess.sources.chats import batch_of, render_record
 
 
 @checked
@@ -56,10 +58,9 @@ class ChatTemplateTransform:
     ) -> None:
         from bpe import load_tokenizer
 
-        settings = convert(
-            {"chat": chat, "chat_template": chat_template, "train_on": train_on, "paths": "-",
-             "chat_date": chat_date, "chat_template_kwargs": chat_template_kwargs,
-             "tokenizer": tokenizer}, EncodeSettings,
+        settings = EncodeSettings(
+            paths="-", tokenizer=tokenizer, chat=chat, chat_template=chat_template,
+            train_on=train_on, chat_date=chat_date, chat_template_kwargs=chat_template_kwargs,
         )  # fmt: skip
         source = settings.tokenizer
         self.tokenizer = load_tokenizer(source)
@@ -71,8 +72,14 @@ class ChatTemplateTransform:
                 f"{source}: the tokenizer has no chat template; give one: chat_template, a file or"
                 " chatml"
             )
-        self._conversation_encoder = ConversationEncoder(self.tokenizer)
-        self._encoder = self.tokenizer.new_encoder()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what workers of a `DataLoader` that are spawned need; encoders are made there."""
+        return {name: value for name, value in vars(self).items() if name != "_encoders"}
+
+    @cached_property
+    def _encoders(self) -> tuple[ConversationEncoder, Any]:
+        return ConversationEncoder(self.tokenizer), self.tokenizer.new_encoder()
 
     @property
     def pad_id(self) -> int:
@@ -97,11 +104,12 @@ class ChatTemplateTransform:
                 f"a record should have a conversation, such as messages; it has {', '.join(record)}"
             )
         try:
-            rendered = render_record(record, chat_options("", self._reading, kind))
+            rendered = render_record(record, structs.replace(self._reading, chat=kind))
         except BadConversationError as error:
             raise CorpusError(str(error)) from error
         batch = batch_of([rendered], None)
-        ids, _, mask = self._conversation_encoder.encode(self._encoder, batch, -1, -1)
+        conversations, encoder = self._encoders
+        ids, _, mask = conversations.encode(encoder, batch, -1, -1)
         ids = ids.astype(np.int64)
         ones = np.ones_like(ids)
         return {"input_ids": ids, "attention_mask": ones, "loss_mask": mask.astype(np.int64)}

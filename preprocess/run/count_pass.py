@@ -16,6 +16,7 @@ import xxhash
 from msgspec import Struct, field
 
 from preprocess.documents.batch import DocumentBatch
+from preprocess.options import TrainSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
@@ -23,9 +24,8 @@ from preprocess.run import spill
 from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
 from preprocess.run.record import end_of_text_token
-from preprocess.run.units import resume_point_after, run_numbered, units_after
-from preprocess.settings.schema import TrainSettings
-from preprocess.sources import ResumePoint, Source, WorkUnit
+from preprocess.run.units import Item, Position, read_units, run_units
+from preprocess.sources import ResumePoint, Source
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
 _COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
-
-Numbered = tuple[int, WorkUnit]  # (index of its source, unit)
 
 
 def train_tokenizer(
@@ -76,13 +74,12 @@ def train_tokenizer(
     )
 
 
-class CountCheckpoint(
-    Struct, tag_field="kind", tag="counted", kw_only=True, forbid_unknown_fields=True
-):
+class CountCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
     """Checkpoint of counting: a position in the sources, and the totals before it."""
 
     source: int = 0  # index of the source
     after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
+    n_read: int = 0  # as in `Position`
     is_all: bool = False  # all units are counted and merged
     file: str = ""  # name of the file of counts; "": none
     digest: str = ""  # xxh3_128 of that file
@@ -93,8 +90,7 @@ class CountCheckpoint(
     left_out: LeftOut = field(default_factory=LeftOut)
     bytes: int = 0  # bytes of the sources before the position
     seconds: float = 0.0
-    # Written with this checkpoint; the counts are in all spill files so far.
-    spilled: spill.SpillFile | None = field(default=None, name="run")
+    spills: list[spill.SpillFile] = []  # files with counts before the position
 
 
 class CountedPart(NamedTuple):
@@ -112,10 +108,10 @@ class CountUnits:
     ) -> None:
         self._like, self._tables, self._idle = (pattern, special_tokens), tables, tables[:]
 
-    def __call__(self) -> Callable[[WorkUnit], DocumentBatch]:
+    def __call__(self) -> Callable[[Item], DocumentBatch]:
         """Make a worker that counts a unit, and returns its batch without text."""
         counts, memory = self.own_table(), ReusedMemory(limit=4, largest=1 << 26)
-        return lambda unit: _count_unit(unit, counts, memory)
+        return lambda item: _count_unit(item, counts, memory)
 
     def own_table(self) -> PretokenCounts:
         """Return an unused table; may be called on any thread."""
@@ -130,12 +126,12 @@ class CountUnits:
             return table
 
 
-def _count_unit(unit: WorkUnit, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
+def _count_unit(item: Item, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
     """Add the pre-tokens of a unit to counts, and return its batch without text."""
-    batch = unit.read(memory.array)
+    batch = item.documents(memory.array)
     chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
     counts.add(*chosen.close_gaps())
-    unit.check_unchanged()
+    item.unit.check_unchanged()
     return batch.without_text()
 
 
@@ -161,10 +157,7 @@ class CountPass:
         self._tables: list[PretokenCounts] = []
         self._is_over = False  # all units are counted
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
-        checkpoints = self.journal.entries_of(CountCheckpoint)
-        self._spills = [each.spilled for each in checkpoints if each.spilled is not None]
-        self.at = checkpoints[-1] if checkpoints else CountCheckpoint()
-        self.at.spilled = None
+        self.at = self.journal.value("counted", CountCheckpoint) or CountCheckpoint()
 
     def run(self) -> FrozenCounts:
         """Count the remaining units, and return the counts of all."""
@@ -176,25 +169,29 @@ class CountPass:
         if at.file:
             self._merge(self._load_counts())
         n_bytes = sum(source.n_bytes for source in self.sources)
-        with progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage:
-            units, seconds = units_after(self.sources, at.source, at.after), 0.0
+        begin, workers = Position(at.source, at.after, at.n_read), self.settings.workers
+        with (
+            closing(read_units(self.sources, begin, workers)) as units,
+            progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage,
+        ):
+            seconds = 0.0
             while not self._is_over:
                 self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
                 began = time.monotonic()
                 if self._is_over and not self.is_part:
                     self._check_has_documents()
-                self._checkpoint(self._is_full())
+                self._checkpoint(self._is_full(), stage)
                 seconds = time.monotonic() - began
                 if not self._is_over and progress.out_of_time():
                     raise OutOfTimeError(out_of_time(progress, "counting resumes from there"))
-            return self._merge_all()
+            return self._merge_all(stage)
 
     def add_up(self, parts: Iterable[CountedPart]) -> FrozenCounts:
         """Return the counts of all parts of the text together."""
         if self.at.is_all:
             self._remove_leftovers()
             return self._load_counts()
-        self.at, self._spills = CountCheckpoint(), []  # what was added up before may be in parts
+        self.at = CountCheckpoint()  # what was added up before may be in parts
         self._remove_leftovers()
         for counts, of_part in parts:
             self._merge(counts)
@@ -217,29 +214,29 @@ class CountPass:
         for name, n in ended.items():
             check_has_documents(name, self.sources, n, at.documents, at.left_out)
 
-    def _count(self, units: Iterator[Numbered], seconds: float, stage: Stage) -> None:
+    def _count(self, units: Iterator[Item], seconds: float, stage: Stage) -> None:
         """Count until `seconds` have passed, the time limit is reached, or tables are full."""
         at, paused, pause = self.at, False, time.monotonic() + seconds
 
-        def until_paused() -> Iterator[Numbered]:
+        def until_paused() -> Iterator[Item]:
             while not paused:
-                if (numbered := next(units, None)) is None:
+                if (item := next(units, None)) is None:
                     self._is_over = True
                     return
-                yield numbered
+                yield item
 
         work = CountUnits(*self._like, self._tables)
-        counted = run_numbered(until_paused(), work, self.settings.workers)
+        counted = run_units(until_paused(), work, self.settings.workers)
         with closing(counted) as results:
-            for index, unit, batch in results:
+            for item, batch in results:
                 at.documents += batch.n_ended
                 if batch.in_validation is not None:
                     at.divided = True
                     at.validation += int(batch.in_validation[: batch.n_ended].sum())
                 at.left_out.add(batch)
                 check_bad_records(at.left_out, batch, self.settings.max_bad_records)
-                at.source, at.after = resume_point_after(index, unit)
-                stage.advance(unit.n_bytes)
+                at.source, at.after, at.n_read = item.end
+                stage.advance(item.unit.n_bytes)
                 is_due = time.monotonic() >= pause or self.progress.out_of_time()
                 paused = is_due or self._is_full()
         at.bytes, at.seconds = stage.done, stage.seconds
@@ -255,34 +252,33 @@ class CountPass:
     def _is_full(self) -> bool:
         return sum(table.n_bytes for table in self._tables) > self._most
 
-    def _checkpoint(self, is_full: bool) -> None:
+    def _checkpoint(self, is_full: bool, stage: Stage | None = None) -> None:
         """Save counts: in a spill file if tables are full or, at the end, if there are others."""
         at, tables = self.at, self._tables
-        if tables and (is_full or (self._is_over and self._spills)):
-            name = f"{_SPILL}{len(self._spills)}"
-            at.spilled = spill.write_spill(self.journal.storage, name, tables)
-            self._spills.append(at.spilled)
+        spills = bool(tables) and (is_full or (self._is_over and bool(at.spills)))
+        if spills:
+            name = f"{_SPILL}{len(at.spills)}"
+            at.spills.append(spill.write_spill(self.journal.storage, name, tables))
             tables.clear()
-        if at.spilled is not None or not self._is_over:
-            self._save([table.arrays() for table in tables])
-            at.spilled = None
+        if spills or not self._is_over:
+            self._save([table.arrays() for table in tables], stage)
 
-    def _merge_all(self) -> FrozenCounts:
+    def _merge_all(self, stage: Stage | None = None) -> FrozenCounts:
         """Merge the counts of all workers and runs, and save them."""
         from bpe import PretokenCounts
         from bpe.train.counts import sum_counts
 
-        if self._spills:
-            counts = spill.merge_spills(self.journal.storage, self._spills, self._like)
+        if spills := self.at.spills:
+            counts = spill.merge_spills(self.journal.storage, spills, self._like)
         else:
             counts = sum_counts(self._tables or [PretokenCounts(*self._like)])
-        self.at.is_all = True
-        self._save([counts.arrays()])
-        for spilled in self._spills:
+        self.at.is_all, self.at.spills = True, []
+        self._save([counts.arrays()], stage)
+        for spilled in spills:
             self.journal.storage.remove(spilled.file)
         return counts
 
-    def _save(self, pieces: Sequence[Arrays]) -> None:
+    def _save(self, pieces: Sequence[Arrays], stage: Stage | None = None) -> None:
         """Write concatenated counts to a file, then the checkpoint; remove the previous file."""
         at, before = self.at, self.at.file
         at.file = at.digest = ""
@@ -292,7 +288,7 @@ class CountPass:
             name = "all" if at.is_all else f"{at.source}-{at.bytes}"
             at.file, at.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
             self.journal.storage.put(at.file, content)
-        self.journal.append(at)
+        self.journal.save("counted", at, stage=stage)
         if before and before != at.file:
             self.journal.storage.remove(before)
 
@@ -304,9 +300,7 @@ class CountPass:
 
     def _remove_leftovers(self) -> None:
         """Remove files that do not belong to the last checkpoint."""
-        known = {self.at.file}
-        if not self.at.is_all:
-            known.update(spilled.file for spilled in self._spills)
+        known = {self.at.file, *(spilled.file for spilled in self.at.spills)}
         for name in self.journal.storage.names():
             if name.startswith((_COUNTS, _SPILL)) and name not in known:
                 self.journal.storage.remove(name)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from preprocess import options as schema
 from preprocess.dataset.columns import token_dtype
 from preprocess.report.progress import amount
-from preprocess.run.encoding import SpecialIds, reencode
+from preprocess.run.encode_pass import SpecialIds, reencode
 from preprocess.run.plan import Plan
-from preprocess.settings import schema
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.sources import Source
 from preprocess.storage import LARGEST_OBJECT, OutputError, Storage
 
@@ -38,19 +38,19 @@ def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | Non
         SettingsError: Shards are larger than an object in a bucket may be.
     """
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
-    n_bytes, n_work = estimate_text(plan)
+    n_bytes, copies = estimate_text(plan), copies_of_tokens(plan)
     most = math.inf
     if not storage.keeps_finished:
         shard = itemsize * (getattr(plan.settings, "shard_tokens", None) or 0)
         _check_shard(plan, shard, itemsize)
         most = shard * (_SHARDS_ON_DISK + len(plan.names))
-    room = sum(storage.space()) - n_work
-    if plan.settings.limits and plan.passes[0].selected is None:
+    room = sum(storage.space())
+    if plan.settings.selects:
         return  # most of the text may be left out
-    if min(n_bytes * itemsize, most) <= room:
+    if min(copies * n_bytes * itemsize, most) <= room:
         return
     needed, per_token = estimate_tokens(plan, n_bytes, tokenizer)
-    needed = round(min(needed, most))
+    needed = round(min(copies * needed, most))
     if needed > room:
         raise OutputError(
             f"{plan.place}: the token files need about {amount(needed)}"
@@ -69,18 +69,15 @@ def _check_shard(plan: Plan, n_bytes: int, itemsize: int) -> None:
         )
 
 
-def estimate_text(plan: Plan) -> tuple[int, int]:
-    """Estimate the bytes of text, and of work files with selected documents.
+def estimate_text(plan: Plan) -> int:
+    """Estimate the bytes of text; an upper bound unless sources are compressed."""
+    return sum(_estimate_text(part.sources) for part in plan.passes)
 
-    Both are upper bounds unless sources are compressed.
-    """
-    n_bytes = sum(_estimate_text(part.sources) for part in plan.passes)
-    if not any(part.selects for part in plan.passes):
-        return n_bytes, 0
-    if all(part.selected is not None for part in plan.passes):
-        return n_bytes, n_bytes
-    # The documents, sorted pieces of them, and the documents in their order.
-    return n_bytes, n_bytes * (1 if plan.settings.shuffle_documents is None else 3)
+
+def copies_of_tokens(plan: Plan) -> int:
+    """Return how often the token files are on the disk at a time."""
+    # In order, in sorted pieces, and in random order.
+    return 1 if plan.settings.shuffle_documents is None else 3
 
 
 def estimate_tokens(
@@ -93,7 +90,7 @@ def estimate_tokens(
         for source in first.sources[:_MAX_SAMPLED_SOURCES]:
             with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
                 for part in next(units, []):
-                    seen, tokens = seen + part.n_bytes, tokens + len(part.ids)
+                    seen, tokens = seen + part.n_bytes, tokens + part.counts[2]
         per_token = seen / tokens if tokens else per_token
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
     return round(n_bytes / per_token * itemsize), per_token

@@ -151,7 +151,8 @@ def newest_source(run: Stats) -> str | None:
     return f"{datetime.fromtimestamp(newest // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _sha256(content: bytes | None) -> str:
+def sha256_of(content: bytes | None) -> str:
+    """Return the fingerprint of a tokenizer with this content of its file."""
     return hashlib.sha256(content or b"").hexdigest()
 
 
@@ -205,7 +206,7 @@ def read_finished_record(
         content = files.get(name)
         if content is None or stats.manifests.get(name) != digest_of(content):
             return None
-    if tokenizer is not None and stats.fingerprint != _sha256(files.get(tokenizer)):
+    if tokenizer is not None and stats.fingerprint != sha256_of(files.get(tokenizer)):
         return None
     return stats.made_from
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preprocess.settings import schema
-from preprocess.settings.options import is_ranks_file
+from preprocess import options as schema
+from preprocess.settings import is_ranks_file
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

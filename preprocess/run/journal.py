@@ -1,13 +1,13 @@
-"""Journal of a run: checkpoints, from which the same command resumes after an interruption.
+"""Journal of a run: values by key, from which the same command resumes after an interruption.
 
-An entry is written once everything it describes is durable. A last line that is incomplete or
+A value is written once everything it describes is durable. A last line that is incomplete or
 damaged is ignored; damage before it is an error. Entries are JSON, one per line:
 
-    {"check": "0f...", "entry": {"kind": "encoded", ...}}
+    {"check": "0f...", "entry": {"key": "encoded 0", "value": {...}, "adds": false, "stage": null}}
 
 `check` is the xxh3_64 of the previous check followed by the text of the entry, so it detects
-changed, missing and moved lines. The modules that write entries define their kinds: `outputs`,
-`select_pass`, `count_pass` and `encode_pass` of this package.
+changed, missing and moved lines. An entry replaces those of its key, or adds to them. When most of
+the file is replaced, it is written anew with what is left, in one piece.
 
 About once a second a journal thread syncs the streams (fdatasync) and then writes an entry with
 their lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and
@@ -22,31 +22,32 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 import msgspec
 import xxhash
-from msgspec import Struct
 
 from bpe.parallel import Task, Threads
-from preprocess.storage import JOURNAL_FILE, DamagedStateError, OutputError, Storage, Stream
+from preprocess.report.progress import Stage
+from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 SECONDS_BETWEEN_COMMITS = 1.0
+_LONG_BYTES = 1 << 20  # a shorter file is not worth writing anew
 
-Entry = dict[str, Any]
-Kind = TypeVar("Kind", bound=Struct)
+Entry = dict[str, Any]  # "key", "value", "adds" and "stage"
+Value = TypeVar("Value")
 
 
 class JournalError(DamagedStateError, ValueError):
     """A journal, or a file it describes, is damaged or from another version of tokenmill."""
 
 
-def _line(entry: Mapping[str, Any] | Struct, before: str) -> tuple[bytes, str]:
+def _line(entry: Entry, before: str) -> tuple[bytes, str]:
     """Return (line of an entry, its check); `before` is the check of the previous line."""
-    text = json.dumps(msgspec.to_builtins(entry, str_keys=True), separators=(",", ":"))
+    text = json.dumps(entry, separators=(",", ":"))
     check = xxhash.xxh3_64_hexdigest((before + text).encode())
     return f'{{"check": "{check}", "entry": {text}}}\n'.encode(), check
 
@@ -62,6 +63,11 @@ def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]
         found, stop = _parse_line(line, check), start + len(line)
         if found is not None:
             entry, check = found
+            if entry.keys() != {"key", "value", "adds", "stage"}:
+                raise JournalError(
+                    f"{where}: of an unfinished run of another version of tokenmill; finish it with"
+                    " that version, or start over (--overwrite)"
+                )
             yield entry, check, stop
         elif stop < len(content):
             raise JournalError(
@@ -76,7 +82,7 @@ def _parse_line(line: bytes, before: str) -> tuple[Entry, str] | None:
     try:
         entry = json.loads(line)["entry"]
         written, check = _line(entry, before)
-        if isinstance(entry["kind"], str) and written == line:
+        if written == line:
             return dict(entry), check
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -96,12 +102,12 @@ def journal_errors() -> Iterator[None]:
 
 
 class Journal:
-    """The entries of one run, and the thread that writes them.
+    """The values of one run, and the thread that writes them.
+
+    Values are structs of msgspec or JSON. A key should be unique in its run: "encoded 0".
 
     Attributes:
         storage: Storage of the journal and of the streams that it describes.
-        entries: Entries of earlier runs of the same command, in order.
-        n_entries: Number of entries, including those of this run.
         seconds: Time between checkpoints, unless the disk is idle or slower than that.
 
     Raises:
@@ -111,31 +117,47 @@ class Journal:
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self.seconds = max(SECONDS_BETWEEN_COMMITS, storage.seconds_between_syncs)
-        self.entries: list[Entry] = []
+        self._entries: dict[str, list[Entry]] = {}
         self._stream: Stream | None = None
-        self._check, self._n_bytes = "", 0
+        self._check, self._n_bytes, self._n_anew = "", 0, 0
         content = storage.get(JOURNAL_FILE) or b""
         for entry, self._check, self._n_bytes in read_entries(content, JOURNAL_FILE):
-            self.entries.append(entry)
-        self.n_entries = len(self.entries)
+            with journal_errors():
+                self._note(entry)
         self._thread = Threads(1)
         self._under_way: Task[None] | None = None
         self._began = self._committed = time.monotonic()
 
-    def entries_of(self, kind: type[Kind]) -> list[Kind]:
-        """Return the entries of earlier runs with the tag of `kind`, decoded to it.
+    def _note(self, entry: Entry) -> None:
+        if not entry["adds"]:
+            self._entries.pop(entry["key"], None)
+        self._entries.setdefault(entry["key"], []).append(entry)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that have a value, in the order in which they got their first."""
+        return [*self._entries]
+
+    def values(self, key: str, kind: type[Value]) -> list[Value]:
+        """Return the values of a key, decoded to `kind`: the last one, or those that were added.
 
         Raises:
-            JournalError: An entry cannot be decoded.
+            JournalError: A value cannot be decoded.
         """
-        tag = kind.__struct_config__.tag
         with journal_errors():
-            found = [entry for entry in self.entries if entry["kind"] == tag]
-            return [msgspec.convert(entry, kind, str_keys=True) for entry in found]
+            found = [entry["value"] for entry in self._entries.get(key, ())]
+            return [msgspec.convert(value, kind, str_keys=True) for value in found]
 
-    def last(self, kind: type[Kind]) -> Kind | None:
-        """Return the last entry of one kind of earlier runs, or None; raises as `entries_of`."""
-        return next(reversed(self.entries_of(kind)), None)
+    def value(self, key: str, kind: type[Value]) -> Value | None:
+        """Return the last value of a key, or None; raises as `values`."""
+        return next(reversed(self.values(key, kind)), None)
+
+    @property
+    def is_long(self) -> bool:
+        """True if the next entry is written with all others: one that adds should replace them."""
+        # A bucket has one object per entry, which could not be replaced together.
+        most = max(_LONG_BYTES, 2 * self._n_anew)
+        return self.storage.keeps_finished and self._n_bytes > most
 
     def due(self, ends_soon: bool = False) -> bool:
         """Return True if a checkpoint is due: always if the disk is idle and `ends_soon`."""
@@ -146,12 +168,36 @@ class Journal:
             pause = max(pause, self.storage.seconds_between_syncs)
         return now - self._committed >= pause
 
-    def submit(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Start to sync streams, then to write their entry; raise if the last write failed."""
+    def submit(
+        self, key: str, value: Any, streams: Sequence[Stream] = (), *, adds: bool = False,
+        stage: Stage | None = None,
+    ) -> None:
+        """Start to sync streams, then to write a value that describes them.
+
+        Args:
+            key: Key of the value.
+            value: It replaces the value of its key.
+            streams: What it describes.
+            adds: True if it adds to the values of its key instead.
+            stage: The stage that the run is in, for `tokenmill inspect`.
+
+        Raises:
+            OutputError: The last write failed.
+        """
         self.wait()
         self._committed = time.monotonic()
-        # Formatted here, for the caller changes the entry while the thread works.
-        self._under_way = self._thread.submit(self._write, *_line(entry, self._check), streams)
+        # Converted here, for the caller changes the value while the thread works.
+        value = msgspec.to_builtins(value, str_keys=True)
+        shown = None if stage is None else stage.facts() | {"total": stage.total}
+        entry = {"key": key, "value": value, "adds": adds, "stage": shown}
+        self._note(entry)
+        anew = self.is_long
+        entries = [x for of in self._entries.values() for x in of] if anew else [entry]
+        lines, check = bytearray(), "" if anew else self._check
+        for each in entries:
+            line, check = _line(each, check)
+            lines += line
+        self._under_way = self._thread.submit(self._write, lines, check, streams, anew)
 
     def wait(self) -> None:
         """Wait until the last entry is durable; raise OutputError if writing it failed."""
@@ -164,20 +210,33 @@ class Journal:
         if self._under_way is not None:
             self._under_way.wait()
 
-    def append(self, entry: Mapping[str, Any] | Struct, streams: Sequence[Stream] = ()) -> None:
-        """Submit an entry, and wait until it is durable; raises as `wait`."""
-        self.submit(entry, streams)
+    def save(
+        self, key: str, value: Any, streams: Sequence[Stream] = (), *, adds: bool = False,
+        stage: Stage | None = None,
+    ) -> None:
+        """Submit a value, and wait until it is durable; arguments and errors as of `submit`."""
+        self.submit(key, value, streams, adds=adds, stage=stage)
         self.wait()
 
-    def _write(self, line: bytes, check: str, streams: Sequence[Stream]) -> None:
+    def _write(self, lines: bytes, check: str, streams: Sequence[Stream], anew: bool) -> None:
         for stream in streams:
             stream.sync()
-        if self._stream is None:
-            self._stream = self.storage.stream(JOURNAL_FILE, self._n_bytes)
-        self._stream.append(memoryview(line))
-        self._stream.sync()
+        if anew:
+            self._close()
+            self.storage.put(JOURNAL_FILE, lines)
+            self._n_bytes = self._n_anew = len(lines)
+        else:
+            if self._stream is None:
+                self._stream = self.storage.stream(JOURNAL_FILE, self._n_bytes)
+            self._stream.append(memoryview(lines))
+            self._stream.sync()
+            self._n_bytes += len(lines)
         self._check = check
-        self.n_entries += 1
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def __enter__(self) -> Self:
         return self
@@ -186,38 +245,4 @@ class Journal:
         # An error of the thread is dropped: another one is raised already, or nobody waited.
         self.rest()
         self._thread.close()
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-
-def open_journal(storage: Storage, begun: Struct, what: str, overwrite: bool) -> Journal:
-    """Open the journal of an unfinished run, or an empty one.
-
-    Args:
-        storage: Storage of the run.
-        begun: First entry of the run, which has its inputs; the caller writes it.
-        what: Outputs of the run, for messages.
-        overwrite: True to discard an unfinished run with other inputs, or a damaged one.
-
-    Raises:
-        OutputError: There is an unfinished run with other inputs.
-        JournalError: The journal is damaged.
-    """
-    try:
-        journal = Journal(storage)
-        if not journal.entries:
-            storage.clear()  # what is left of an interrupted removal
-            return journal
-        if journal.last(type(begun)) == begun:
-            return journal
-    except JournalError:
-        if not overwrite:
-            raise
-    if not overwrite:
-        raise OutputError(
-            f"{storage.where()}: an unfinished run of other {what} exists; run its command to"
-            " finish it, choose another directory, or start over (--overwrite)"
-        )
-    storage.clear()
-    return Journal(storage)
+        self._close()

@@ -9,23 +9,21 @@ resumes from the saved counts. Documents without a safe cut are read whole, rega
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import available_workers
+from preprocess.options import ReadSettings, TrainSettings
 from preprocess.report.progress import logger
-from preprocess.settings.options import SettingsError
-from preprocess.settings.schema import ReadSettings, TrainSettings
+from preprocess.settings import SettingsError
 
 # Measured, in bytes.
 _BASE = 220_000_000  # the interpreter with compiled kernels and a tokenizer of 32,000 ids
 _CACHE = 150_000_000  # the cache of pre-tokens
 _OF_WORKER = 30_000_000
 _REMOTE = 100_000_000  # pieces of files at URLs, which are read ahead, and the library
-_SELECTING = 300_000_000  # digests of documents, and pieces that are shuffled
+_SELECTING = 300_000_000  # digests of documents, or pieces of a token file that is shuffled
 # Text, bounds and ids per byte of a unit, queued results included: 5 for English, 10 for one-byte
 # pre-tokens, 70 if every other byte is a document, 10 more for uint32 ids. The rest is for other
 # libraries, which take more.
@@ -34,7 +32,7 @@ _USUAL_UNIT, _SMALL_UNIT, _LEAST_UNIT = 4 << 20, 256 * 1024, 64 * 1024
 _OF_ID = 1_000
 _TABLES_SHARE = 4  # growing a table holds the old and the new one; tables are copied, too
 
-Settings = TypeVar("Settings", bound=ReadSettings)
+AnySettings = TypeVar("AnySettings", bound=ReadSettings)
 
 
 class MemoryLimitError(TokenmillError):
@@ -61,10 +59,10 @@ def check_merging(limit: int | None, n_bytes: int, n_pretokens: int) -> None:
         )
 
 
-def apply_profile(settings: Settings, given: Mapping[str, Any]) -> Settings:
+def apply_profile(settings: AnySettings) -> AnySettings:
     """Set workers, unit size and memory limit by the profile, if one is chosen, and report them.
 
-    Values in `given` that are not None stay.
+    Values that are given stay.
     """
     profile: str | None = getattr(settings, "profile", None)
     if profile is None:
@@ -75,14 +73,14 @@ def apply_profile(settings: Settings, given: Mapping[str, Any]) -> Settings:
         "speed": (n, _USUAL_UNIT, None),
     }[profile]
     of_profile = {"workers": workers, "unit_size": unit_size, "memory_limit": limit}
-    chosen: dict[str, Any] = {x: y for x, y in of_profile.items() if given.get(x) is None}
+    chosen: dict[str, Any] = {x: y for x, y in of_profile.items() if settings.given.get(x) is None}
     if chosen.get("memory_limit") is not None:
         chosen["memory_limit"] = max(chosen["memory_limit"], _least_memory(settings))
     logger.info(
         "profile %s: %s", profile,
         ", ".join(f"{name} {'none' if x is None else f'{x:,}'}" for name, x in chosen.items()),
     )
-    return replace(settings, **chosen)
+    return settings.replace(**chosen)
 
 
 def expected_memory(settings: ReadSettings) -> int:
@@ -94,7 +92,8 @@ def expected_memory(settings: ReadSettings) -> int:
     needed = _fixed(settings) + settings.workers * (
         _OF_WORKER + _OF_UNIT_BYTE * settings.unit_size
     )
-    needed += _SELECTING * getattr(settings, "selects", False)
+    shuffles = getattr(settings, "shuffle_documents", None) is not None
+    needed += _SELECTING * (shuffles or getattr(settings, "selects", False))
     return needed if limit is None else min(needed, limit)
 
 
@@ -114,7 +113,7 @@ def _least_memory(settings: ReadSettings) -> int:
     return _fixed(settings) + _OF_WORKER + _OF_UNIT_BYTE * least
 
 
-def fit_to_memory(settings: Settings) -> Settings:
+def fit_to_memory(settings: AnySettings) -> AnySettings:
     """Reduce workers and unit size to the memory limit; raise SettingsError if impossible.
 
     On Ray, the limit is that of each worker, which fits its part to it.
@@ -129,7 +128,7 @@ def fit_to_memory(settings: Settings) -> Settings:
         if workers >= settings.workers:
             break
     if workers >= 1:
-        return replace(settings, workers=min(settings.workers, workers), unit_size=unit_size)
+        return settings.replace(workers=min(settings.workers, workers), unit_size=unit_size)
     unit_size = (limit - base - _OF_WORKER) // _OF_UNIT_BYTE
     least = min(_LEAST_UNIT, settings.unit_size)
     if unit_size < least:
@@ -137,7 +136,7 @@ def fit_to_memory(settings: Settings) -> Settings:
             f"memory_limit: {_mb(limit)} is below the minimum of this run; set it to"
             f" {_mb(_least_memory(settings))} or more"
         )
-    return replace(settings, workers=1, unit_size=unit_size)
+    return settings.replace(workers=1, unit_size=unit_size)
 
 
 def _mb(n_bytes: int) -> str:

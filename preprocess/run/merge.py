@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
-from bpe.arguments import checks_names
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
+from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
 from preprocess.run.finished import check_outputs_absent, digest_of
-from preprocess.run.outputs import Outputs
+from preprocess.run.outputs import add_token_file, put_stats
 from preprocess.run.record import Record, differences
-from preprocess.settings.options import SettingsError, StrPath, convert
-from preprocess.settings.schema import BuildSettings, EncodeSettings, MergeSettings
+from preprocess.run.run import Run
+from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, open_storage
 
 _STATS = re.compile(r"(?:(.+)_)?part-(\d{5,})-of-(\d{5,})_stats\.json", re.DOTALL)
@@ -54,8 +53,8 @@ class Part(Struct, frozen=True, kw_only=True):
     def build(self) -> BuildSettings | EncodeSettings:
         """The settings of the task."""
         if self.made_from.command == "encode":
-            return convert(self.settings, EncodeSettings)
-        return convert(self.settings, BuildSettings)
+            return EncodeSettings(**self.settings)
+        return BuildSettings(**self.settings)
 
     @property
     def record(self) -> Record:
@@ -64,16 +63,12 @@ class Part(Struct, frozen=True, kw_only=True):
         return structs.replace(self.made_from, settings=settings, sources={})
 
 
-@checks_names
-def merge_parts(
-    path: StrPath, *, name: str = "", overwrite: bool = False
-) -> dict[str, Manifest]:
+@takes(MergeSettings)
+def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
     """Join the parts of all tasks of a build into one dataset, without copying data.
 
-    Args:
-        path: The directory with the parts, or its URL in a bucket: `out` of the tasks.
-        name: The `name` that was given to the tasks.
-        overwrite: True to replace a dataset of the same name.
+    `path` and `name` are `out` and `name` of the tasks. Options: docs/options.md or `tokenmill
+    merge --help`.
 
     Returns:
         Name of an output ("train", "val") -> the joined manifest.
@@ -82,29 +77,27 @@ def merge_parts(
         MergeError: Parts are missing, damaged, or not of the same build.
         OutputError: Files of the same names exist, or cannot be written.
     """
-    settings = convert(locals(), MergeSettings)
     files = open_storage(settings.path).final
     parts = find_parts(files, settings.name)
-    build = replace(parts[0].build, task_index=None)
+    build = parts[0].build.replace(task_index=None)
     read = {
         each: [source for part in parts for source in part.made_from.sources[each]]
         for each in parts[0].made_from.sources
     }
     record = structs.replace(parts[0].record, sources=read)
-    run, stats_file = build.named("merge"), build.named("stats.json")
-    with Outputs(settings.path, run, record, settings.overwrite) as outputs:
-        outputs.commit_again()
+    stats_file = build.named("stats.json")
+    with Run(settings.path, build.named("merge"), record, settings.overwrite) as run:
         merged = join_parts(files, build, parts)
         texts = {build.stems[x]: y.to_json().encode() for x, y in merged.items()}
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
-            outputs.storage.clear()
+            run.storage.clear()
             return merged
         check_outputs_absent(files, list(texts), stats_file, settings.overwrite)
-        outputs.begin()
-        put_joined(outputs, build, merged)
+        run.begin()
+        put_joined(run, build, merged)
         stats = sum_stats(report_of(files, parts), parts)
-        outputs.add_stats(stats_file, {"settings": build.as_json(), **stats})
-        outputs.commit()
+        put_stats(run, stats_file, {"settings": build.as_json(), **stats})
+        run.publish()
     return merged
 
 
@@ -116,13 +109,13 @@ def join_parts(
 
 
 def put_joined(
-    outputs: Outputs, settings: BuildSettings | EncodeSettings, joined: Mapping[str, Manifest]
+    run: Run, settings: BuildSettings | EncodeSettings, joined: Mapping[str, Manifest]
 ) -> None:
-    """Write the manifests that join parts, and register them in `outputs`."""
+    """Write the manifests that join parts, and register them in `run`."""
     for name, manifest in joined.items():
         stem = settings.stems[name]
-        outputs.storage.put(manifest_name(stem), manifest.to_json().encode())
-        outputs.add_token_file(stem, manifest)
+        run.storage.put(manifest_name(stem), manifest.to_json().encode())
+        add_token_file(run, stem, manifest)
 
 
 def join_again(files: Files, settings: BuildSettings | EncodeSettings, stem: str) -> Manifest:

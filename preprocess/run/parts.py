@@ -12,7 +12,6 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,20 +20,20 @@ from msgspec import Struct, structs
 from bpe.files.locations import is_bucket
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import (
+    BuildSettings,
+    EncodeSettings,
+    TrainFileSettings,
+    TrainSettings,
+    resources_of,
+)
 from preprocess.report import summary
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.run.count_pass import CountedPart, CountPass
 from preprocess.run.memory_limit import fit_to_memory
 from preprocess.run.merge import Part, check_parts, find_parts
-from preprocess.run.outputs import Outputs
 from preprocess.run.plan import Plan
-from preprocess.settings.cluster import resources_of
-from preprocess.settings.schema import (
-    BuildSettings,
-    EncodeSettings,
-    TrainFileSettings,
-    TrainSettings,
-)
+from preprocess.run.run import Run
 from preprocess.sources.parts import count_parts, sources_of_task
 from preprocess.storage import Files, OutputError, open_storage
 
@@ -49,7 +48,7 @@ _SHARED_FILE = "shared"  # in the work directory; says that a worker sees the ou
 MakePart = Callable[["DividedRun", int, float | None], int]
 
 
-class PartDone(Struct, tag_field="kind", tag="part", forbid_unknown_fields=True):
+class PartDone(Struct, forbid_unknown_fields=True):
     """Checkpoint: a part of the outputs is finished."""
 
     number: int
@@ -73,8 +72,8 @@ class DividedRun(Struct, frozen=True, kw_only=True):
     def plan(self, minutes: float | None, **more: Any) -> Plan:
         """Plan a part as a run of threads of this machine; `more` are settings of it."""
         processors = resources_of(self.settings.ray_resources).get("CPU", 1.0)
-        settings = replace(
-            self.settings, executor="threads", ray_address=None, ray_resources=(),
+        settings = self.settings.replace(
+            executor="threads", ray_address=None, ray_resources=(),
             workers=max(int(processors), 1), max_minutes=minutes, **more,
         )  # fmt: skip
         settings = fit_to_memory(settings)
@@ -113,17 +112,17 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
         name = f"{run.run}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
         assert isinstance(plan.settings, TrainSettings)
         # What counted other text is replaced: it is no output.
-        with Outputs(run.directory, name, made_from, True, own_lock=True) as outputs:
-            outputs.begin()
-            counting = CountPass(own, plan.settings, outputs.journal, progress, is_part=True)
+        with Run(run.directory, name, made_from, True, own_lock=True) as of_part:
+            of_part.begin()
+            counting = CountPass(own, plan.settings, of_part.journal, progress, is_part=True)
             return CountedPart(counting.run(), counting.at)
 
 
 class Parts:
     """The parts of a run, made on workers of Ray."""
 
-    def __init__(self, plan: Plan, outputs: Outputs, workers: Workers, progress: Progress) -> None:
-        self._plan, self._outputs = plan, outputs
+    def __init__(self, plan: Plan, run: Run, workers: Workers, progress: Progress) -> None:
+        self._plan, self._outputs = plan, run
         self._workers, self._progress = workers, progress
         settings, shared = plan.settings, ""
         if not isinstance(settings, TrainFileSettings):
@@ -131,7 +130,7 @@ class Parts:
         n_parts = getattr(settings, "task_count", None) or count_parts(plan.training_files)
         if not is_bucket(plan.directory):
             shared = uuid.uuid4().hex
-            outputs.storage.put(_SHARED_FILE, shared.encode())
+            run.storage.put(_SHARED_FILE, shared.encode())
         self._run = DividedRun(
             command=plan.command, settings=settings, tokenizer=plan.tokenizer,
             directory=plan.directory, run=plan.run, stats_file=plan.stats_file,
@@ -171,7 +170,7 @@ class Parts:
         plan, outputs, settings = self._plan, self._outputs, self._plan.settings
         assert not isinstance(settings, TrainFileSettings)
         run, journal = structs.replace(self._run, tokenizer=tokenizer), outputs.journal
-        done = {each.number: each.bytes for each in journal.entries_of(PartDone)}
+        done = {each.number: each.bytes for each in journal.values("parts", PartDone)}
         files, n_parts = outputs.storage.final, run.n_parts
         if not done:
             self._remove_replaced(files)
@@ -180,8 +179,8 @@ class Parts:
         left = [number for number in range(n_parts) if number not in done]
         with self._progress.stage(title, total, "B", sum(done.values())) as stage:
             for number, n_bytes in self._each(make_part, run, left, stage):
-                journal.append(PartDone(number, n_bytes))
                 stage.advance(n_bytes)
+                journal.save("parts", PartDone(number, n_bytes), adds=True, stage=stage)
         return find_parts(files, settings.name, n_parts)
 
     def _others(self) -> list[str]:
@@ -202,7 +201,7 @@ class Parts:
 
 
 @contextmanager
-def open_parts(plan: Plan, outputs: Outputs, progress: Progress) -> Iterator[Parts | None]:
+def open_parts(plan: Plan, run: Run, progress: Progress) -> Iterator[Parts | None]:
     """Yield the parts of a run on Ray; None: it is run on threads of this machine.
 
     Raises:
@@ -221,7 +220,7 @@ def open_parts(plan: Plan, outputs: Outputs, progress: Progress) -> Iterator[Par
                 on_ray(settings.workers, settings.ray_address, resources, progress)
             )
         except RayError:
-            if not outputs.resumed:  # so that the run can be one of threads
-                outputs.storage.clear()
+            if not run.resumed:  # so that the run can be one of threads
+                run.storage.clear()
             raise
-        yield Parts(plan, outputs, workers, progress)
+        yield Parts(plan, run, workers, progress)

@@ -5,25 +5,44 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from bpe.errors import spelled
 from preprocess.dataset.manifest import Manifest
+from preprocess.options import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import KernelCompiler
 from preprocess.run.count_pass import train_tokenizer
 from preprocess.run.disk_space import check_disk_space
-from preprocess.run.finished import open_published
-from preprocess.run.journal import journal_errors
+from preprocess.run.finished import open_published, sha256_of
+from preprocess.run.journal import JournalError, journal_errors
 from preprocess.run.merge import join_parts, put_joined, report_of, sum_stats
-from preprocess.run.outputs import TOKENIZER_FILE, Outputs, Trained, needs_tokenizer_file
+from preprocess.run.outputs import (
+    TOKENIZER_FILE,
+    add_token_file,
+    list_tokenizer_files,
+    needs_tokenizer_file,
+    put_rejects,
+    put_stats,
+    put_tokenizer,
+)
 from preprocess.run.parts import DividedRun, Parts, open_parts
 from preprocess.run.plan import Plan
-from preprocess.settings.schema import BuildSettings, TrainFileSettings, TrainSettings
+from preprocess.run.run import Run
 from preprocess.storage import Files
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
+
+
+class Trained(Struct, forbid_unknown_fields=True):
+    """Checkpoint: the tokenizer is trained and saved."""
+
+    fingerprint: str  # sha256 of its file
+    left_out: summary.LeftOut  # of the count pass
+    stages: list[dict[str, Any]]  # completed so far, as `Stage.facts`
 
 
 def run_plan(
@@ -37,34 +56,35 @@ def run_plan(
     settings, progress, lines = plan.settings, compiler.progress, list[str]()
     assert not isinstance(settings, TrainFileSettings)
     is_part = settings.task_index is not None
-    with Outputs(
+    with Run(
         plan.directory, plan.run, plan.record, settings.overwrite, own_lock=is_part
-    ) as outputs:
-        finished, tokenizer = outputs.storage.final, plan.tokenizer
-        if what := plan.describe_finished(outputs):
+    ) as run:
+        finished, tokenizer = run.storage.final, plan.tokenizer
+        if what := plan.describe_finished(run):
             return _read_finished(finished, plan, what)
         saves = isinstance(settings, BuildSettings) and bool(plan.tokenizer_file) and (
             needs_tokenizer_file(finished, tokenizer, settings)
         )
         if settings.executor != "ray":  # each part checks its own
-            check_disk_space(plan, outputs.storage, tokenizer)
-        outputs.begin()
-        left_out, rejected = plan.prepare(outputs.journal, progress)
-        with open_parts(plan, outputs, progress) as parts:
+            check_disk_space(plan, run.storage, tokenizer)
+        run.begin()
+        left_out = plan.prepare(run.journal, progress)
+        with open_parts(plan, run, progress) as parts:
             if tokenizer is None:
-                tokenizer = train_on_plan(plan, outputs, compiler, summary.LeftOut(), parts)
+                tokenizer = train_on_plan(plan, run, compiler, summary.LeftOut(), parts)
                 if parts is None:
-                    check_disk_space(plan, outputs.storage, tokenizer)
+                    check_disk_space(plan, run.storage, tokenizer)
             elif saves:
-                outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
+                put_tokenizer(run.storage, tokenizer, plan.tokenizer_file)
+                run.add(*list_tokenizer_files(plan.tokenizer_file))
             if parts is None:
-                report = summary.Report(left_out=left_out, rejected=rejected)
-                manifests = encode_passes(plan, tokenizer, outputs, compiler, report)
+                report = summary.Report(left_out=left_out)
+                manifests = encode_passes(plan, tokenizer, run, compiler, report)
                 counts = report.stats(progress, progress.seconds())
             else:
                 made = parts.make(tokenizer, make_part)
                 manifests = join_parts(finished, settings, made)
-                put_joined(outputs, settings, manifests)
+                put_joined(run, settings, manifests)
                 report = report_of(finished, made)
                 counts = sum_stats(report, made) | summary.run_stats(
                     progress, report.left_out, progress.seconds()
@@ -75,9 +95,9 @@ def run_plan(
             "files": sum(len(each.recorded) for each in plan.passes),
         }
         skips = settings.on_bad_record == "skip"
-        outputs.add_rejects(plan.rejects_file, report.rejected if skips else None)
-        outputs.add_stats(plan.stats_file, stats)
-        outputs.commit()
+        rejects = put_rejects(run, plan.rejects_file, report.rejected if skips else None)
+        put_stats(run, plan.stats_file, stats, rejects)
+        run.publish()
     if isinstance(settings, BuildSettings):
         lines.append(f"tokenizer: {summary.format_tokenizer(tokenizer)}")
     if binary_files:
@@ -118,14 +138,15 @@ def make_part(run: DividedRun, number: int, minutes: float | None) -> int:
 
 
 def train_on_plan(
-    plan: Plan, outputs: Outputs, compiler: KernelCompiler, left_out: summary.LeftOut,
+    plan: Plan, run: Run, compiler: KernelCompiler, left_out: summary.LeftOut,
     parts: Parts | None,
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
-    settings, progress, journal = plan.settings, compiler.progress, outputs.journal
+    settings, progress, journal = plan.settings, compiler.progress, run.journal
     assert isinstance(settings, TrainSettings)
     n_before = len(progress.stages)
-    entry = journal.last(Trained)
+    run.add(*list_tokenizer_files(plan.tokenizer_file))
+    entry = journal.value("trained", Trained)
     if entry is not None:
         with journal_errors():
             for stage in entry.stages:
@@ -133,33 +154,45 @@ def train_on_plan(
         left_out.merge(entry.left_out)
         if parts is not None:
             parts.forget_counts()
-        return outputs.load_trained(plan.tokenizer_file, entry.fingerprint)
+        return _load_trained(run, plan.tokenizer_file, entry.fingerprint)
     encodes = isinstance(settings, BuildSettings) and parts is None
     compiler.compile_training(settings.pattern, encodes)
     # On Ray, sources only give their names to messages.
     sources = plan.training_sources if parts is None else plan.training_files
     counted = None if parts is None else parts.count()
     tokenizer = train_tokenizer(sources, settings, journal, progress, left_out, counted)
-    outputs.add_tokenizer(tokenizer, plan.tokenizer_file)
+    put_tokenizer(run.storage, tokenizer, plan.tokenizer_file)
     stages = [stage.facts() for stage in progress.stages[n_before:]]
-    journal.append(Trained(tokenizer.fingerprint, left_out, stages))
+    journal.save("trained", Trained(tokenizer.fingerprint, left_out, stages))
     if parts is not None:
         parts.forget_counts()
     return tokenizer
 
 
+def _load_trained(run: Run, file_name: str, fingerprint: str) -> Tokenizer:
+    """Load the tokenizer of an earlier run; raise JournalError if it differs."""
+    from bpe import Tokenizer
+
+    if sha256_of(run.storage.get(file_name)) != fingerprint:
+        raise JournalError(
+            f"{run.storage.where(file_name)}: the trained tokenizer is damaged or missing; start"
+            " over (--overwrite)"
+        )
+    return Tokenizer.from_file(run.storage.path(file_name))
+
+
 def encode_passes(
-    plan: Plan, tokenizer: AnyTokenizer, outputs: Outputs, compiler: KernelCompiler,
+    plan: Plan, tokenizer: AnyTokenizer, run: Run, compiler: KernelCompiler,
     report: summary.Report,
 ) -> dict[str, Manifest]:
-    """Encode every pass into token files, count in `report`, register the files in `outputs`."""
+    """Encode every pass into token files, count in `report`, register the files in `run`."""
     compiler.compile_encoding(tokenizer)
     settings, manifests = plan.settings, dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
-        manifests |= part.fill(settings, tokenizer, report, compiler.progress, outputs.journal)
+        manifests |= part.fill(settings, tokenizer, report, compiler.progress, run.journal)
         for name, file_name in part.names.items():
-            outputs.add_token_file(file_name, manifests[name])
+            add_token_file(run, file_name, manifests[name])
             _warn_large_shards(manifests[name], file_name, settings.shard_tokens)
     return manifests
 

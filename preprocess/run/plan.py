@@ -14,26 +14,25 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from bpe.files.locations import is_url, shown_url
+from preprocess import options as schema
 from preprocess.dataset.manifest import Manifest
-from preprocess.documents.batch import ReadOptions, Rejected
+from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, Report, check_has_text, listed
-from preprocess.run.encode_pass import EncodePass
-from preprocess.run.encoding import SpecialIds
+from preprocess.run.encode_pass import EncodePass, SpecialIds, TokenFiles
 from preprocess.run.finished import check_outputs_absent, open_published, read_finished_record
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
-    Outputs,
     check_configuration_absent,
     check_rejects_absent,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
-from preprocess.run.sinks import TokenFiles
+from preprocess.run.run import Run
+from preprocess.run.selection import select_documents
 from preprocess.run.standard_input import keep_standard_input
-from preprocess.settings import schema
-from preprocess.settings.options import SettingsError, StrPath, options_of
+from preprocess.settings import SettingsError, StrPath
 from preprocess.sources import Source, check_fields_are_used, digest_of, find_sources
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_input import (
@@ -58,7 +57,7 @@ class Pass(Struct, dict=True):
         paths: Files and directories to read, in order; (): the default corpus.
         reading: How sources are read.
         selects: True if documents are selected before they are read.
-        selected: The source with the selected documents; None: there is none yet.
+        selected: The sources with their selected documents; None: they are not selected yet.
         task: (index, number of tasks) of the task that reads its part; index None: all parts are
             read, one after another. None: the text is not divided.
     """
@@ -86,6 +85,18 @@ class Pass(Struct, dict=True):
         return [x for i in indices for x in sources_of_task(self.all_files, i, count)]
 
     @property
+    def decisive(self) -> tuple[list[Source], int]:
+        """The sources that decide which documents are selected, and how many precede `files`.
+
+        They are those of all tasks, and a task has all documents of earlier tasks before its own.
+        """
+        if self.task is None or self.task[0] is None:
+            return self.files, 0
+        index, count = self.task
+        parts = [sources_of_task(self.all_files, i, count) for i in range(count)]
+        return [x for part in parts for x in part], sum(map(len, parts[:index]))
+
+    @property
     def recorded(self) -> list[Source]:
         """The sources of the record of a run: `files`, but not divided if all parts are read."""
         return self.all_files if self.task is not None and self.task[0] is None else self.files
@@ -94,8 +105,8 @@ class Pass(Struct, dict=True):
     def all_files(self) -> list[Source]:
         """The sources in `paths`, in order, also of other tasks."""
         reading = self.reading
-        if self.selects:  # documents first, then what depends on them
-            reading = structs.replace(reading, whole_documents=True, validation_fraction=0.0)
+        if self.selects:
+            reading = structs.replace(reading, whole_documents=True)
         if self.paths:
             return find_sources(self.paths, reading, self.binary_files)
         return [StandardLibrary(reading)]
@@ -120,7 +131,7 @@ class Pass(Struct, dict=True):
             journal.storage, tokenizer.vocab_size, settings.shard_tokens, settings.split_documents,
             encoding.has_mask,
         )
-        return encoding.fill(self.names, files)
+        return encoding.fill(self.names, files, settings.shuffle_documents)
 
 
 class Plan(Struct, frozen=True, dict=True):
@@ -167,15 +178,9 @@ class Plan(Struct, frozen=True, dict=True):
         if not n_inputs:
             self._check_fields()
         self._warn_of_repeated()
-        if self.settings.selects and any(x.has_spans for each in self.passes for x in each.files):
-            options = " and ".join(
-                each.names[0] for each in options_of(schema.SelectSettings).values()
-                if getattr(self.settings, each.name) != each.default
-            )
-            raise SettingsError(
-                f"conversations are neither selected nor shuffled; leave out {options}, or make"
-                " another dataset of the text"
-            )
+        cuts = self.settings.cut_documents
+        if cuts and any(x.has_spans for each in self.passes for x in each.files):
+            raise SettingsError("conversations are not cut; leave out cut_documents")
         if n_inputs and (self.passes[0].task is not None or self.settings.executor == "ray"):
             raise SettingsError(
                 "standard input (-) is not divided among tasks or workers of Ray; save it to a"
@@ -254,17 +259,17 @@ class Plan(Struct, frozen=True, dict=True):
                 " once unless that is meant", listed(repeated),
             )
 
-    def describe_finished(self, outputs: Outputs) -> str:
-        """Say why no work is left, after completing an interrupted commit; "" if work is left.
+    def describe_finished(self, run: Run) -> str:
+        """Say why no work is left; "" if work is left.
 
         Raises:
             TokenmillError: Other files have the names of the outputs.
         """
-        if outputs.commit_again():
+        if run.is_complete:
             return "complete; files renamed to their final names"
-        why, files, names = "", outputs.storage.final, list(self.names.values())
+        why, files, names = "", run.storage.final, list(self.names.values())
         alone = None if names else self.tokenizer_file
-        if not outputs.resumed and not outputs.overwrite:
+        if not run.resumed and not run.overwrite:
             before = read_finished_record(files, self.stats_file, names, alone)
             if before is not None:
                 changed = differences(before, self.record)
@@ -274,12 +279,12 @@ class Plan(Struct, frozen=True, dict=True):
                     return "up to date"
                 why = f"its inputs were different ({'; '.join(changed)}): "
         shards = getattr(self.settings, "shard_tokens", None) is not None
-        check_outputs_absent(files, names, self.stats_file, outputs.overwrite, why, shards)
-        if not outputs.resumed:
+        check_outputs_absent(files, names, self.stats_file, run.overwrite, why, shards)
+        if not run.resumed:
             check_rejects_absent(files, self.rejects_file, self.stats_file)
         if alone is not None:
-            check_configuration_absent(files, alone, outputs.overwrite)
-            if files.size(alone) is not None and not outputs.overwrite:
+            check_configuration_absent(files, alone, run.overwrite)
+            if files.size(alone) is not None and not run.overwrite:
                 raise OutputError(
                     f"{files.where(alone)}: exists; {why}choose another name, or replace it"
                     " (--overwrite)"
@@ -304,20 +309,18 @@ class Plan(Struct, frozen=True, dict=True):
                     return False
         return True
 
-    def prepare(self, journal: Journal, progress: Progress) -> tuple[LeftOut, list[Rejected]]:
-        """Read standard input and select documents, before passes read; see `select_passes`."""
+    def prepare(self, journal: Journal, progress: Progress) -> LeftOut:
+        """Read standard input and select documents, before passes read: `select_documents`."""
         for each in self.passes:
             if has_standard_input(each.all_files):
                 replace_standard_input(each.all_files, keep_standard_input(journal))
                 check_has_text(each.files, next(iter(each.names), "train"))
                 self._check_fields()
-        left_out, rejected = LeftOut(), list[Rejected]()
+        left_out = LeftOut()
         groups = zip([[each] for each in self.passes], self.datasets.values(), strict=False)
         for passes, settings in groups if self.datasets else [(self.passes, self.settings)]:
-            found = select_passes(passes, settings, self.settings, journal, progress)
-            left_out.merge(found[0])
-            rejected += found[1]
-        return left_out, rejected
+            left_out.merge(select_documents(passes, settings, self.settings, journal, progress))
+        return left_out
 
 
 def make_passes(
@@ -356,33 +359,6 @@ def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | N
 
     form = chat_format_of(settings, tokenizer)
     return structs.replace(reading, chat=settings.chat, chat_format=form)
-
-
-def select_passes(
-    passes: Sequence[Pass], settings: schema.SelectSettings, run: schema.RunSettings,
-    journal: Journal, progress: Progress,
-) -> tuple[LeftOut, list[Rejected]]:
-    """Select the documents that passes read from now on, if `settings` say so.
-
-    Args:
-        passes: Passes, which get their `selected`.
-        settings: Which documents.
-        run: Settings of the run.
-        journal: Journal of the run.
-        progress: Progress of the run.
-
-    Returns:
-        (numbers of documents that were left out, bad records).
-    """
-    if not settings.selects:
-        return LeftOut(), []
-    from preprocess.run.select_pass import SelectionLimits, select_documents
-
-    limits = SelectionLimits(run.workers, run.unit_size, run.memory_limit, run.max_bad_records)
-    found = select_documents(passes, settings, limits, journal, progress)
-    for each in passes:
-        each.selected = found.sources[each.number]
-    return found.left_out, found.rejected
 
 
 def training_options(
@@ -437,5 +413,5 @@ def reload_tokenizer(
         return load_tokenizer_of_build(settings)
     first = make_passes(settings, None)[0]
     with Journal(storage) as journal:
-        select_passes([first], settings, settings, journal, progress)
+        select_documents([first], settings, settings, journal, progress)
         return train_tokenizer(first.sources, settings, journal, progress, LeftOut())

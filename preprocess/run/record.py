@@ -17,9 +17,9 @@ import xxhash
 from msgspec import Struct
 from msgspec.structs import replace
 
+from preprocess import options as schema
 from preprocess.dataset import columns as table
-from preprocess.settings import schema
-from preprocess.settings.options import options_of
+from preprocess.settings import options_of
 from preprocess.sources import Source
 
 if TYPE_CHECKING:

@@ -1,26 +1,35 @@
-"""Order documents at random, in bounded memory.
+"""Order the documents of token files at random, in bounded memory.
 
-Documents are sorted by random keys, which depend on a seed and the number of the document alone:
-pieces of the text are sorted and written one after another, then merged by ranges of keys.
+A token file is filled in the order of the text first. Then its documents are sorted by random keys,
+which depend on a seed and the number of the document in its file alone: pieces of the file are
+sorted and written one after another, then merged by ranges of keys. After an interruption, this is
+done again. The pieces are a file of each column, and one of the keys and lengths of documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
+from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
-from preprocess.documents.batch import Offsets
-from preprocess.report.progress import Stage
+from preprocess.dataset.columns import BLOCK_BYTES, DOCUMENT_ENDS, Column, Values
+from preprocess.dataset.manifest import DataFile, Manifest
+from preprocess.dataset.writer import TokenFileWriter
+from preprocess.report.progress import Progress, Stage
 from preprocess.split_mix import mix
-from preprocess.storage import Storage
+from preprocess.storage import DamagedStateError, Storage
 
-_PIECE_BYTES = 32 << 20  # of text sorted at a time
+_PIECE_TOKENS = 8 << 20  # sorted at a time
 _PIECE_DOCUMENTS = 1 << 16  # sorted at a time
-_MAX_PIECES = 4096  # of more than 128 GiB or 268 million documents, each is larger
+_MAX_PIECES = 4096  # of more than 32 billion tokens or 268 million documents, each is larger
 _KEYED = np.dtype([("key", "<u8"), ("size", "<i8")])
+
+# (keys and lengths of documents, name of a column -> values of all of them)
+_Documents = tuple[NDArray[np.void], dict[str, Values]]
 
 
 def random_keys(seed: int, first: int, n: int) -> NDArray[np.uint64]:
@@ -30,54 +39,97 @@ def random_keys(seed: int, first: int, n: int) -> NDArray[np.uint64]:
     return mix(start + numbers)
 
 
-def shuffle(
-    storage: Storage, names: tuple[str, str], shuffled: tuple[str, str], n_bytes: int, seed: int,
-    stage: Stage,
-) -> None:
-    """Write documents in random order.
+def shuffle_token_file(
+    storage: Storage, name: str, manifest: Manifest, writer: TokenFileWriter, seed: int,
+    progress: Progress,
+) -> Manifest:
+    """Write the documents of a token file without shards into another one, in random order.
 
     Args:
-        storage: Has the files.
-        names: Names of the files of the text and of the bounds, int64[n, 2], of the documents.
-        shuffled: Names of the same files of the documents in random order.
-        n_bytes: Size of all documents in bytes.
+        storage: Has the files of the token file.
+        name: NAME of its files.
+        manifest: Its manifest.
+        writer: Of the other token file, which is finished and closed.
         seed: Seed of the order.
-        stage: Is advanced by each byte twice.
+        progress: Gets a stage.
+
+    Returns:
+        The manifest of the other token file.
+
+    Raises:
+        DamagedStateError: A file does not have its digests.
+        OutputError: A file cannot be written.
     """
-    n_documents = (storage.size(names[1]) or 0) // 16
-    piece_bytes = max(_PIECE_BYTES, n_bytes // _MAX_PIECES)
-    piece_documents = max(_PIECE_DOCUMENTS, n_documents // _MAX_PIECES)
-    n_ranges = max(1, -(-n_bytes // piece_bytes), -(-n_documents // piece_documents))
-    pieces, keyed = f"{shuffled[0]}-pieces", f"{shuffled[1]}-pieces"
+    # Documents of one source are not one after another any more.
+    sources = [{x: each[x] for x in ("name", "bytes", "digest")} for each in manifest.sources]
+    title = f"shuffling {name.removesuffix('-in-order')}"
+    with closing(writer), progress.stage(title, 2 * manifest.n_tokens, "tokens") as stage:
+        _write(storage, name, manifest, writer, seed, stage)
+        return writer.finish(
+            end_of_text_id=manifest.end_of_text_id, begin_of_text_id=manifest.begin_of_text_id,
+            n_bytes=manifest.n_bytes, tokenizer_fingerprint=manifest.tokenizer_fingerprint,
+            pattern=manifest.pattern, unicode_version=manifest.unicode_version,
+            sources=sources,
+        )
+
+
+def _write(
+    storage: Storage, name: str, manifest: Manifest, writer: TokenFileWriter, seed: int,
+    stage: Stage,
+) -> None:
+    n_tokens, n_documents = manifest.n_tokens, manifest.n_documents
+    piece = (
+        max(_PIECE_TOKENS, n_tokens // _MAX_PIECES),
+        max(_PIECE_DOCUMENTS, n_documents // _MAX_PIECES),
+    )
+    n_ranges = max(1, -(-n_tokens // piece[0]), -(-n_documents // piece[1]))
+    files = [_open(storage, file) for file in manifest.files(name)]
+    columns = [file.column for file in manifest.files(name) if file.column != DOCUMENT_ENDS]
+    pieces = {"keys": f"{name}.pieces", **{x.name: f"{name}.pieces{x.suffix}" for x in columns}}
+    found = []
     with ExitStack() as stack:
-        text, rows = (stack.enter_context(closing(storage.stream(x))) for x in (pieces, keyed))
-        found = []
-        for piece, (keys, sizes) in _sorted_pieces(
-            storage, names, piece_bytes, piece_documents, seed
-        ):
-            limits = np.searchsorted(_range_of(keys, n_ranges), np.arange(n_ranges + 1))
-            places = np.append(0, np.cumsum(sizes))[limits]
-            found.append(np.stack([places + text.n_bytes, limits + rows.n_bytes // 16], axis=1))
-            text.append(memoryview(piece))
-            keyed_sizes = np.zeros(len(keys), _KEYED)
-            keyed_sizes["key"], keyed_sizes["size"] = keys, sizes
-            rows.append(memoryview(keyed_sizes.tobytes()))
-            stage.advance(len(piece))
-    starts = np.stack(found)  # int64[n_pieces, n_ranges + 1, 2]
-    with ExitStack() as stack:
-        text, bounds = (stack.enter_context(closing(storage.stream(x))) for x in shuffled)
-        for number in range(n_ranges):
-            place = text.n_bytes
-            content, sizes = _merge(storage, pieces, keyed, starts[:, number : number + 2])
-            ends = place + np.cumsum(sizes)
-            text.append(memoryview(content))
-            of_range = np.stack([ends - sizes, ends], axis=1).astype("<i8")
-            bounds.append(memoryview(of_range.tobytes()))
-            stage.advance(len(content))
-        text.sync()
-        bounds.sync()
-    storage.remove(pieces)
-    storage.remove(keyed)
+        streams = {
+            each: stack.enter_context(closing(storage.stream(file)))
+            for each, file in pieces.items()
+        }
+        for keyed, values in _sorted_pieces(manifest, dict(files), columns, piece, seed):
+            limits = np.searchsorted(_range_of(keyed["key"], n_ranges), np.arange(n_ranges + 1))
+            tokens = np.append(0, np.cumsum(keyed["size"]))[limits]
+            sizes = {"keys": _KEYED.itemsize} | {x: y.itemsize for x, y in values.items()}
+            per = {"keys": limits} | {
+                x.name: tokens if x.per == "token" else limits for x in columns
+            }
+            found.append({x: streams[x].n_bytes + sizes[x] * per[x] for x in streams})
+            for each, data in ({"keys": keyed} | values).items():
+                streams[each].append(memoryview(data.tobytes()))
+            stage.advance(int(tokens[-1]))
+    dtypes = {x.name: x.dtype_for(manifest.vocab_size) for x in columns} | {"keys": _KEYED}
+    for number in range(n_ranges):
+        read = {
+            each: np.frombuffer(b"".join(
+                storage.read(pieces[each], *starts[each][number : number + 2].tolist())
+                for starts in found
+            ), dtype)
+            for each, dtype in dtypes.items()
+        }
+        keyed, values = _sort((read.pop("keys"), read), columns)
+        ids = values.pop("bin")
+        writer.append(ids, np.cumsum(keyed["size"]), **values)
+        stage.advance(len(ids))
+    for file_name in pieces.values():
+        storage.remove(file_name)
+
+
+def _open(storage: Storage, file: DataFile) -> tuple[str, Values]:
+    """Return (name of a column, its values), after a check of the digests."""
+    for number, digest in enumerate(file.digests):
+        block = storage.read(file.name, number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES)
+        if xxhash.xxh3_128_hexdigest(block) != digest:
+            raise DamagedStateError(
+                f"{storage.where(file.name)}: block {number:,} is damaged since it was written;"
+                " start over (--overwrite)"
+            )
+    return file.column.name, np.memmap(storage.path(file.name), file.dtype, "r")
 
 
 def _range_of(keys: NDArray[np.uint64], n_ranges: int) -> NDArray[np.uint64]:
@@ -86,39 +138,38 @@ def _range_of(keys: NDArray[np.uint64], n_ranges: int) -> NDArray[np.uint64]:
 
 
 def _sorted_pieces(
-    storage: Storage, names: tuple[str, str], piece_bytes: int, piece_documents: int, seed: int
-) -> Iterator[tuple[bytes, tuple[NDArray[np.uint64], Offsets]]]:
-    """Yield (text, (keys, sizes)) of pieces of the documents, each sorted by its keys."""
-    text = np.memmap(storage.path(names[0]), np.uint8, "r")
-    all_bounds = np.memmap(storage.path(names[1]), "<i8", "r").reshape(-1, 2)
-    first = 0
-    while first < len(all_bounds):
-        bounds = np.array(all_bounds[first : first + piece_documents])
-        ends = np.cumsum(bounds[:, 1] - bounds[:, 0])
-        n = max(int(np.searchsorted(ends, piece_bytes, side="right")), 1)
-        keys = random_keys(seed, first, n)
-        order = np.argsort(keys, kind="stable")
-        bounds = bounds[order]
-        yield (
-            b"".join(text[start:end].data for start, end in bounds.tolist()),
-            (keys[order], bounds[:, 1] - bounds[:, 0]),
-        )
-        first += n
+    manifest: Manifest, values: dict[str, Values], columns: Sequence[Column],
+    piece: tuple[int, int], seed: int,
+) -> Iterator[_Documents]:
+    """Yield pieces of at most (tokens, documents), if a document is not longer, each sorted."""
+    all_ends, first, start = values[DOCUMENT_ENDS.name], 0, 0
+    while first < manifest.n_documents:
+        ends = np.array(all_ends[first : first + piece[1]], np.int64)
+        n = max(int(np.searchsorted(ends, start + piece[0], side="right")), 1)
+        stop = int(ends[n - 1])
+        keyed = np.zeros(n, _KEYED)
+        keyed["key"] = random_keys(seed, first, n)
+        keyed["size"] = np.diff(ends[:n], prepend=start)
+        ranges = {"token": slice(start, stop), "document": slice(first, first + n)}
+        some = {x.name: values[x.name][ranges[x.per]] for x in columns}
+        yield _sort((keyed, some), columns)
+        first, start = first + n, stop
 
 
-def _merge(
-    storage: Storage, pieces: str, keyed: str, starts: NDArray[np.int64]
-) -> tuple[bytes, Offsets]:
-    """Return (text, sizes) of the documents of one range of keys, sorted by key.
+def _sort(documents: _Documents, columns: Sequence[Column]) -> _Documents:
+    """Return documents sorted by their keys."""
+    keyed, values = documents
+    order = np.argsort(keyed["key"], kind="stable")
+    stops = np.cumsum(keyed["size"])
+    ranges = np.stack([stops - keyed["size"], stops], axis=1)[order].tolist()
+    return keyed[order], {
+        x.name: _joined(values[x.name], ranges) if x.per == "token" else values[x.name][order]
+        for x in columns
+    }
 
-    `starts` is int64[n_pieces, 2, 2]: where this range and the next begin in each file.
-    """
-    texts, rows = [], []
-    for (place, row), (end, end_row) in starts.tolist():
-        texts.append(storage.read(pieces, place, end))
-        rows.append(np.frombuffer(storage.read(keyed, row * 16, end_row * 16), _KEYED))
-    text, of = memoryview(b"".join(texts)), np.concatenate(rows)
-    ends = np.cumsum(of["size"])
-    order = np.argsort(of["key"], kind="stable")
-    bounds = np.stack([ends - of["size"], ends], axis=1)[order].tolist()
-    return b"".join(text[start:end] for start, end in bounds), of["size"][order]
+
+def _joined(values: Values, ranges: list[list[int]]) -> NDArray[Any]:
+    """Return the values of ranges, one after another."""
+    data, size = values.view(np.uint8).data, values.itemsize
+    joined = b"".join(data[size * start : size * stop] for start, stop in ranges)
+    return np.frombuffer(joined, values.dtype)

@@ -14,7 +14,7 @@ from preprocess.sources.standard_input import FILE_NAME, read_pieces
 from preprocess.storage import DamagedStateError, OutputError
 
 
-class InputRead(Struct, tag_field="kind", tag="input", forbid_unknown_fields=True):
+class InputRead(Struct, forbid_unknown_fields=True):
     """Checkpoint: all of standard input is in its file."""
 
     bytes: int
@@ -33,7 +33,7 @@ def keep_standard_input(journal: Journal) -> Path:
             resumed.
         DamagedStateError: The file of the run that is resumed is damaged.
     """
-    storage, entry = journal.storage, journal.last(InputRead)
+    storage, entry = journal.storage, journal.value("standard input", InputRead)
     path = storage.path(FILE_NAME)
     digest, n_bytes = xxhash.xxh3_128(), 0
     if entry is None:
@@ -43,7 +43,7 @@ def keep_standard_input(journal: Journal) -> Path:
                 stream.append(memoryview(piece))
             stream.sync()
             n_bytes = stream.n_bytes
-        journal.append(InputRead(n_bytes, digest.hexdigest()))
+        journal.save("standard input", InputRead(n_bytes, digest.hexdigest()))
         return path
     if storage.size(FILE_NAME) != entry.bytes:
         raise DamagedStateError(

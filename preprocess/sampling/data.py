@@ -15,7 +15,7 @@ from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import Lock
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.dataset.shards import Chosen, ShardView, windows_of
+from preprocess.dataset.shards import ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory
 
 if TYPE_CHECKING:
@@ -117,11 +117,8 @@ def read_pieces(
     last = starts + np.maximum(n_inputs - 1, n_targets)
     if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
         raise outside()
-
-    def copy(chosen: Chosen, tokens: ShardView) -> None:
-        _copy_of_shards(tokens, table[:, chosen], padding, inputs, targets)
-
-    tokens.read(starts, last + 1, copy)
+    with tokens.at(lambda: (starts, last + 1)) as here:
+        _copy_of_shards(here, table, padding, inputs, targets)
 
 
 def _copy_of_shards(

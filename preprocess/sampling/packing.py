@@ -25,7 +25,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -37,7 +37,7 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile
-from preprocess.dataset.shards import ALL, Chosen, Copy, ShardView
+from preprocess.dataset.shards import ShardView
 from preprocess.sampling.data import IGNORED, Batch, new_batch
 from preprocess.sampling.fields import Fields
 from preprocess.sampling.windows import Numbers, Pieces
@@ -136,27 +136,21 @@ class PackedWindows:
             with_segment_ids: Whether to number the segments now, which takes less time than later.
 
         Returns:
-            None if this is not possible: of several shards, or of tokens that have to be fetched
-            first.
+            None if this is not possible: of several shards.
         """
         n, length = len(numbers), self._context_length
         n_inputs = np.empty(n, np.int64)
         segment_ids = new_batch(n if with_segment_ids else 0, length, np.int32)
-        n_pieces = 0
-
-        def copy(_: Chosen, tokens: ShardView | None = None) -> None:
-            nonlocal n_pieces
-            if tokens is not None and self._with_tokens is self._packed_plan:
-                self._with_tokens = self._pack((*self._plan, *tokens.arrays))
+        if self._view is not None and len(self._view.arrays) > 1:
+            return None
+        view = nullcontext() if self._view is None else self._view.at(lambda: self._spans(numbers))
+        with view as here:
+            if here is not None and self._with_tokens is self._packed_plan:
+                self._with_tokens = self._pack((*self._plan, *here.arrays))
             n_pieces = self._read_packed(
                 self._with_tokens, numbers, end_of_text, IGNORED, n_inputs, inputs, targets,
                 segment_ids,
             )
-
-        if self._view is None:
-            copy(ALL)
-        elif not self._read_view(self._view, numbers, copy):
-            return None
         if n_pieces < 0:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         self._file.count_reads(n_pieces, inputs.size)
@@ -166,17 +160,13 @@ class PackedWindows:
             fields.segment_ids = segment_ids
         return fields
 
-    def _read_view(self, view: ShardView, numbers: Numbers, copy: Copy) -> bool:
-        """Call `copy` if all tokens of windows are in one array, and there."""
-        if len(view.arrays) > 1:
-            return False
-        if view.read_if_complete(copy):
-            return True
+    def _spans(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the pieces of windows begin and end."""
         starts, n_inputs, n_targets, *_ = self.pieces(numbers).table
         stops = starts + np.maximum(n_inputs, n_targets + 1)
-        if len(starts) and (starts.min() < 0 or stops.max() > len(view)):
+        if len(starts) and (starts.min() < 0 or stops.max() > self._file.n_tokens):
             raise _damaged(self._path, "the pieces that it had when it was opened")
-        return view.read_if_present(starts, stops, copy)
+        return starts, stops
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""

@@ -1,8 +1,4 @@
-"""Protocols of sources and work units, and base classes for sources that are files.
-
-A work unit is a value: a source, a range of it, and options for reading. It can be pickled and read
-by another process; state of this process, such as reused memory, is passed to its methods.
-"""
+"""Sources of documents, and the work units that they are divided into."""
 
 from __future__ import annotations
 
@@ -14,19 +10,20 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.documents.kept import Kept
 from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
-# Bytes of a compressed file that are read to estimate its text.
+# Bytes of a compressed file that are read to estimate its text, if they have not 16 times as many.
 _SAMPLED_BYTES = 1024 * 1024
 
 # Bytes of a file read at a time for its digest.
@@ -38,35 +35,43 @@ ResumePoint = list[Any]
 Array = Callable[[int], Bytes]
 
 
-class WorkUnit(Protocol):
-    """Part of a source that is processed at a time; the units of a source are contiguous.
+@dataclass(frozen=True)
+class WorkUnit(ABC):
+    """Bytes [start, stop) of a file, which are processed at a time.
 
-    All methods raise CorpusError if the source changed since it was found.
-
-    Attributes:
-        start: Position of the first byte of the unit in the file, also if the source is a part.
-        n_bytes: Bytes of the source in the unit.
-        where: Description of the range, for messages.
-        after: Position after the unit, where a later run may resume; None after the last unit, for
-            `resume_point_after`: `Source.units` would begin with the first unit again.
-        is_rendered: True if reading renders templates, which is done by Python code.
+    The units of a source are contiguous. A unit is a value, which can be pickled and read by
+    another process. All methods raise CorpusError if the file changed since it was found.
     """
 
-    @property
-    def start(self) -> int: ...
+    file: InputFile
+    reading: ReadOptions
+    start: int
+    stop: int
 
     @property
-    def n_bytes(self) -> int: ...
+    def n_bytes(self) -> int:
+        """Bytes of the source in the unit."""
+        return self.stop - self.start
 
     @property
-    def where(self) -> str: ...
+    def where(self) -> str:
+        """Description of the range, for messages."""
+        return f"{self.file.path}, bytes {self.start:,} to {self.stop:,}"
 
     @property
-    def after(self) -> ResumePoint | None: ...
+    def after(self) -> ResumePoint | None:
+        """Position after the unit, where a later run may resume; None after the last unit.
+
+        `resume_point_after` then names the next source: `Source.units` would begin again.
+        """
+        return None if self.stop == self.file.n_bytes else [int(self.stop)]
 
     @property
-    def is_rendered(self) -> bool: ...
+    def is_rendered(self) -> bool:
+        """True if reading renders templates, which is done by Python code."""
+        return False
 
+    @abstractmethod
     def read(self, array: Array = new_array) -> DocumentBatch:
         """Read the documents of the unit, on any thread; `DocumentBatch.content` is optional.
 
@@ -76,23 +81,55 @@ class WorkUnit(Protocol):
 
     def content(self, array: Array = new_array) -> Bytes:
         """Read the bytes of the source in the unit: uint8[n_bytes]."""
+        return self.file.read(self.start, self.stop, array)
 
     def check_unchanged(self) -> None:
         """Check that the source has not changed, so the bytes that were read are consistent."""
+        self.file.check_unchanged()
+
+    def byte(self, position: int) -> str:
+        """Format the position of byte `position` of the unit, for messages."""
+        return f"{self.file.path}: byte {self.start + position:,}"
 
 
-class Source(Protocol):
-    """Documents in a fixed order: a file, or the default corpus."""
+class Source(ABC):
+    """Documents of one file, in a fixed order; subclasses for formats define `units`.
 
-    name: str  # in the manifest: independent of the machine
-    n_bytes: int
-    separator: bytes  # between documents, never inside one; b"": none
-    stamp: str  # changes with the content, as far as is known without reading it
-    location: str  # distinguishes sources with equal attributes; "": not needed
-    is_compressed: bool  # the text may be longer than the source
-    has_fields: bool  # documents are fields of records
-    has_spans: bool  # documents say what is trained on
+    The first element of a `ResumePoint` is a byte offset.
 
+    Attributes:
+        file: The file.
+        name: In the manifest: independent of the machine.
+        n_bytes: Of the file, or of the part of it that is read.
+        stamp: Changes with the content, as far as is known without reading it.
+        location: Distinguishes sources with equal attributes; "": not needed.
+    """
+
+    separator = b""  # between documents, never inside one; b"": none
+    is_compressed = False  # the text may be longer than the source
+    has_fields = True  # documents are fields of records
+    has_spans = False  # documents say what is trained on
+    begin = 0  # first byte of the file that is read; not 0 of a part
+    ends_early = False  # a part, and another one follows
+    kept: Kept | None = None  # which documents are selected, which are whole then; None: all
+
+    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        self.file = file
+        self.name = name
+        self.reading = reading
+        # Units are cut already, so they need no options for cutting.
+        self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=())
+        self.n_bytes = file.n_bytes
+        if isinstance(file, RemoteFile):
+            self.stamp, self.location = file.stamp, file.path
+        else:
+            self.stamp = f"modified {file.modified}"
+            self.location = os.path.realpath(file.path)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.file.path)!r}: {self.n_bytes:,} bytes)"
+
+    @abstractmethod
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         """Yield the work units after a position (None: the start).
 
@@ -101,13 +138,40 @@ class Source(Protocol):
         """
 
     def estimate_text(self) -> int:
-        """Estimate the bytes of text; of a compressed source from its metadata or first units."""
+        """Estimate the bytes of text; of a compressed source from its first units."""
+        if not self.is_compressed:
+            return self.n_bytes
+        read = text = 0
+        for unit in self.units():
+            read, text = read + unit.n_bytes, text + unit.read().n_bytes
+            if max(read, text / 16) >= _SAMPLED_BYTES:
+                break
+        return round(self.n_bytes * text / read) if read else self.n_bytes
+
+    def start_of_document(self, position: int) -> int:
+        """Return the first start of a document at byte `position` or later, where a part may begin.
+
+        It is the end of the file if there is none, or if files of this format are not divided.
+        """
+        return self.file.n_bytes if position > 0 else 0
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return the source of bytes [start, stop); both are starts of documents, or the end."""
+        part = copy(self)
+        part.file, part.begin, part.n_bytes = FilePart(self.file, stop), start, stop - start
+        part.ends_early = stop < self.file.n_bytes
+        return part
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
-        """Yield the bytes up to a position (None: the end), in pieces; raise if it changed.
+        """Yield the bytes up to a position (None: the end), in pieces; raise if the file changed.
 
         Each piece is (position of its first byte, as `WorkUnit.start`; uint8[n]).
         """
+        stop = self.file.n_bytes if before is None else before[0]
+        file = read_ahead(self.file)
+        # Small pieces, so that memory is bounded when a digest is computed.
+        for start in range(self.begin, stop, _STRIDE_BYTES):
+            yield start, file.read(start, min(start + _STRIDE_BYTES, stop), new_array)
 
 
 def digest_of(source: Source, before: ResumePoint | None = None) -> SourceDigest:
@@ -145,106 +209,3 @@ def import_zstandard() -> Any:
     """Import the Zstandard module; raise CorpusError if it is not installed."""
     is_standard = sys.version_info >= (3, 14)
     return import_library("compression.zstd" if is_standard else "backports.zstd", "Zstandard")
-
-
-@dataclass(frozen=True)
-class FileUnit(ABC):
-    """Bytes [start, stop) of a file; subclasses for formats define `read`."""
-
-    file: InputFile
-    reading: ReadOptions
-    start: int
-    stop: int
-
-    @property
-    def n_bytes(self) -> int:
-        return self.stop - self.start
-
-    @property
-    def where(self) -> str:
-        return f"{self.file.path}, bytes {self.start:,} to {self.stop:,}"
-
-    @property
-    def after(self) -> ResumePoint | None:
-        return None if self.stop == self.file.n_bytes else [int(self.stop)]
-
-    @property
-    def is_rendered(self) -> bool:
-        return False
-
-    @abstractmethod
-    def read(self, array: Array = new_array) -> DocumentBatch: ...
-
-    def content(self, array: Array = new_array) -> Bytes:
-        return self.file.read(self.start, self.stop, array)
-
-    def check_unchanged(self) -> None:
-        self.file.check_unchanged()
-
-    def byte(self, position: int) -> str:
-        """Format the position of byte `position` of the unit, for messages."""
-        return f"{self.file.path}: byte {self.start + position:,}"
-
-
-class FileSource(ABC):
-    """One file as a source, `name` in manifests; subclasses for formats define `units`.
-
-    The first element of a `ResumePoint` is a byte offset.
-    """
-
-    separator = b""
-    is_compressed = False
-    has_fields = True
-    has_spans = False
-    begin = 0  # first byte of the file that is read; not 0 of a part
-    ends_early = False  # a part, and another one follows
-
-    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
-        self.file = file
-        self.name = name
-        self.reading = reading
-        # Units are cut already, so they need no options for cutting.
-        self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=())
-        self.n_bytes = file.n_bytes
-        if isinstance(file, RemoteFile):
-            self.stamp, self.location = file.stamp, file.path
-        else:
-            self.stamp = f"modified {file.modified}"
-            self.location = os.path.realpath(file.path)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.file.path)!r}: {self.n_bytes:,} bytes)"
-
-    @abstractmethod
-    def units(self, after: ResumePoint | None = None) -> Iterator[FileUnit]: ...
-
-    def estimate_text(self) -> int:
-        if not self.is_compressed:
-            return self.n_bytes
-        read = text = 0
-        for unit in self.units():
-            read, text = read + unit.n_bytes, text + unit.read().n_bytes
-            if read >= _SAMPLED_BYTES:
-                break
-        return round(self.n_bytes * text / read) if read else self.n_bytes
-
-    def start_of_document(self, position: int) -> int:
-        """Return the first start of a document at byte `position` or later, where a part may begin.
-
-        It is the end of the file if there is none, or if files of this format are not divided.
-        """
-        return self.file.n_bytes if position > 0 else 0
-
-    def part(self, start: int, stop: int) -> Self:
-        """Return the source of bytes [start, stop); both are starts of documents, or the end."""
-        part = copy(self)
-        part.file, part.begin, part.n_bytes = FilePart(self.file, stop), start, stop - start
-        part.ends_early = stop < self.file.n_bytes
-        return part
-
-    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
-        stop = self.file.n_bytes if before is None else before[0]
-        file = read_ahead(self.file)
-        # Small pieces, so that memory is bounded when a digest is computed.
-        for start in range(self.begin, stop, _STRIDE_BYTES):
-            yield start, file.read(start, min(start + _STRIDE_BYTES, stop), new_array)

@@ -1,4 +1,4 @@
-"""Conversations in records of any format: detected by their fields, and read as documents.
+"""Conversations in records of any format, read as documents.
 
 A conversation is a document: its text is what the chat template writes. The batch says which bytes
 are special tokens of the template, and which are trained on.
@@ -7,15 +7,12 @@ are special tokens of the template, and which are trained on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from msgspec import structs
 
-from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import (
     DocumentBatch,
     Offsets,
@@ -23,57 +20,8 @@ from preprocess.documents.batch import (
     Spans,
 )
 from preprocess.documents.chat_template import Rendered, render
-from preprocess.documents.conversations import (
-    KINDS,
-    BadConversationError,
-    kind_of,
-    messages_of,
-)
+from preprocess.documents.conversations import BadConversationError, messages_of
 from preprocess.documents.template_sandbox import ChatTemplateError
-from preprocess.sources.fields import USUAL_FIELDS, choose_field, given_fields
-
-
-def choose_fields(
-    path: Path | str, names: Iterable[str], reading: ReadOptions
-) -> tuple[ReadOptions, tuple[str, ...]]:
-    """Choose what is read from records with fields `names`.
-
-    Returns:
-        (the options, whose `chat` is a name in `KINDS` or "off"; the fields with the text or the
-        conversation).
-
-    Raises:
-        CorpusError: It is unclear, or conversations have no chat template.
-    """
-    names = list(names)
-    if fields := given_fields(reading):
-        return structs.replace(reading, chat="off"), fields
-    kind = kind_of(names) if reading.chat in ("auto", "off") else reading.chat
-    usual = [name for name in USUAL_FIELDS if name in names]
-    if kind in KINDS and reading.chat == "off" and not usual:
-        raise CorpusError(
-            f"{path}: has conversations ({listed(KINDS[kind])}), which build and encode read"
-            " without --chat off, and nothing else does; choose a field with text: --content-field"
-        )
-    if kind not in KINDS or reading.chat == "off":
-        return structs.replace(reading, chat="off"), choose_field(path, names)
-    if usual and reading.chat == "auto":
-        raise CorpusError(
-            f"{path}: records have conversations ({listed(KINDS[kind])}) and text"
-            f" ({listed(usual)}); choose one: --chat {kind}, or --content-field {usual[0]}"
-        )
-    return chat_options(path, reading, kind), KINDS[kind]
-
-
-def chat_options(path: Path | str, reading: ReadOptions, kind: str) -> ReadOptions:
-    """Return the options to read conversations; raise CorpusError if there is no template."""
-    if reading.chat_format is None:
-        raise CorpusError(
-            f"{path}: has conversations ({listed(KINDS[kind])}), and no chat template is"
-            " known; give a tokenizer (--tokenizer) that has one, or a tokenizer and"
-            " --chat-template FILE or chatml; or a field with text: --content-field"
-        )
-    return structs.replace(reading, chat=kind)
 
 
 def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
@@ -105,15 +53,6 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
             "the conversation has nothing to train on; remove it, or train on all (--train-on all)"
         )
     return rendered
-
-
-def without_null(value: Any) -> Any:
-    """Return a value of a row without names whose value is null: structs have all names."""
-    if isinstance(value, list):
-        return [*map(without_null, value)]
-    if isinstance(value, dict):
-        return {key: without_null(each) for key, each in value.items() if each is not None}
-    return value
 
 
 def batch_of(rendered: list[Rendered], content: Any) -> DocumentBatch:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from msgspec import structs
@@ -29,9 +29,9 @@ from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
 from preprocess.sources.base import (
     DECOMPRESSED,
     Array,
-    FileSource,
-    FileUnit,
     ResumePoint,
+    Source,
+    WorkUnit,
     import_library,
     import_zstandard,
 )
@@ -118,8 +118,66 @@ def codec_of_content(begins: bytes) -> Codec | None:
     return next((codec for codec in CODECS if re.match(codec.magic, begins, re.DOTALL)), None)
 
 
+def _decompress(file: InputFile, codec: Codec) -> Iterator[tuple[Bytes, int]]:
+    """Yield (the next bytes of the text, uint8; number of compressed bytes read so far).
+
+    Raises:
+        CorpusError: The data is damaged or truncated, or something else follows it.
+    """
+    make, error_of_library = codec.load()
+    reader, data, n_read, is_first = read_ahead(file), b"", 0, True
+
+    def read() -> bytes:
+        nonlocal n_read
+        start, n_read = n_read, min(n_read + _INPUT_BYTES, file.n_bytes)
+        return reader.read(start, n_read, new_array).tobytes()
+
+    def damaged(what: str) -> CorpusError:
+        return CorpusError(
+            f"{file.path}: {codec.name} data {what}, at byte {n_read:,} of {file.n_bytes:,} or"
+            f" shortly before; get the file again, and check it: {codec.command} -t"
+        )
+
+    while True:  # a member, or frame, at a time
+        while len(data) < _MAGIC_BYTES and (more := read()):
+            data += more
+            data = data if is_first else data.lstrip(b"\0")  # padding after a member
+        if not data:
+            if is_first:
+                raise damaged("is empty")
+            return
+        is_cut = is_first and len(data) < _MAGIC_BYTES
+        if not (is_cut or re.match(codec.magic, data, re.DOTALL)):
+            raise _other_data(file, codec, n_read - len(data))
+        decompressor, is_first = make(), False
+        while not decompressor.eof:
+            if decompressor.needs_input and not (data := data or read()):
+                raise damaged("ends early, so the file is truncated")
+            try:
+                piece = decompressor.decompress(data, _PIECE_BYTES)
+            except (error_of_library, EOFError) as error:
+                raise damaged(f"is damaged ({error})") from error
+            data = b""
+            if piece:
+                yield np.frombuffer(piece, np.uint8), n_read
+        data = decompressor.unused_data.lstrip(b"\0")
+
+
+def _other_data(file: InputFile, codec: Codec, at: int) -> CorpusError:
+    """Return the error for bytes from byte `at` on that are not of the codec."""
+    if not at:
+        return CorpusError(
+            f"{file.path}: is not {codec.name} data, as its name says; rename it, or get the file"
+            " again"
+        )
+    return CorpusError(
+        f"{file.path}: {codec.name} data ends at byte {at:,} of {file.n_bytes:,}, and what follows"
+        f" is something else; cut it off: head -c {at} '{file.path}'"
+    )
+
+
 class _Stream:
-    """Decompresses a file from its start; the last `kept` bytes can be read.
+    """What a file decompresses to, read forwards; the last `kept` bytes can be read.
 
     Attributes:
         stop: Number of bytes decompressed so far.
@@ -129,10 +187,7 @@ class _Stream:
     """
 
     def __init__(self, file: InputFile, codec: Codec, kept: int) -> None:
-        self._file, self._codec, self._kept = read_ahead(file), codec, kept
-        self._make, self._error = codec.load()
-        self._decompressor: Decompressor | None = None
-        self._input = b""
+        self._decompressed, self._kept = _decompress(file, codec), kept
         self._pieces: deque[Bytes] = deque()
         self.start = self.stop = self.n_read = 0
         self.ended = False
@@ -140,7 +195,14 @@ class _Stream:
     def forward(self, position: int) -> None:
         """Decompress up to a position and not much further, or to the end."""
         while self.stop < position and not self.ended:
-            self._append(self._next_piece())
+            piece, self.n_read = next(self._decompressed, (None, self.n_read))
+            if piece is None:
+                self.ended = True
+                return
+            self._pieces.append(piece)
+            self.stop += len(piece)
+            while self.stop - self.start - len(self._pieces[0]) > self._kept:
+                self.start += len(self._pieces.popleft())
 
     def views(self, start: int, stop: int) -> Iterator[Bytes]:
         """Yield bytes [start, stop) in views of pieces, uint8; `start` is at least `self.start`."""
@@ -150,69 +212,6 @@ class _Stream:
             for view in _slice(self._pieces, start - self.start, stop - self.start):
                 start += len(view)
                 yield view
-
-    def _append(self, piece: bytes) -> None:
-        if not piece:
-            return
-        self._pieces.append(np.frombuffer(piece, np.uint8))
-        self.stop += len(piece)
-        while self.stop - self.start - len(self._pieces[0]) > self._kept:
-            self.start += len(self._pieces.popleft())
-
-    def _next_piece(self) -> bytes:
-        """Decompress the next bytes; b"" at the end of a member or of the file."""
-        if self._decompressor is None:
-            if not self._input:
-                self._input = self._read()
-            if self.stop or self.n_read > len(self._input):
-                self._input = self._input.lstrip(b"\0")  # padding after a member
-            if not self._input:
-                if not self.n_read:
-                    self._raise("is empty")
-                self.ended = self.n_read == self._file.n_bytes
-                return b""
-            self._input += self._read() if len(self._input) < _MAGIC_BYTES else b""
-            is_cut = not self.stop and len(self._input) < _MAGIC_BYTES
-            if not (is_cut or re.match(self._codec.magic, self._input, re.DOTALL)):
-                self._refuse_other_data()
-            self._decompressor = self._make()
-        elif self._decompressor.needs_input and not self._input:
-            self._input = self._read()
-            if not self._input:
-                self._raise("ends early, so the file is truncated")
-        data, self._input = self._input, b""
-        try:
-            piece = self._decompressor.decompress(data, _PIECE_BYTES)
-        except (self._error, EOFError) as error:
-            self._raise(f"is damaged ({error})")
-        if self._decompressor.eof:
-            self._input, self._decompressor = self._decompressor.unused_data, None
-        return piece
-
-    def _read(self) -> bytes:
-        stop = min(self.n_read + _INPUT_BYTES, self._file.n_bytes)
-        data = self._file.read(self.n_read, stop, new_array).tobytes()
-        self.n_read = stop
-        return data
-
-    def _refuse_other_data(self) -> NoReturn:
-        codec, path, at = self._codec, self._file.path, self.n_read - len(self._input)
-        if at:
-            raise CorpusError(
-                f"{path}: {codec.name} data ends at byte {at:,} of {self._file.n_bytes:,}, and what"
-                f" follows is something else; cut it off: head -c {at} '{path}'"
-            )
-        raise CorpusError(
-            f"{path}: is not {codec.name} data, as its name says; rename it, or get the file again"
-        )
-
-    def _raise(self, what: str) -> NoReturn:
-        codec = self._codec
-        raise CorpusError(
-            f"{self._file.path}: {codec.name} data {what}, at byte {self.n_read:,} of"
-            f" {self._file.n_bytes:,} or shortly before; get the file again, and check it:"
-            f" {codec.command} -t"
-        )
 
 
 class DecompressedFile:
@@ -338,10 +337,10 @@ class DecompressedRange:
 
 
 @dataclass(frozen=True)
-class CompressedUnit(FileUnit):
+class CompressedUnit(WorkUnit):
     """A unit of another format with its text, and bytes [start, stop) of the compressed file."""
 
-    unit: FileUnit
+    unit: WorkUnit
 
     @property
     def where(self) -> str:
@@ -360,14 +359,14 @@ class CompressedUnit(FileUnit):
         return structs.replace(self.unit.read(array), content=self.content())
 
 
-class CompressedSource(FileSource):
+class CompressedSource(Source):
     """A compressed file; `open_text` makes the source of its format."""
 
     is_compressed = True
 
     def __init__(
         self, file: InputFile, name: str, reading: ReadOptions, codec: Codec,
-        open_text: Callable[[InputFile, str, ReadOptions], FileSource],
+        open_text: Callable[[InputFile, str, ReadOptions], Source],
     ) -> None:
         super().__init__(file, name, reading)
         self._codec, self._open_text = codec, open_text
@@ -375,7 +374,7 @@ class CompressedSource(FileSource):
         self.separator, self.has_fields = text.separator, text.has_fields
         self.has_spans = text.has_spans
 
-    def _open(self) -> tuple[DecompressedFile, FileSource]:
+    def _open(self) -> tuple[DecompressedFile, Source]:
         kept = self.reading.unit_size + _SCANNED_BYTES
         text = DecompressedFile(self.file, self._codec, kept)
         return text, self._open_text(text, self.name, self.reading)

@@ -1,16 +1,19 @@
-"""Records of JSON: decode the fields with the text, and describe bad records.
+r"""JSON Lines, and JSON files that are one array of objects.
 
-Base of the units of JSON formats. Only the fields with the text are decoded; of a repeated key the
-last value counts. A bad record is an error that names file, record, byte and reason.
+A unit of lines is a range of whole lines; blank ones are ignored, and so is a byte order mark. A
+unit of an array is a range of whole elements and the comma after them; the first one has the
+bracket before them, too, and the last one the bracket after them. So documents are never divided.
+
+Only the fields that are read are decoded; of a repeated key the last value counts.
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import re
+import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -20,276 +23,399 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
 from bpe.errors import CorpusError, listed
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import (
     Bytes,
-    DocumentBatch,
     Offsets,
     ReadOptions,
-    Rejected,
     invalid_text_error,
-    prepare,
     replace_invalid,
 )
-from preprocess.documents.conversations import KINDS, BadConversationError
-from preprocess.sources.base import DECOMPRESSED, Array, FileUnit
-from preprocess.sources.fields import PRESETS, join_documents
+from preprocess.sources.base import Array, ResumePoint, Source
+from preprocess.sources.records import (
+    BadRecordError,
+    Record,
+    RecordSource,
+    RecordUnit,
+    Tally,
+    Values,
+)
+from preprocess.sources.remote import read_ahead
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
 
+_STRIDE_BYTES = 64 * 1024  # read at a time to find the end of a line
+_MAX_LINES = 1000  # read to find the first object
+_GROUP_BYTES = 256 * 1024  # of lines decoded at a time
+_STRIDE_OF_ARRAY = 1024 * 1024  # read at a time to find the end of an element
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_TEXT, _TEXT_OR_NULL = (b'"',), (b'"', b"n")  # first bytes of values
 
 Decoder = msgspec.json.Decoder[Any]
 
 
-class _BadRecordError(Exception):
-    """Some record of a unit is bad."""
-
-
 @dataclass(frozen=True)
-class JsonUnit(FileUnit):
-    """Whole records of a file; `fields` are the dotted names of the fields with the text."""
+class JsonUnit(RecordUnit):
+    """Whole records of a file of JSON."""
 
-    fields: tuple[str, ...]
-
-    record: ClassVar[str]  # noun, for messages
-    separator: ClassVar[bytes]  # of records
-
-    @property
-    def is_rendered(self) -> bool:
-        return self.reading.chat != "off"
+    noun: ClassVar[str]  # for messages
 
     @abstractmethod
     def _body(self, content: Bytes) -> tuple[int, int]:
         """Return [begin, end) of the records in the content; raise CorpusError."""
 
     @abstractmethod
-    def _groups(self, body: memoryview) -> Iterator[memoryview]:
-        """Yield the records in groups, which are decoded at a time."""
+    def _split(self, body: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (its number, from 1, its position, record) of each record."""
 
     @abstractmethod
-    def _records(self, body: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield (position, record) of each record."""
+    def _decode_all(self, body: memoryview, decoder: Decoder) -> Iterator[list[Any]]:
+        """Yield the records as `decoder` decodes them, some at a time.
 
-    @abstractmethod
-    def _n_records(self, group: memoryview, n_found: int) -> int:
-        """Return the number of records in a group, of which `n_found` values were decoded."""
-
-    @abstractmethod
-    def _n_places(self, body: memoryview, n_records: int) -> int:
-        """Return by how much the numbers of records rise from this unit to the next."""
+        Raises:
+            BadRecordError: Some record is not UTF-8, is nested too deep, or is not one JSON value.
+            msgspec.DecodeError, RecursionError: Some record is no JSON, or has not the fields.
+        """
 
     @abstractmethod
     def _n_before(self) -> int:
         """Return the number of records before the unit."""
 
-    @abstractmethod
-    def _decode(self, decoder: Decoder, group: Any) -> list[Any]:
-        """Decode a group of records."""
-
-    def read(self, array: Array = new_array) -> DocumentBatch:
-        content = self.content(array)
-        begin, end = self._body(content)
-        body, rejected = content[begin:end].data, list[Rejected]()
-        if self.is_rendered:
-            return self._read_chats(body.tobytes(), begin, content)
-        try:
-            values, n_skipped, n_replaced = self._decode_all(body, content)
-            buffer, offsets = self._join(values, array)
-        except _BadRecordError:
-            values, n_skipped, n_replaced = self._decode_each(body.tobytes(), begin, rejected)
-            buffer, offsets = self._join(values, array)
-        batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
-        prepared = prepare(batch, self.reading, self.byte)
-        n_records = 0
-        if self.reading.skip_bad_records:
-            n_records = self._n_places(body, len(offsets) - 1 + n_skipped + len(rejected))
-        return structs.replace(
-            prepared, n_skipped=n_skipped, n_replaced=n_replaced, rejected=tuple(rejected),
-            n_records=n_records,
-        )
-
-    def _read_chats(self, body: bytes, begin: int, content: Bytes) -> DocumentBatch:
-        """Return the conversations of all records; `body` begins at byte `begin` of the unit."""
-        from bpe.text.utf8 import is_utf8
-        from preprocess.sources.chats import batch_of
-
-        rejected, rendered, reading = list[Rejected](), list[Any](), self.reading
-        n_skipped = n_replaced = number = 0
-        all_valid = is_utf8(np.frombuffer(body, np.uint8))
-        for number, (position, record) in enumerate(self._records(body), start=1):
-            if self.separator == b"\n" and not record.strip():
-                continue
-            byte = self.start + begin + position
-            valid, n = (record, 0) if all_valid else replace_invalid(record)
-            if n and reading.on_invalid_utf8 == "error":
-                within = np.frombuffer(record, np.uint8)
-                raise invalid_text_error(within, partial(self._byte_after, byte))
-            if n and reading.on_invalid_utf8 == "skip":
-                n_skipped += 1
-                continue
-            n_replaced += n
-            try:
-                rendered.append(self._render(valid))
-            except BadConversationError as error:
-                if not reading.skip_bad_records:
-                    place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
-                    raise CorpusError(f"{self.file.path}: {place}: {error}") from error
-                rejected.append(Rejected(shown_path(self.file), number, byte, str(error)))
-        batch = batch_of(rendered, content)
-        # White space around messages is theirs.
-        prepared = prepare(batch, structs.replace(reading, strip=False), self.byte)
-        n_records = self._n_places(memoryview(body), number) if reading.skip_bad_records else 0
-        return structs.replace(
-            prepared, n_skipped=n_skipped, n_replaced=n_replaced, rejected=tuple(rejected),
-            n_records=n_records,
-        )
-
-    def _render(self, record: bytes) -> Any:
-        """Render the conversation in a record, which is UTF-8; raise BadConversationError."""
-        from preprocess.sources.chats import render_record
-        from preprocess.sources.json_strings import is_nested_deeper
-
-        fields = KINDS[self.reading.chat]
-        try:
-            found = msgspec.json.decode(record)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise BadConversationError(_describe(record, (), self.record)) from error
-        if not isinstance(found, dict) or not found.keys() >= {*fields} or is_nested_deeper(record):
-            raise BadConversationError(_describe(record, fields, self.record))
-        return render_record(found, self.reading)
-
-    def _decode_all(self, body: memoryview, content: Bytes) -> tuple[list[Any], int, int]:
-        """Return (JSON of the fields of all records, n_skipped, n_replaced).
-
-        Raises:
-            _BadRecordError: Some record is bad.
-        """
-        from bpe.text.utf8 import is_utf8
-        from preprocess.sources.json_strings import is_nested_deeper
-
-        decoder, values_of = _decoder(self.fields, bool(self.reading.text_preset))
-        values: list[Any] = []
-        n_skipped = n_replaced = 0
-        for group in self._groups(body):
-            # The kernel releases the GIL, which lets other threads go on between two groups.
-            if not is_utf8(np.frombuffer(group, np.uint8)):
-                group, skipped, replaced = self._clean(group, content)
-                n_skipped, n_replaced = n_skipped + skipped, n_replaced + replaced
-            try:
-                found = self._decode(decoder, group)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise _BadRecordError from error
-            if len(found) != self._n_records(memoryview(group), len(found)):
-                raise _BadRecordError  # several values in a line, or one in several lines
-            if is_nested_deeper(group):
-                raise _BadRecordError
-            values += values_of(found)
-        return values, n_skipped, n_replaced
-
-    def _join(self, values: list[Any], array: Array) -> tuple[Bytes, Offsets]:
-        """Return the texts of all records, and their offsets; raise _BadRecordError."""
+    def texts(self, content: Bytes, array: Array) -> tuple[Bytes, Offsets]:
         from preprocess.sources.json_strings import decode_strings
 
-        n = len(self.fields)
-        if not self.reading.text_preset:
-            buffer, offsets = decode_strings(values, n, array)
-            if len(values) != (len(offsets) - 1) * n:
-                raise _BadRecordError
-            return buffer, offsets
-        join = PRESETS[self.reading.text_preset].join
-        try:
-            texts = [msgspec.json.decode(value, type=str | None) for value in values]
-        except msgspec.ValidationError as error:
-            raise _BadRecordError from error
-        return join_documents(join(texts[i : i + n]) for i in range(0, len(texts), n))
-
-    def _byte_after(self, begin: int, position: int) -> str:
-        return f"{self.file.path}: byte {begin + position:,}"
-
-    def _decode_each(
-        self, body: bytes, begin: int, rejected: list[Rejected]
-    ) -> tuple[list[Any], int, int]:
-        """Decode one record after another, as `_decode_all`; bad ones are added to `rejected`.
-
-        `body` begins at byte `begin` of the unit.
-
-        Raises:
-            CorpusError: A record is bad, and bad records are errors.
-        """
-        from preprocess.sources.json_strings import is_nested_deeper
-
-        has_preset = bool(self.reading.text_preset)
-        decoder, values_of = _decoder(self.fields, has_preset)
-        kinds = _TEXT_OR_NULL if has_preset else _TEXT
+        begin, end = self._body(content)
+        if self.reading.text_preset:
+            raise BadRecordError  # the presets are functions of Python
+        decoder, values_of = _decoder(self.fields, False)
         values: list[Any] = []
-        n_skipped = n_replaced = 0
-        for number, (position, record) in enumerate(self._records(body), start=1):
-            valid, n = replace_invalid(record)
-            byte = self.start + begin + position
-            if n and self.reading.on_invalid_utf8 == "error":
-                within = np.frombuffer(record, np.uint8)
-                raise invalid_text_error(within, partial(self._byte_after, byte))
-            if n and self.reading.on_invalid_utf8 == "skip":
-                n_skipped += 1
-                continue
-            n_replaced += n
-            try:
-                found = self._decode(decoder, valid)
-                own = [bytes(value) for value in values_of(found)]
-                is_bad = any(value[:1] not in kinds for value in own)
-                # Lines may be blank.
-                is_bad |= len(found) > 1 or (not found and self.separator == b",")
-                is_bad |= is_nested_deeper(valid)
-            except (msgspec.DecodeError, RecursionError):
-                is_bad = True
-            if not is_bad:
-                values += own
-                continue
-            reason = _describe(valid, self.fields, self.record, has_preset)
-            if not self.reading.skip_bad_records:
-                place = f"{self.record} {self._n_before() + number:,} (byte {byte:,})"
-                raise CorpusError(f"{self.file.path}: {place}: {reason}")
-            rejected.append(Rejected(shown_path(self.file), number, byte, reason))
-        return values, n_skipped, n_replaced
+        try:
+            for found in self._decode_all(content[begin:end].data, decoder):
+                values += values_of(found)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRecordError from error
+        n = len(self.fields)
+        buffer, offsets = decode_strings(values, n, array)
+        if len(values) != (len(offsets) - 1) * n:
+            raise BadRecordError
+        return buffer, offsets
 
-    def _clean(self, group: memoryview, content: Bytes) -> tuple[Any, int, int]:
-        """Return (records with invalid UTF-8 replaced or left out, n_skipped, n_replaced)."""
+    def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
         from bpe.text.utf8 import is_utf8
 
-        if self.reading.on_invalid_utf8 == "error":
-            raise invalid_text_error(content, self.byte)
-        data = group.tobytes()
-        if self.reading.on_invalid_utf8 == "replace":
-            replaced, n_replaced = replace_invalid(data)
-            return replaced, 0, n_replaced
-        given = [record for _, record in self._records(data)]
-        valid = [record for record in given if is_utf8(np.frombuffer(record, np.uint8))]
-        return self.separator.join(valid), len(given) - len(valid), 0
+        begin, end = self._body(content)
+        body, policy = content[begin:end].tobytes(), self.reading.on_invalid_utf8
+        all_valid = is_utf8(content[begin:end])
+        for number, position, record in self._split(body):
+            place = begin + position
+            tally.n_records = number
+            valid, n = (record, 0) if all_valid else replace_invalid(record)
+            if n and policy == "error":
+                raise invalid_text_error(np.frombuffer(record, np.uint8), partial(self._at, place))
+            if n and policy == "skip":
+                tally.n_skipped += 1
+                continue
+            tally.n_replaced += n
+            yield Record(valid, number, self.start + place)
+
+    def _at(self, begin: int, position: int) -> str:
+        return self.byte(begin + position)
+
+    def place(self, record: Record) -> str:
+        return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
+
+    def values(self, data: bytes) -> Values:
+        is_optional = bool(self.reading.text_preset)
+        decoder, values_of = _decoder(self.fields, is_optional)
+        kind = str | None if is_optional else str
+        try:
+            found = [*chain.from_iterable(self._decode_all(memoryview(data), decoder))]
+            if len(found) != 1:
+                raise BadRecordError
+            return [msgspec.json.decode(value, type=kind) for value in values_of(found)]
+        except (msgspec.DecodeError, RecursionError, BadRecordError) as error:
+            raise BadRecordError(_describe(data, self.fields, self.noun, is_optional)) from error
+
+    def conversation(self, data: bytes) -> Mapping[str, Any]:
+        from preprocess.sources.json_strings import is_nested_deeper
+
+        try:
+            found = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRecordError(_describe(data, (), self.noun)) from error
+        is_whole = isinstance(found, dict) and found.keys() >= {*self.fields}
+        if not is_whole or is_nested_deeper(data):
+            raise BadRecordError(_describe(data, self.fields, self.noun))
+        whole: Mapping[str, Any] = found
+        return whole
 
 
-def choose_json_fields(
-    file: InputFile, record: bytes, reading: ReadOptions
-) -> tuple[ReadOptions, tuple[str, ...]] | None:
-    """Choose what is read, as `chats.choose_fields`; None if a record is no object with fields."""
-    from preprocess.sources.chats import choose_fields
+class JsonSource(RecordSource):
+    """One file of JSON; subclasses define `units` and `_first_records`."""
 
-    try:
-        value = msgspec.json.decode(record)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
-    return choose_fields(file.path, value, reading) if isinstance(value, dict) and value else None
+    @abstractmethod
+    def _first_records(self) -> Iterator[bytes]:
+        """Yield the first records, until one is an object with fields."""
+
+    def first_names(self) -> list[str]:
+        for record in self._first_records():
+            try:
+                value = msgspec.json.decode(record)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                continue
+            if isinstance(value, dict) and value:
+                return [*value]
+        return []
 
 
-def shown_path(file: InputFile) -> str:
-    """Return the path of a file as text, also if it is not UTF-8."""
-    path = str(file.path).removesuffix(DECOMPRESSED)
-    return os.fsencode(path).decode("utf-8", "backslashreplace")
+# Lines.
+
+
+@dataclass(frozen=True)
+class JsonLinesUnit(JsonUnit):
+    """Whole lines of a file."""
+
+    noun = "line"
+
+    def n_numbers(self, content: Bytes, n_records: int) -> int:
+        return content.tobytes().count(b"\n")
+
+    def _body(self, content: Bytes) -> tuple[int, int]:
+        is_marked = self.start == 0 and content[:3].tobytes() == BYTE_ORDER_MARK
+        return 3 * is_marked, len(content)
+
+    def _split(self, body: bytes) -> Iterator[tuple[int, int, bytes]]:
+        position = 0
+        for number, line in enumerate(body.split(b"\n"), start=1):
+            if line.strip():
+                yield number, position, line
+            position += len(line) + 1
+
+    def _decode_all(self, body: memoryview, decoder: Decoder) -> Iterator[list[Any]]:
+        for group in _groups(body):
+            _check_text(group)
+            found = decoder.decode_lines(group)
+            if len(found) != _n_lines(group, len(found)):
+                raise BadRecordError  # several values in a line, or one in several lines
+            yield found
+
+    def _n_before(self) -> int:
+        pieces = _iter_pieces(self.file, 0, self.start)
+        return sum(piece.tobytes().count(b"\n") for piece in pieces)
+
+
+class JsonLinesSource(JsonSource):
+    """One file of JSON Lines."""
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[JsonLinesUnit]:
+        # A file of zero bytes is one unit of zero bytes.
+        start = after[0] if after else self.begin
+        while True:
+            stop = self._end_of_line(start + self.reading.unit_size)
+            yield JsonLinesUnit(self.file, self.reading_of_units, start, stop, self.fields)
+            if self.file.clip(stop + 1) == stop:
+                return
+            start = stop
+
+    def start_of_document(self, position: int) -> int:
+        # Bad records that are left out are listed by their numbers, counted from the first line.
+        if position <= 0 or self.reading.skip_bad_records:
+            return super().start_of_document(position)
+        return self._end_of_line(position)
+
+    def _end_of_line(self, position: int) -> int:
+        """Return the end of the line that has byte `position - 1`; the end of the file, if less."""
+        start = position - 1
+        for piece in _iter_pieces(self.file, start, sys.maxsize):
+            if (found := piece.tobytes().find(b"\n")) >= 0:
+                return start + found + 1
+            start += len(piece)
+        return self.file.clip(start)
+
+    def _first_records(self) -> Iterator[bytes]:
+        start = 0
+        for _ in range(_MAX_LINES):
+            stop = self._end_of_line(start + 1)
+            if stop == start:
+                return
+            line = self.file.read(start, stop, new_array).tobytes()
+            yield line.removeprefix(BYTE_ORDER_MARK)
+            start = stop
+
+
+def _groups(body: memoryview) -> Iterator[memoryview]:
+    """Yield lines in groups, which are decoded at a time."""
+    start, n = 0, len(body)
+    while start < n:
+        stop = n
+        for begin in range(start + _GROUP_BYTES, n, _STRIDE_BYTES):
+            if (found := body[begin : begin + _STRIDE_BYTES].tobytes().find(b"\n")) >= 0:
+                stop = begin + found + 1
+                break
+        yield body[start:stop]
+        start = stop
+
+
+def _n_lines(group: memoryview, n_found: int) -> int:
+    """Return the number of lines with a value, of which there were `n_found`."""
+    from bpe.text.search import find_all
+
+    data = np.frombuffer(group, np.uint8)
+    n = len(find_all(data, b"\n")) + int((data[-1:] != 0x0A).sum())
+    if n == n_found:
+        return n
+    return sum(bool(line.strip()) for line in group.tobytes().split(b"\n"))  # some are blank
+
+
+def _iter_pieces(file: InputFile, start: int, stop: int) -> Iterator[Bytes]:
+    """Yield bytes [start, stop) of a file in pieces; less if it ends before."""
+    while (end := file.clip(min(start + _STRIDE_BYTES, stop))) > start:
+        yield file.read(start, end, new_array)
+        start = end
+
+
+# Arrays.
+
+
+def open_json(file: InputFile, name: str, reading: ReadOptions) -> Source:
+    """Return the source of a file that is an array, or else of JSON Lines."""
+    _, bracket = _first_byte(file)
+    return (JsonArraySource if bracket == b"[" else JsonLinesSource)(file, name, reading)
+
+
+def _first_byte(file: InputFile) -> tuple[int, bytes]:
+    """Return (position after the first byte that is not white space or a mark, that byte)."""
+    start = 0
+    while (stop := file.clip(start + 64)) > start:
+        data = file.read(start, stop, new_array).tobytes()
+        data = data.removeprefix(BYTE_ORDER_MARK) if start == 0 else data
+        if left := data.lstrip(WHITE_SPACE):
+            return stop - len(left) + 1, left[:1]
+        start = stop
+    return start, b""
+
+
+@dataclass(frozen=True)
+class JsonArrayUnit(JsonUnit):
+    """Whole elements of an array, with what is around them."""
+
+    is_last: bool
+
+    noun = "element"
+
+    def _body(self, content: Bytes) -> tuple[int, int]:
+        begin = 0 if self.start else _first_byte(self.file)[0]
+        if not self.is_last:
+            return begin, len(content) - 1  # without the comma
+        end = len(content.tobytes().rstrip(WHITE_SPACE)) - 1  # without the bracket
+        elements = content[begin:end].tobytes().rstrip(WHITE_SPACE)
+        if elements.endswith(b",") or (self.start and not elements):
+            raise CorpusError(
+                f"{self.byte(end)}: no element between the last comma and the end of the array;"
+                " remove the comma"
+            )
+        return begin, end
+
+    def _split(self, body: bytes) -> Iterator[tuple[int, int, bytes]]:
+        from preprocess.sources.json_strings import ElementFinder
+
+        if self.is_last and not body.strip(WHITE_SPACE):
+            return  # of an array without elements
+        data, start, number = np.frombuffer(body, np.uint8), 0, 1
+        while (n := ElementFinder().find_end(data[start:])) >= 0 and body[start + n] == ord(","):
+            yield number, start, body[start : start + n]
+            start, number = start + n + 1, number + 1
+        yield number, start, body[start:]
+
+    def _decode_all(self, body: memoryview, decoder: Decoder) -> Iterator[list[Any]]:
+        _check_text(body)
+        if not (self.is_last or bytes(body).strip(WHITE_SPACE)):
+            raise BadRecordError  # nothing before a comma
+        array = msgspec.json.Decoder(list[decoder.type])  # type: ignore[name-defined]
+        yield array.decode(b"[%b]" % bytes(body))
+
+    def _n_before(self) -> int:
+        number, start = 0, _first_byte(self.file)[0]
+        while start < self.start:
+            start, number = _end_of_element(self.file, start, start)[0], number + 1
+        return number
+
+
+class JsonArraySource(JsonSource):
+    """One file with an array of objects."""
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[JsonArrayUnit]:
+        start, is_last = after[0] if after else 0, False
+        file = read_ahead(self.file)
+        while not is_last:
+            begin = start or _first_byte(self.file)[0]
+            stop, is_last = _end_of_element(file, begin, begin + self.reading.unit_size)
+            unit = self.file, self.reading_of_units, start, stop, self.fields, is_last
+            yield JsonArrayUnit(*unit)
+            start = stop
+
+    def _first_records(self) -> Iterator[bytes]:
+        begin = _first_byte(self.file)[0]
+        end, _ = _end_of_element(self.file, begin, begin)
+        first = self.file.read(begin, end, new_array).tobytes()
+        yield first.rstrip(WHITE_SPACE)[:-1]  # without comma or bracket
+
+
+def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]:
+    """Return (position after the first comma between elements at `least` or later, False).
+
+    If the array ends before: (the end of the file, True). `begin` is the start of an element.
+
+    Raises:
+        CorpusError: The array is not closed, or something follows it.
+    """
+    from preprocess.sources.json_strings import ElementFinder
+
+    finder, start = ElementFinder(), begin
+    while (end := file.clip(start + _STRIDE_OF_ARRAY)) > start:
+        part = file.read(start, end, new_array)
+        if (found := finder.find_end(part, least - start)) >= 0:
+            if part[found] == ord(","):
+                return start + found + 1, False
+            if part[found] == ord("}"):
+                raise CorpusError(
+                    f"{file.path}: byte {start + found:,}: this brace closes nothing; correct it"
+                )
+            return _end_after(file, start + found + 1), True
+        start = end
+    raise CorpusError(
+        f"{file.path}: the array is not closed at byte {start:,}, the end of the file, so it is"
+        f" truncated, or an element from byte {begin:,} on is not closed; get the file again, or"
+        " correct it"
+    )
+
+
+def _end_after(file: InputFile, position: int) -> int:
+    """Return the end of a file that has only white space from `position` on; else raise."""
+    while (end := file.clip(position + _STRIDE_OF_ARRAY)) > position:
+        rest = file.read(position, end, new_array).tobytes()
+        if left := rest.lstrip(WHITE_SPACE):
+            raise CorpusError(
+                f"{file.path}: byte {end - len(left):,}: the array has ended before; expected one"
+                " array in a file, remove what follows"
+            )
+        position = end
+    return position
+
+
+# Decoding.
+
+
+def _check_text(body: memoryview) -> None:
+    """Raise BadRecordError if records are not UTF-8, or are nested too deep for some parsers."""
+    from bpe.text.utf8 import is_utf8
+    from preprocess.sources.json_strings import is_nested_deeper
+
+    # The kernels release the GIL, which lets other threads go on between groups of lines.
+    if not is_utf8(np.frombuffer(body, np.uint8)) or is_nested_deeper(body):
+        raise BadRecordError
 
 
 @functools.lru_cache(maxsize=64)

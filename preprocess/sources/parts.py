@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from preprocess.sources.base import FileSource, Source
+from preprocess.sources.base import Source
 
 _PART_BYTES, _MOST_PARTS = 128 << 20, 1024
 
@@ -35,7 +35,7 @@ def sources_of_task(sources: Sequence[Source], index: int, count: int) -> list[S
             is_here = start == 0 and stop == source.n_bytes
         if is_here:
             found.append(source)
-        elif start < stop and isinstance(source, FileSource):
+        elif start < stop:
             found.append(source.part(start, stop))
         begin += source.n_bytes
     return found
@@ -43,8 +43,6 @@ def sources_of_task(sources: Sequence[Source], index: int, count: int) -> list[S
 
 def _start_at(source: Source, position: int) -> int:
     """Return the first start of a document of a source, if it is divided, from `position` on."""
-    if position <= 0:
-        return 0
-    if position >= source.n_bytes or not isinstance(source, FileSource):
+    if position >= source.n_bytes:
         return source.n_bytes
-    return source.start_of_document(position)
+    return source.start_of_document(max(position, 0))

@@ -23,7 +23,7 @@ from bpe.files.locations import is_url, shown_url, url_name
 from bpe.parallel import run_in_order
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import ReadOptions
-from preprocess.sources.base import FileSource, Source, open_file
+from preprocess.sources.base import Source, open_file
 from preprocess.sources.compressed import (
     CODECS,
     CompressedSource,
@@ -37,7 +37,7 @@ from preprocess.sources.remote import RemoteFile, open_url
 from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text import TextSource
 
-OpenSource = Callable[[InputFile, str, ReadOptions], FileSource]
+OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
 _BEGIN_BYTES = 8192  # of a file, read to recognise its format
 _OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
@@ -67,7 +67,7 @@ def _lazy(name: str) -> OpenSource:
     """Return the function or class `module.name` of this package, imported when it is called."""
     module, attribute = name.split(".")
 
-    def call(file: InputFile, name: str, reading: ReadOptions) -> FileSource:
+    def call(file: InputFile, name: str, reading: ReadOptions) -> Source:
         found: OpenSource = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
         return found(file, name, reading)
 
@@ -85,11 +85,11 @@ _OUTPUT = "it is an output of tokenmill; give the text it was made from"
 TEXT = Format("text", (".txt",), TextSource)
 FORMATS = [  # files of no other format are text
     TEXT,
-    Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_lines.JsonLinesSource")),
-    Format("json", (".json",), _lazy("json_array.open_json")),
-    Format("parquet", (".parquet",), _lazy("parquet.ParquetSource"), (b"PAR1", b"PARE"), False),
+    Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_records.JsonLinesSource")),
+    Format("json", (".json",), _lazy("json_records.open_json")),
+    Format("parquet", (".parquet",), _lazy("columnar.ParquetSource"), (b"PAR1", b"PARE"), False),
     Format(
-        "arrow", (".arrow", ".feather"), _lazy("arrow.open_arrow"),
+        "arrow", (".arrow", ".feather"), _lazy("columnar.open_arrow"),
         (b"ARROW1", b"\xff\xff\xff\xff"), False,
     ),
     Format("csv", (".csv",), instead=_AS_PARQUET % ","),
@@ -199,11 +199,11 @@ def check_fields_are_used(sources: Sequence[Source], reading: ReadOptions) -> No
 
 def _find_remote(
     url: str, reading: ReadOptions, binary_files: list[Path | str] | None
-) -> Iterator[FileSource]:
+) -> Iterator[Source]:
     """Yield the sources at a URL; several files are opened at a time."""
     from preprocess.sources.urls import FoundFile, files_at
 
-    def open_found(found: FoundFile) -> FileSource | str:
+    def open_found(found: FoundFile) -> Source | str:
         if found.is_below and _is_skipped(found.file, found.name, reading):
             return found.file.path
         return open_source(found.file, found.name, reading)
@@ -239,7 +239,7 @@ def _is_skipped(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
     return b"\0" in begins and not is_other_text  # which no text has
 
 
-def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> FileSource:
+def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> Source:
     """Open a file as a source that manifests list as `name`; suffix or first bytes tell its format.
 
     Raises:

@@ -18,7 +18,7 @@ import os
 import time
 import uuid
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,13 +33,13 @@ from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectInfo, RemoteError, split_url
 
 Array = Callable[[int], Bytes]
-Ranges = list[tuple[int, int]]
 
 _BLOCK_BYTES = 64 * 1024  # of the shared blocks; the first one tells the format of a file
 _BLOCKS_AT_ONCE = 4  # requested together, except at the start of a file
 _SHARED_BYTES = 16 * 1024 * 1024
 _SMALL_BYTES = 512 * 1024  # longer reads are requests of their own
 _PIECE_BYTES = 4 * 1024 * 1024  # fetched ahead at a time
+_FOLLOWED = 8  # reads that may be followed by another one
 _KEPT_PIECES = 8  # of a file that is read ahead: its units are read again, to be digested
 _COMPARE_SECONDS = 10.0
 _THIS_PROCESS = uuid.uuid4().hex
@@ -217,8 +217,8 @@ os.register_at_fork(after_in_child=_shared.__init__)  # type: ignore[misc]  # it
 class ReadAhead:
     """A remote file that is read forwards, as an `InputFile`: a piece is used, the next fetched.
 
-    A read far from the one before is a read of the file. `will_read` names the ranges that are
-    read, instead.
+    Several places may be read forwards at a time, such as the columns of a Parquet file. A read
+    that follows none of the last ones is a read of the file.
     """
 
     def __init__(self, file: RemoteFile) -> None:
@@ -226,9 +226,7 @@ class ReadAhead:
         self.path, self.n_bytes, self.modified = file.path, file.n_bytes, file.modified
         self.clip, self.check_unchanged = file.clip, file.check_unchanged
         self._pieces: OrderedDict[int, Task[Bytes]] = OrderedDict()
-        self._kept = _KEPT_PIECES
-        self._next = -_PIECE_BYTES
-        self._ranges: Ranges | None = None
+        self._ends: deque[int] = deque(maxlen=_FOLLOWED)  # of the last reads
         self._lock = Lock()
         file.reader = weakref.ref(self)
 
@@ -244,36 +242,23 @@ class ReadAhead:
             parts.append((n * _PIECE_BYTES, piece.result()))
         return _joined(parts, start, stop, new_array)
 
-    def will_read(self, ranges: Ranges) -> None:
-        """Read ahead in these ranges from now on, in all of them at the same time."""
-        with self._lock:
-            self._ranges = ranges
-            self._kept = max(_KEPT_PIECES, 2 * len(ranges) + 2)
-            for start, _ in ranges:
-                self._piece(start // _PIECE_BYTES)
-
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         """Read bytes [start, stop); as `RemoteFile.read`."""
-        if not self._is_expected(start, stop):
-            self._next = stop
+        is_expected = start // _PIECE_BYTES in self._pieces or any(
+            0 <= start - end < _PIECE_BYTES for end in self._ends
+        )
+        self._ends.append(stop)
+        if not is_expected:
             return self._file.read(start, stop, array)
-        self._next = stop
         numbers = range(start // _PIECE_BYTES, -(-stop // _PIECE_BYTES))
         parts = ((n * _PIECE_BYTES, self._used(n)) for n in numbers)
         return _joined(parts, start, stop, array)
 
-    def _is_expected(self, start: int, stop: int) -> bool:
-        if self._ranges is not None:
-            return any(begin <= start and stop <= end for begin, end in self._ranges)
-        return 0 <= start - self._next < _PIECE_BYTES or start // _PIECE_BYTES in self._pieces
-
     def _used(self, number: int) -> Bytes:
-        """Return a piece, and fetch the next one if it is going to be read."""
+        """Return a piece, and fetch the next one."""
         with self._lock:
             piece = self._piece(number)
-            begin = (number + 1) * _PIECE_BYTES
-            ranges = [(0, self.n_bytes)] if self._ranges is None else self._ranges
-            if any(start < begin + _PIECE_BYTES and begin < stop for start, stop in ranges):
+            if (number + 1) * _PIECE_BYTES < self.n_bytes:
                 self._piece(number + 1)
         return piece.result()
 
@@ -286,7 +271,7 @@ class ReadAhead:
             self._pieces[number] = piece
             start_thread(piece.run)
         self._pieces.move_to_end(number)
-        while len(self._pieces) > self._kept:
+        while len(self._pieces) > _KEPT_PIECES:
             self._pieces.popitem(last=False)
         return piece
 

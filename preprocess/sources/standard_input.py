@@ -19,11 +19,11 @@ _PIECE_BYTES = 1 << 20
 OpenFile = Callable[[Path, str, ReadOptions], Source]
 
 
-class StandardInput:
+class StandardInput(Source):
     """Stands for standard input among sources until `replace_standard_input`."""
 
-    name, n_bytes, separator, stamp, location = FILE_NAME, 0, b"", "", ""
-    is_compressed = has_fields = has_spans = False
+    name, n_bytes, stamp, location = FILE_NAME, 0, "", ""
+    has_fields = False
 
     def __init__(self, reading: ReadOptions, open_source: OpenFile) -> None:
         self._reading, self._open_source = reading, open_source

@@ -11,19 +11,18 @@ import os
 import platform
 import sysconfig
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import xxhash
-from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import new_array
-from preprocess.documents.batch import Bytes, DocumentBatch, Offsets, ReadOptions, prepare
-from preprocess.sources.base import Array, ResumePoint
+from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions, prepare
+from preprocess.sources.base import Array, ResumePoint, Source, WorkUnit
 
 _NAME = f"standard library of Python {platform.python_version()}"
 # Directories of tests, of installed packages, and of the topics of `help()`.
@@ -53,29 +52,45 @@ def documents_of_standard_library() -> Iterator[bytes]:
             yield file.read().encode()
 
 
+class _Corpus:
+    """The documents in memory, once per process, as an `InputFile`.
+
+    Attributes:
+        offsets: int64[n_documents + 1], of the documents in the text.
+    """
+
+    path, modified = _NAME, 0
+
+    def __init__(self) -> None:
+        documents = list(documents_of_standard_library())
+        self.offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+        self.text = np.frombuffer(b"".join(documents), np.uint8)
+        self.n_bytes = len(self.text)
+
+    def __reduce__(self) -> tuple[Callable[[], _Corpus], tuple[()]]:
+        return _corpus, ()  # another process has the same
+
+    def clip(self, position: int) -> int:
+        return min(position, self.n_bytes)
+
+    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
+        return self.text[start:stop]
+
+    def check_unchanged(self) -> None:
+        pass  # it is in memory
+
+
 @cache
-def _corpus() -> tuple[Bytes, Offsets]:
-    """Read the documents once: (uint8[n_bytes], offsets int64[n_documents + 1])."""
-    documents = list(documents_of_standard_library())
-    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    return np.frombuffer(b"".join(documents), np.uint8), offsets
+def _corpus() -> _Corpus:
+    return _Corpus()
 
 
 @dataclass(frozen=True)
-class StandardLibraryUnit:
+class StandardLibraryUnit(WorkUnit):
     """Documents [first, last) of the default corpus."""
 
-    reading: ReadOptions
     first: int
     last: int
-
-    @property
-    def start(self) -> int:
-        return int(_corpus()[1][self.first])
-
-    @property
-    def n_bytes(self) -> int:
-        return len(self.content())
 
     @property
     def where(self) -> str:
@@ -83,53 +98,31 @@ class StandardLibraryUnit:
 
     @property
     def after(self) -> ResumePoint | None:
-        return None if self.last == len(_corpus()[1]) - 1 else [self.last]
-
-    @property
-    def is_rendered(self) -> bool:
-        return False
-
-    def content(self, array: Array = new_array) -> Bytes:
-        buffer, offsets = _corpus()
-        return buffer[offsets[self.first] : offsets[self.last]]
-
-    def check_unchanged(self) -> None:
-        pass  # the corpus is in memory
+        return None if self.stop == self.file.n_bytes else [self.stop, self.last]
 
     def read(self, array: Array = new_array) -> DocumentBatch:
-        offsets = _corpus()[1][self.first : self.last + 1]
+        offsets = _corpus().offsets[self.first : self.last + 1]
         bounds = np.repeat(offsets - offsets[0], 2)[1:-1]
         content = self.content()
-        # `str`: no message needs a position, for all documents are UTF-8.
-        return prepare(DocumentBatch(content, bounds, content=content), self.reading, str)
+        return prepare(DocumentBatch(content, bounds, content=content), self.reading, self.byte)
 
 
-class StandardLibrary:
-    """The default corpus as a source; it is small, and in memory once per process."""
+class StandardLibrary(Source):
+    """The default corpus as a source."""
 
-    separator, location, is_compressed, has_fields = b"", "", False, False
-    has_spans = False
+    has_fields = False
 
     def __init__(self, reading: ReadOptions) -> None:
-        buffer, _ = _corpus()
-        self.name = _NAME
-        self.reading = reading
-        self.n_bytes = len(buffer)
-        self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(buffer.data)}"
-
-    def estimate_text(self) -> int:
-        return self.n_bytes
-
-    def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
-        buffer, offsets = _corpus()
-        yield 0, buffer[: offsets[before[0] if before else -1]]
+        corpus = _corpus()
+        super().__init__(corpus, _NAME, reading)
+        self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(corpus.text.data)}"
+        self.location = ""
 
     def units(self, after: ResumePoint | None = None) -> Iterator[StandardLibraryUnit]:
-        _, offsets = _corpus()
-        reading = structs.replace(self.reading, safe_cut=None, atomic=())
-        first, n_documents = after[0] if after else 0, len(offsets) - 1
-        while first < n_documents:
-            fits = np.searchsorted(offsets, offsets[first] + reading.unit_size, side="right") - 1
-            last = max(int(fits), first + 1)
-            yield StandardLibraryUnit(reading, first, last)
+        offsets, first = _corpus().offsets, after[1] if after else 0
+        while first < len(offsets) - 1:
+            limit = offsets[first] + self.reading.unit_size
+            last = max(int(np.searchsorted(offsets, limit, side="right")) - 1, first + 1)
+            bounds = int(offsets[first]), int(offsets[last])
+            yield StandardLibraryUnit(self.file, self.reading_of_units, *bounds, first, last)
             first = last

@@ -32,13 +32,13 @@ from preprocess.documents.batch import (
     replace_invalid,
     validation_limit,
 )
-from preprocess.sources.base import Array, FileSource, FileUnit, ResumePoint
+from preprocess.sources.base import Array, ResumePoint, Source, WorkUnit
 
 _BEGIN_BYTES = 64 * 1024  # of a file, read to find how lines end
 
 
 @dataclass(frozen=True)
-class TextUnit(FileUnit):
+class TextUnit(WorkUnit):
     """Bytes [start, stop) of a text file, starting after a separator or inside a document.
 
     `in_validation` and `skipped` are the decisions for the document of which the unit is a part.
@@ -77,7 +77,7 @@ class TextUnit(FileUnit):
         return prepare(batch, self.reading, self.byte, self.in_validation)
 
 
-class TextSource(FileSource):
+class TextSource(Source):
     """One text file."""
 
     has_fields = False

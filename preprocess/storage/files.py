@@ -176,11 +176,8 @@ class UrlFiles:
         return path
 
 
-def url_beside(url: str, name: str) -> str:
-    """Return the URL of a file in the directory of another one.
-
-    >>> url_beside("s3://bucket/data/train.bin", "train.json")
-    's3://bucket/data/train.json'
+def directory_of(url: str) -> str:
+    """Return the URL of the directory of a file.
 
     Raises:
         RemoteError: The URL has a query, which is of one file.
@@ -190,4 +187,13 @@ def url_beside(url: str, name: str) -> str:
             f"{shown_url(url)}: has a query, such as a signature, which is valid for one file, and"
             " a dataset has several; give a URL without one, or that of the bucket"
         )
-    return f"{url.rpartition('/')[0]}/{quote(name) if is_web(url) else name}"
+    return url.rpartition("/")[0]
+
+
+def url_beside(url: str, name: str) -> str:
+    """Return the URL of a file in the directory of another one, as `directory_of`.
+
+    >>> url_beside("s3://bucket/data/train.bin", "train.json")
+    's3://bucket/data/train.json'
+    """
+    return f"{directory_of(url)}/{quote(name) if is_web(url) else name}"

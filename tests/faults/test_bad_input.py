@@ -30,9 +30,9 @@ from preprocess import (
 )
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
+from preprocess.options import BuildSettings, CountSettings
 from preprocess.run.outputs import OutputError
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings, CountSettings
+from preprocess.settings import SettingsError
 
 END = "<|endoftext|>"
 TEXT = END.join(f"document {i} of many, and some more words" for i in range(40))
@@ -331,13 +331,13 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
 )
 def test_settings_of_the_function(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
-        convert(options, BuildSettings)
+        BuildSettings(**options)
 
 
 @pytest.mark.parametrize(
     ("use", "name"),
     [
-        (lambda url, text, out: build(train=text, out=out, tokenizer=url), "tokenizer: "),
+        (lambda url, text, out: build(train=text, out=out, tokenizer=f"{url}.tiktoken"), "token"),
         (lambda url, text, out: load_tokenizer(url), ""),
         (lambda url, text, out: train_bpe(url, 300), ""),
     ],
@@ -363,23 +363,24 @@ def test_file_urls_are_paths(text: Path, out: Path) -> None:
 
 def test_settings_that_are_missing() -> None:
     with pytest.raises(SettingsError, match=r"^paths: is required; tokenizer: is required$"):
-        convert({}, CountSettings)
+        CountSettings(**{})
     with pytest.raises(SettingsError, match=r"^paths: should not be empty; got \(\)$"):
-        convert({"paths": (), "tokenizer": "t"}, CountSettings)
+        CountSettings(**{"paths": (), "tokenizer": "t"})
 
 
 def test_settings_of_other_libraries_kinds() -> None:
-    settings = convert({"workers": np.int64(3), "val_fraction": np.float32(0.5)}, BuildSettings)
+    settings = BuildSettings(**{"workers": np.int64(3), "val_fraction": np.float32(0.5)})
     assert (settings.workers, settings.val_fraction) == (3, 0.5)
     assert json.loads(json.dumps(settings.as_json()))["workers"] == 3
-    settings = convert({"train": (Path(name) for name in "ab"), "name": "\udcff"}, BuildSettings)
+    settings = BuildSettings(**{"train": (Path(name) for name in "ab"), "name": "\udcff"})
     assert (settings.train, settings.name) == (("a", "b"), "\udcff")
 
 
 def test_settings_come_back_from_json() -> None:
     values = {"train": ["a", Path("b")], "special_tokens": ["<s>"], "unit_size": "1MiB"}
-    settings = convert(values, BuildSettings)
-    assert convert(json.loads(json.dumps(settings.as_json())), BuildSettings) == settings
+    settings = BuildSettings(**values)
+    saved = settings.as_json()
+    assert BuildSettings(**json.loads(json.dumps(saved))).as_json() == saved
     assert "train" not in settings.as_json({"train"})
 
 

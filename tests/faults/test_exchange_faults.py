@@ -146,9 +146,9 @@ def test_an_export_continues_inside_a_file(
     with pytest.raises(Stop):
         do("megatron", data, tmp_path / "out")
     assert run(["inspect", str(tmp_path / "out")]) == 0
-    text = ".train.export.partial: not finished: export: 1 files are complete"
+    text = ".train.export.partial: not finished: exporting train: 88 %, "
     assert text in capsys.readouterr().out
-    with pytest.raises(OutputError, match="an unfinished run of other exports exists; run its com"):
+    with pytest.raises(OutputError, match="run with other inputs exists: to was 'meg"):
         do("npy", data, tmp_path / "out")
     do("megatron", data, tmp_path / "out")
     assert made == [(0, 32), (32, 64), (0, 0), (64, 88)]
@@ -238,7 +238,7 @@ def test_a_commit_that_is_interrupted(
         assert contents(tmp_path / what) == contents(tmp_path / f"peace_{what}")
     # The dataset is finished, but its commit has not begun.
     with monkeypatch.context() as patched:
-        patched.setattr("preprocess.run.outputs.Outputs.commit", stop)
+        patched.setattr("preprocess.run.run.Run.publish", stop)
         with pytest.raises(Stop):
             do("import", data, tmp_path / "late")
     with monkeypatch.context() as patched:

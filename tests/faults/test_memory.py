@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from bpe import PretokenCounts
 from bpe.train.counts import FrozenCounts
 from preprocess import build, pipeline
+from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.run import count_pass, journal, spill
 from preprocess.run import memory_limit as memory
 from preprocess.run.journal import JournalError
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings, EncodeSettings
+from preprocess.settings import SettingsError
 from preprocess.storage import LocalStorage
 
 ROOT = Path(__file__).parents[2]
@@ -146,7 +146,7 @@ def test_counts_that_contradict_one_another_are_refused() -> None:
 
 def encoding(limit: str, **more: Any) -> EncodeSettings:
     values = {"paths": "x", "tokenizer": "t", "memory_limit": limit, "workers": 8}
-    return fit_to_memory(convert(values | more, EncodeSettings))
+    return fit_to_memory(EncodeSettings(**values | more))
 
 
 def test_workers_and_units_are_fitted_into_the_limit() -> None:
@@ -168,11 +168,11 @@ def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:
     assert encoding("406MB").workers == 1
     with pytest.raises(SettingsError, match="memory_limit: should be a number of bytes"):
         encoding("much")
-    large = convert({"vocab_size": 10**6, "memory_limit": "1GB"}, BuildSettings)
+    large = BuildSettings(**{"vocab_size": 10**6, "memory_limit": "1GB"})
     with pytest.raises(SettingsError, match="set it to 1406MB or more"):
         fit_to_memory(large)
     # With a tokenizer that is there, none is trained.
-    given = convert({"vocab_size": 10**6, "tokenizer": "t", "memory_limit": "406MB"}, BuildSettings)
+    given = BuildSettings(**{"vocab_size": 10**6, "tokenizer": "t", "memory_limit": "406MB"})
     assert fit_to_memory(given).workers == 1
 
 

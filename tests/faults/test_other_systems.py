@@ -13,7 +13,6 @@ import pytest
 from remote_cases import make_dataset
 
 from preprocess import Sampler, open_tokens
-from preprocess.dataset import block_cache
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,13 +105,3 @@ except ImportError as error:
 """
         expected = "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL"
         assert run(code) == expected
-
-
-def test_holes_of_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(block_cache.fcntl, "fcntl", lambda *given: calls.append(given))
-    block_cache._punch(7, 3 << 22)
-    ((descriptor, command, hole),) = calls
-    assert (descriptor, command, len(hole)) == (7, 99, 24)
-    assert int.from_bytes(hole[8:16], "little") == 3 << 22

@@ -110,10 +110,10 @@ def test_near_the_end_an_entry_comes_after_every_few_bytes(
     encoded: list[int] = []
     submit = journal.Journal.submit
 
-    def noted(self: journal.Journal, entry: Any, streams: Any = ()) -> None:
-        if isinstance(entry, encode_pass.EncodeCheckpoint):
-            encoded.append(entry.bytes)
-        submit(self, entry, streams)
+    def noted(self: journal.Journal, key: str, value: Any, *streams: Any, **more: Any) -> None:
+        if isinstance(value, encode_pass.EncodeCheckpoint):
+            encoded.append(value.bytes)
+        submit(self, key, value, *streams, **more)
         self.rest()  # the disk is ready at once
 
     monkeypatch.setattr(journal.Journal, "submit", noted)

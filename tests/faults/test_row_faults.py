@@ -127,11 +127,11 @@ def test_shards_that_are_complete_are_kept(
     options = options_of("jsonl", tmp_path / "out")
     with pytest.raises(OutputError, match="a disk is full"):
         write_rows(data, **options)
-    with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
+    with pytest.raises(OutputError, match="run with other inputs exists: max_length "):
         write_rows(data, **options | {"max_length": 8})
     assert run(["inspect", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
-    assert ".rows.partial: not finished: rows: 2 of 3 files are complete, 10 of 15 rows" in said
+    assert ".rows.partial: not finished: writing rows of train: 67 %, 10 of 15 rows, " in said
     write_rows(data, **options)
     assert [name[6:11] for name in made] == ["00000", "00001", "00002", "00002"]
 

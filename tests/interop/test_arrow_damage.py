@@ -32,7 +32,7 @@ options = {
 }[sys.argv[2]]
 whole = path.read_bytes()
 n_refused = 0
-for place in range(len(whole)):
+for place in range(0, len(whole), 2):
     damaged = bytearray(whole)
     damaged[place] ^= 0xF0
     path.write_bytes(damaged)
@@ -75,7 +75,7 @@ def test_any_damaged_byte_of_an_arrow_file(tmp_path: Path, kind: str, reads: str
         text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) > 200
+    assert int(done.stdout) > 100
 
 
 @pytest.mark.parametrize("kind", ["plain", "dictionary"])

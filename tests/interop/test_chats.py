@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from preprocess.check.verify import verify
 from preprocess.documents.chat_template import CHATML, ChatFormat, render
 from preprocess.documents.conversations import messages_of
 from preprocess.documents.template_sandbox import ChatTemplateError
-from preprocess.run import journal
+from preprocess.run import journal, shuffle
 from preprocess.storage import OutputError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
@@ -486,3 +487,34 @@ def test_what_is_shown_of_conversations(
     file = open_tokens(tmp_path / "out" / "train.bin")
     share = 100 * np.asarray(file.loss_mask).mean()
     assert f"trained on: {share:.1f} % of the tokens" in capsys.readouterr().out
+
+
+def columns_of(path: Path) -> list[tuple[bytes, bytes]]:
+    """The ids and the mask of each document."""
+    file = open_tokens(path)
+    ends = [0, *file.document_ends.tolist()]
+    mask = file.column("mask")
+    return [(file[a:b].tobytes(), mask[a:b].tobytes()) for a, b in pairwise(ends)]
+
+
+def test_they_are_selected_and_shuffled_with_their_masks(model: Path, tmp_path: Path) -> None:
+    """A conversation that is trained on in another way is no copy."""
+    records = [
+        {"messages": [
+            {"role": "user", "content": f"What is {i % 40}?"},
+            {"role": "assistant", "content": f"It is {i % 40}.", "weight": int(i % 40 != i)},
+            {"role": "assistant", "content": "Bye."},
+        ]}
+        for i in range(60)
+    ]  # fmt: skip
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(x) + "\n" for x in records * 2))
+    given: dict[str, Any] = {"train": tmp_path / "chats.jsonl", "val_fraction": 0}
+    given |= {"unit_size": 700, "tokenizer": model, "chat_template": "chatml"}
+    build(out=tmp_path / "all", **given)
+    expected = list(dict.fromkeys(columns_of(tmp_path / "all" / "train.bin")))
+    assert len(expected) == 60
+    build(out=tmp_path / "some", deduplicate=True, **given)
+    assert columns_of(tmp_path / "some" / "train.bin") == expected
+    build(out=tmp_path / "mixed", deduplicate=True, shuffle_documents=3, shard_tokens=500, **given)
+    keys = np.argsort(shuffle.random_keys(3, 0, 60))
+    assert columns_of(tmp_path / "mixed" / "train.bin") == [expected[i] for i in keys]

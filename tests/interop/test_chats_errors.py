@@ -15,7 +15,7 @@ from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
 from preprocess.documents import chat_template, template_sandbox
 from preprocess.documents.chat_template import ChatFormat, render
 from preprocess.documents.template_sandbox import ChatTemplateError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
 
@@ -165,10 +165,8 @@ def test_what_cannot_be_chosen(model: Path, tmp_path: Path) -> None:
          "chat messages is given, and no file has conversations; leave"),
         ({"train": path, "chat": "messages", "content_field": "x"}, SettingsError,
          "chat 'messages' has fields of its own; leave out content_field"),
-        ({"train": path, "max_documents": 1, **chatml}, SettingsError,
-         "conversations are neither selected nor shuffled; leave out max_documents, or make"),
-        ({"train": path, "deduplicate": True, "shuffle_documents": 0, **chatml}, SettingsError,
-         "leave out deduplicate=True and shuffle_documents, or make another"),
+        ({"train": path, "max_characters": 1, "cut_documents": True, **chatml}, SettingsError,
+         "conversations are not cut; leave out cut_documents"),
         ({"train": path, "chat_template": str(tmp_path / "no")}, SettingsError,
          r"chat_template .* cannot be read \(No such file or directory\); give a file with"),
         ({"train": path, "chat_template": str(tmp_path / "bad.jinja")}, SettingsError,

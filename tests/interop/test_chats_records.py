@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from chat_cases import TEMPLATES, make_model, say, with_template
 
 from bpe.errors import TokenizerFileError
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
 
@@ -305,6 +307,76 @@ def test_templates_with_names(model: Path, tmp_path: Path) -> None:
     (own / "chat_template.jinja").unlink()
     with pytest.raises(TokenizerFileError, match=r"its chat templates are named 'rag', 'tool_use'"):
         ChatTemplateTransform(own)
+
+
+@pytest.mark.parametrize(
+    ("closes", "train_on", "is_warned"),
+    [("", "assistant", True), ("", "last-assistant", True), ("", "all", False),
+     ("<|im_end|>", "assistant", False), ("<|im_end|>\n", "assistant", False)],
+)  # fmt: skip
+def test_turns_that_nothing_ends(
+    closes: str, train_on: Any, is_warned: bool, model: Path, tmp_path: Path, caplog: Any
+) -> None:
+    """As in GLM-4.5, where the next turn's first token is what the model stops at."""
+    template = tmp_path / "template"
+    template.write_text(
+        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% if m.role =="
+        f" 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+    for _ in range(2):  # and is said once
+        transform = ChatTemplateTransform(model, chat_template=str(template), train_on=train_on)
+        found = transform({"messages": say("a", "b", "c", "d")})
+    trained = transform.tokenizer.decode(found["input_ids"][found["loss_mask"] > 0])
+    ends = {"assistant": "b<|user|>d", "last-assistant": "d"}
+    assert closes or trained == ends.get(train_on, trained)
+    said = [x.getMessage() for x in caplog.records if "not taught to stop" in x.getMessage()]
+    assert len(said) == is_warned
+    assert all(x.startswith(f"{template} writes no special token after the last") for x in said)
+
+
+def test_templates_of_a_name_on_the_hub(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """All are downloaded, of the commit of the tokenizer; without a network those are used."""
+    import huggingface_hub
+
+    there, here = tmp_path / "there", tmp_path / "snapshots" / "c0ffee"
+    with_template(model, there, TEMPLATES["chatml"])
+    more = there / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text(FULL)
+
+    def download(name: str, file: str, revision: str | None = None) -> str:
+        if not (there / file).exists():
+            raise huggingface_hub.errors.EntryNotFoundError(file)
+        assert revision == (None if file.startswith("tokenizer") else "c0ffee")
+        (here / file).parent.mkdir(parents=True, exist_ok=True)
+        return str(shutil.copy(there / file, here / file))
+
+    def listed(name: str, path: str, revision: str | None = None) -> Any:
+        if name == "some/offline":
+            raise OSError("no network")
+        return [SimpleNamespace(path=f"{path}/{each.name}") for each in (there / path).iterdir()]
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", lambda url: None)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    monkeypatch.setattr(huggingface_hub, "list_repo_tree", listed)
+    record = {"messages": say("q", "b"), "tools": TOOLS}
+    expected = ChatTemplateTransform(there)(record)["input_ids"].tolist()
+    for name in ("some/model", "some/offline"):
+        assert ChatTemplateTransform(name)(record)["input_ids"].tolist() == expected
+    config = {"chat_template": TEMPLATES["chatml"]}
+    (there / "tokenizer_config.json").write_text(json.dumps(config))
+    (there / "chat_template.jinja").unlink()
+    (more / "tool_use.jinja").unlink()
+    shutil.rmtree(here)
+    record = {"messages": say("q", "b")}
+    found = ChatTemplateTransform("some/other")(record)["input_ids"].tolist()
+    assert found == ChatTemplateTransform(there)(record)["input_ids"].tolist()
+    (message,) = (x.getMessage() for x in caplog.records if "chat templates" in x.getMessage())
+    assert message.startswith("some/offline: Hugging Face's hub gave no chat templates (OSErr")
 
 
 def test_dates_and_variables(model: Path, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from preprocess.documents.tokenizer_files import read_special_ids
 from preprocess.rows.formats import FORMATS, RowsError, format_of
 from preprocess.rows.manifest import read_manifest
 from preprocess.rows.write import write_rows
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `dev`")
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `hf`")

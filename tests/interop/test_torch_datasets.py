@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -20,18 +21,20 @@ from bpe.errors import ArgumentError
 from bpe.vocabulary import Vocabulary
 from preprocess import (
     AsyncDataLoader,
+    ChatTemplateTransform,
     JsonShardedSource,
     Mixture,
     Sampler,
     TokenFile,
     TokenizerConfig,
+    TransformedShardedSource,
 )
 from preprocess.rows.write import write_rows
 from preprocess.sampling.data import SamplingError
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from torch.utils.data import DataLoader  # noqa: E402 (torch may be missing)
+from torch.utils.data import ConcatDataset, DataLoader  # noqa: E402 (torch may be missing)
 
 from preprocess import (  # noqa: E402
     BatchDataset,
@@ -275,6 +278,29 @@ def test_a_map_style_dataset_under_a_dataloader(file: TokenFile, start: str) -> 
         row.tolist() for batch in DataLoader(dataset, 7, shuffle=True) for row in batch["input_ids"]
     ]
     assert sorted(shuffled) == sorted(expected["input_ids"].tolist())
+
+
+def test_workers_where_processes_are_spawned(tmp_path: Path) -> None:
+    """As by default on macOS: all that a dataset has is pickled."""
+    tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges([], ["<|endoftext|>"]))
+    message = {"role": "assistant", "content": "ab"}
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": [message]}) + "\n")
+    (tmp_path / "chat").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    transform = ChatTemplateTransform(tokenizer, chat_template=str(tmp_path / "chat"))
+    chats = TransformedShardedSource(JsonShardedSource(tmp_path / "chats.jsonl"), transform)
+    windows = WindowDataset("some text " * 9, tokenizer, max_length=8, stride=8)
+    dataset = ConcatDataset([windows, chats])
+    assert chats[0]["input_ids"].tolist() == [97, 98]
+    method = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        *found, last = DataLoader(dataset, batch_size=None, num_workers=1)
+    finally:
+        multiprocessing.set_start_method(method, force=True)
+    assert [x.tolist() for x, _ in found] == [x.tolist() for x, _ in windows]
+    assert last["input_ids"].tolist() == [97, 98]
+    source = AsyncDataLoader(chats, batch_size=1)  # a thread, in any process
+    assert [batch["loss_mask"].tolist() for batch in source] == [[[1, 1]]]
 
 
 def test_items_of_a_map_style_dataset(file: TokenFile) -> None:

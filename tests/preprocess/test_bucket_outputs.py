@@ -17,10 +17,10 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
 from bpe.errors import TokenmillError
-from preprocess import build, pipeline
+from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.storage import DamagedStateError, OutputError, open_storage, spool
 from preprocess.storage.objects import ObjectStorage
 from preprocess.storage.remote import RemoteError
@@ -307,3 +307,26 @@ def test_outputs_beside_the_text(
         assert found == whole
         lines, _ = run_with()
         assert all("up to date" in line for line in lines)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/made/tokenizer.json", "s3://bucket/made/"])
+def test_a_tokenizer_in_a_bucket(
+    bucket: Bucket, options: dict[str, Any], url: str, tmp_path: Path, capsys: Any
+) -> None:
+    """As a run left it there, and with the chat template beside it."""
+    built = build(**options, out=tmp_path / "here")
+    build(**options | {"out": "s3://bucket/made"})
+    build(**options | {"tokenizer": url, "out": tmp_path / "there"})
+    assert torture.contents(tmp_path / "there") == torture.contents(tmp_path / "here")
+    assert run(["count", str(options["train"]), "--tokenizer", url]) == 0
+    bucket.change("made/chat_template.jinja", b"{% for m in messages %}{{ m.content }}{% endfor %}")
+    record = {"messages": [{"role": "assistant", "content": "ab"}]}
+    found = ChatTemplateTransform(url)(record)["input_ids"]
+    assert found.tolist() == built.tokenizer.encode_ordinary("ab")
+    capsys.readouterr()
+    assert run(["count", str(options["train"]), "--tokenizer", "s3://bucket/none"]) == 2
+    expected = "s3://bucket/none/tokenizer.json: there is no such tokenizer; give the URL of a tok"
+    assert expected in capsys.readouterr().err
+    bucket.change("made/tokenizer.json", b"{")
+    with pytest.raises(TokenmillError, match=r"s3://bucket/made/tokenizer\.json: "):
+        build(**options | {"tokenizer": url, "out": tmp_path / "new"})

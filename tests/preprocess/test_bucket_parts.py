@@ -12,7 +12,7 @@ import pytest
 
 from preprocess import build, import_tokens, merge_parts, open_tokens
 from preprocess.pipeline import train
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 
 
 @pytest.fixture

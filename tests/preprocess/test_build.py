@@ -19,7 +19,7 @@ from bpe import Tokenizer, reference
 from bpe.errors import CorpusError
 from preprocess import build, open_tokens, pipeline
 from preprocess.report.progress import Progress
-from preprocess.run.encoding import SpecialTokenError
+from preprocess.run.encode_pass import SpecialTokenError
 from preprocess.run.outputs import OutputError
 
 pytestmark = pytest.mark.usefixtures("few_ranges")

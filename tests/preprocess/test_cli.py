@@ -20,10 +20,9 @@ import pytest
 import preprocess
 from bpe import Tokenizer
 from preprocess.cli import COMMANDS as KNOWN
-from preprocess.cli import run
+from preprocess.cli import for_argparse, run
+from preprocess.options import OTHER_SPELLINGS
 from preprocess.report.progress import Progress, Stage, logger
-from preprocess.settings.argparse import for_argparse
-from preprocess.settings.schema import OTHER_SPELLINGS
 
 ROOT = Path(preprocess.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "preprocess"]

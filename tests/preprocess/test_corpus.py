@@ -18,10 +18,10 @@ from bpe.errors import TokenmillError
 from preprocess import DatasetConfig, PipelineConfig, SettingsError, TokenizerConfig, build
 from preprocess.check.verify import verify
 from preprocess.cli import run
+from preprocess.config import load_config
 from preprocess.pipeline import train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, journal
-from preprocess.settings.yaml_file import load_config
 from preprocess.storage import OutputError
 
 YAML = """\
@@ -159,7 +159,7 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
     assert "prose: train: up to date" in capsys.readouterr().out
     assert run(["build", "corpus.yaml", "--strip", "--vocab-size", "400"]) == 2
     said = capsys.readouterr().err
-    assert "vocab_size: belongs in the configuration, which is given, too; strip: belongs" in said
+    assert "strip: belongs in the configuration, which is given, too; vocab_size: belongs" in said
     with pytest.raises(OutOfTimeError):
         build("corpus.yaml", max_minutes=1e-9, overwrite=True)
 

@@ -14,8 +14,8 @@ from test_formats import documents_of
 
 from preprocess import CorpusError, build
 from preprocess.documents.filters import count_characters, strip_bounds
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings
+from preprocess.options import BuildSettings
+from preprocess.settings import SettingsError
 
 texts = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u3000aé日🙂"), max_size=12)
 
@@ -120,6 +120,4 @@ def test_titles_that_are_no_text(tmp_path: Path) -> None:
         with pytest.raises(CorpusError, match=message):
             documents_of(tmp_path / "y.jsonl", text_preset="title-text")
     with pytest.raises(SettingsError, match="'title-text' has fields of its own; leave out"):
-        convert(
-            {"train": "x", "text_preset": "title-text", "content_field": ["a"]}, BuildSettings
-        )
+        BuildSettings(**{"train": "x", "text_preset": "title-text", "content_field": ["a"]})

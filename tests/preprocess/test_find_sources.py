@@ -13,9 +13,9 @@ from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.check.compare import compare
 from preprocess.documents.batch import ReadOptions
+from preprocess.options import BuildSettings
 from preprocess.pipeline import count
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings
+from preprocess.settings import SettingsError
 from preprocess.sources import find_sources
 
 
@@ -127,7 +127,7 @@ def test_a_format_is_forced(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"x\.txt: Parquet data is damaged|read with pyarrow"):
         documents_of(tmp_path / "x.txt", format="parquet")
     with pytest.raises(SettingsError, match=r"format: should be 'text', .* or 'arrow'; got 'csv'"):
-        convert({"train": "x", "format": "csv"}, BuildSettings)
+        BuildSettings(**{"train": "x", "format": "csv"})
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_format_is_forced(tmp_path: Path) -> None:
 def test_separators_with_names(tmp_path: Path, separator: str, documents: list[str]) -> None:
     path = tmp_path / "x.txt"
     path.write_text("a\nb\n\nc\n\n\n\nd\n")
-    settings = convert({"train": path, "separator": separator}, BuildSettings)
+    settings = BuildSettings(**{"train": path, "separator": separator})
     assert documents_of(path, separator=settings.separator_bytes) == documents
     result = build(train=path, separator=separator, vocab_size=257, val_fraction=0, out=tmp_path)
     assert result.manifests["train"].n_documents == len(documents)

@@ -15,6 +15,7 @@ from preprocess import PipelineConfig, build
 from preprocess.check.inspect import decode_range, facts, format_lines, how_far
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
+from preprocess.report.progress import Stage
 from preprocess.run.journal import Journal
 from preprocess.storage import LocalStorage
 
@@ -111,28 +112,21 @@ def test_anything_else_is_an_error(tmp_path: Path) -> None:
 def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
     work = tmp_path / ".build.partial"
     assert how_far(tmp_path, "build") == {"path": str(work), "text": "no progress yet"}
-    files = [["a.txt", 600, None], ["b.txt", 400, None]]
-    begun = {"kind": "begun", "made_from": {"sources": {"train": files}}}
-    counted = {"kind": "counted", "source": 1, "bytes": 750, "seconds": 3.0}
+    stage = Stage("counting", 1000, "B", 750, 3.0)
     with LocalStorage(tmp_path, "build") as storage, Journal(storage) as journal:
-        journal.append(begun)
-        journal.append(counted)
+        journal.save("begun", {})
+        journal.save("counted", {}, stage=stage)
         found = how_far(tmp_path, "build")
-        assert found.pop("text").endswith("; 1 of 2 files done")
         assert found == {
-            "path": str(work), "stage": "counting", "share": 0.75, "bytes": 750,
-            "bytes_total": 1000, "files": 1, "files_total": 2, "seconds": 3.0,
-            "bytes_per_second": 250.0, "seconds_left": 1.0,
+            "path": str(work), "stage": "counting", "share": 0.75, "done": 750, "unit": "B",
+            "total": 1000, "seconds": 3.0, "per_second": 250.0, "seconds_left": 1.0,
+            "text": "counting: 75 %, 0.0 of 0.0 MB, 0.0 MB/s, about 1.0 s left",
         }  # fmt: skip
-        journal.append(counted | {"bytes": 0, "seconds": 0.0})
-        assert {
-            how_far(tmp_path, "build")[key] for key in ("bytes_per_second", "seconds_left")
-        } == {None}
-        journal.append({"kind": "encoded", "number": 7})
-        assert (
-            "an entry is not in the format of this version" in how_far(tmp_path, "build")["text"]
-        )
-        journal.append({"kind": "finishing"})
+        stage.done, stage.seconds = 0, 0.0
+        journal.save("counted", {}, stage=stage)
+        found = how_far(tmp_path, "build")
+        assert found["per_second"] is found["seconds_left"] is None
+        journal.save("publishing", {})
         assert how_far(tmp_path, "build")["stage"] == "finishing"
     assert facts(tmp_path)["unfinished"] == [how_far(tmp_path, "build")]
 

@@ -15,7 +15,7 @@ from preprocess import CorpusError, JsonShardedSource, RowsError
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources
 from preprocess.sources.base import open_file
-from preprocess.sources.json_lines import JsonLinesSource
+from preprocess.sources.json_records import JsonLinesSource
 
 
 def lines(documents: list[str], **dumps: Any) -> str:

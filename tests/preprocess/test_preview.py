@@ -12,11 +12,10 @@ import pytest
 
 from preprocess import build
 from preprocess.cli import run
+from preprocess.options import BuildSettings
 from preprocess.pipeline import encode, train
 from preprocess.run import memory_limit
 from preprocess.run.memory_limit import apply_profile, expected_memory
-from preprocess.settings.options import convert
-from preprocess.settings.schema import BuildSettings
 
 TEXTS = ["Once upon a time.\n", "日本", "The end.", "The end.", "\x00 More."]
 
@@ -114,7 +113,7 @@ def test_profiles(
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(memory_limit, "available_workers", lambda: 7)
     given: dict[str, Any] = {"profile": profile, "vocab_size": 1000}
-    settings = apply_profile(convert(given, BuildSettings), given)
+    settings = apply_profile(BuildSettings(**given))
     found = settings.workers, settings.unit_size, settings.memory_limit
     assert found == {
         "memory": (1, 1 << 18, 500_000_000), "balanced": (4, 1 << 20, 2_000_000_000),
@@ -126,14 +125,14 @@ def test_profiles(
     ) in caplog.text
     # What is given stays, also if it is the default.
     given |= {"unit_size": "4MiB", "workers": 3}
-    settings = apply_profile(convert(given, BuildSettings), given)
+    settings = apply_profile(BuildSettings(**given))
     assert (settings.workers, settings.unit_size) == (3, 4 << 20)
     assert (settings.memory_limit or 10**10) >= 500_000_000
 
 
 def test_the_limit_of_a_profile_fits_the_run(here: Path) -> None:
     given: dict[str, Any] = {"profile": "memory", "vocab_size": 200_000}
-    settings = apply_profile(convert(given, BuildSettings), given)
+    settings = apply_profile(BuildSettings(**given))
     assert settings.memory_limit == 220e6 + 150e6 + 200e6 + 30e6 + 90 * 65536
     assert expected_memory(settings) <= settings.memory_limit
     build(train="text", val_fraction=0, out="a", vocab_size=265, profile="memory")

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from preprocess import PipelineConfig, build
+from preprocess.options import BuildSettings, resources_of
 from preprocess.pipeline import train
 from preprocess.report.progress import Progress
 from preprocess.run import ray as run_ray
 from preprocess.run.ray import RayError, on_ray
-from preprocess.settings.cluster import resources_of
-from preprocess.settings.options import SettingsError, convert
-from preprocess.settings.schema import BuildSettings
+from preprocess.settings import SettingsError
 from preprocess.storage import OutputError, open_storage
 
 
@@ -52,11 +51,11 @@ def test_a_cluster_that_cannot_be_reached(
 
 def test_options_of_ray_need_ray() -> None:
     with pytest.raises(SettingsError, match="ray_address and ray_resources are for workers on Ray"):
-        convert({"ray_address": "auto"}, BuildSettings)
+        BuildSettings(**{"ray_address": "auto"})
     for wrong in ("CPU", {"CPU": "x"}, ["=2"], "CPU=2"):
         with pytest.raises(SettingsError, match="amounts of resources, such as CPU=2"):
-            convert({"executor": "ray", "ray_resources": wrong}, BuildSettings)
-    found = convert({"executor": "ray", "ray_resources": {"CPU": 2, "x": 0.5}}, BuildSettings)
+            BuildSettings(**{"executor": "ray", "ray_resources": wrong})
+    found = BuildSettings(**{"executor": "ray", "ray_resources": {"CPU": 2, "x": 0.5}})
     assert resources_of(found.ray_resources) == {"CPU": 2.0, "x": 0.5}
 
 
@@ -64,7 +63,6 @@ def test_options_of_ray_need_ray() -> None:
     ("more", "message"),
     [
         ({"max_documents": 5}, "executor ray divides the text, and these need all of it: dedup"),
-        ({"shuffle_documents": 5}, "executor ray divides the text, and these need all of it"),
         ({"train": "-"}, r"standard input \(-\) is not divided among tasks or workers of Ray"),
         ({"task_index": 0, "task_count": 2}, "task_index is of one part, and on Ray all are made"),
     ],

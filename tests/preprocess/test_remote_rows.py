@@ -34,7 +34,7 @@ from preprocess.dataset import block_cache
 from preprocess.rows.access import BlockCache, open_rows
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.places import place_of
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.sources import remote as sources_remote
 from preprocess.sources.registry import looks_into
 from preprocess.storage import OutputError

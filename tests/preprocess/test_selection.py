@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
-from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ from hypothesis import strategies as st
 from verify_cases import damages, flip
 
 from bpe import Tokenizer
-from preprocess import CorpusError, SettingsError, build, open_tokens
+from preprocess import CorpusError, SettingsError, build, merge_parts, open_tokens
 from preprocess.check.verify import verify
 from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import encode, train
 from preprocess.report.progress import Progress
-from preprocess.run import journal, select_pass, selection, shuffle
-from preprocess.run.journal import JournalError
-from preprocess.storage import open_storage
+from preprocess.run import journal, selection, shuffle
+from preprocess.run.encode_pass import TokenFiles
+from preprocess.storage import DamagedStateError, open_storage
 
 END = "<|endoftext|>"
 texts = st.text(st.sampled_from("ab é日\n"), min_size=0, max_size=6)
@@ -54,10 +53,11 @@ def chosen(
         elif begin >= start_character:
             found.append(document)
         begin += len(document)
-    if shuffle_documents is not None:
-        keys = shuffle.random_keys(shuffle_documents, 0, len(found))
-        found = [found[i] for i in np.argsort(keys)]
-    return found
+    return found if shuffle_documents is None else shuffled(found, shuffle_documents)
+
+
+def shuffled(documents: list[str], seed: int) -> list[str]:
+    return [documents[i] for i in np.argsort(shuffle.random_keys(seed, 0, len(documents)))]
 
 
 def documents_of(path: Path, tokenizer: Tokenizer) -> list[str]:
@@ -78,12 +78,12 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks, pieces and parts of a few documents, and an entry in the journal after each unit."""
-    monkeypatch.setattr(selection, "_BLOCK", 3)
+    monkeypatch.setattr(selection, "_BLOCK", 8)
     monkeypatch.setattr(selection, "_COMPARED_BYTES", 1 << 18)
     monkeypatch.setattr(shuffle, "_PIECE_DOCUMENTS", 4)
-    monkeypatch.setattr(shuffle, "_PIECE_BYTES", 12)
-    monkeypatch.setattr(select_pass, "_FIRST_LOOK", 2)
-    monkeypatch.setattr(select_pass, "_COMPARED", 1 << 20)
+    monkeypatch.setattr(shuffle, "_PIECE_TOKENS", 12)
+    monkeypatch.setattr(selection, "_FIRST_LOOK", 2)
+    monkeypatch.setattr(selection, "_COMPARED", 1 << 20)
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
 
 
@@ -169,11 +169,13 @@ def test_bad_records_are_listed_as_without_a_selection(tmp_path: Path, small: No
     build(out=tmp_path / "plain", **given)
     stopping = faults.Stopping("reading documents", 12)
     with pytest.raises(faults.CutOff):
-        build(out=tmp_path / "out", shuffle_documents=1, progress=stopping, **given)
-    build(out=tmp_path / "out", shuffle_documents=1, **given)
+        build(out=tmp_path / "out", max_characters=10**6, progress=stopping, **given)
+    build(out=tmp_path / "out", max_characters=10**6, **given)
     found, expected = (tmp_path / x / "rejects.jsonl" for x in ("out", "plain"))
     assert found.read_text() == expected.read_text()
     assert len(expected.read_text().splitlines()) == 120
+    with pytest.raises(CorpusError, match="This is bad record 2, and 1 are allowed"):
+        build(out=tmp_path / "x", max_bad_records=1, shuffle_documents=1, **given)
 
 
 def test_validation_is_chosen_among_what_is_left(tmp_path: Path) -> None:
@@ -189,22 +191,6 @@ def test_validation_is_chosen_among_what_is_left(tmp_path: Path) -> None:
         for suffix in ("bin", "docs"):
             found = (tmp_path / "out" / f"{name}.{suffix}").read_bytes()
             assert found == (tmp_path / "alone" / f"{name}.{suffix}").read_bytes()
-
-
-def test_complementary_slices_have_each_document_once(tmp_path: Path, tokenizer: Path) -> None:
-    documents = [f"document {i}, {'x' * (i % 13)}" for i in range(200)]
-    (tmp_path / "x.txt").write_text(END.join(documents))
-    cuts, found = [0, 500, 501, 1700, 10**6], []
-    for start, stop in pairwise(cuts):
-        given: dict[str, Any] = {"start_character": start, "max_characters": stop - start}
-        try:
-            encode(paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin",
-                   overwrite=True, **given)  # fmt: skip
-        except CorpusError:
-            assert stop == 501
-        else:
-            found += documents_of(tmp_path / "x.bin", Tokenizer.from_file(tokenizer))
-    assert found == documents
 
 
 def test_positions_are_uniform() -> None:
@@ -223,22 +209,22 @@ def test_positions_are_uniform() -> None:
     assert ((off_diagonal - expected) ** 2 / expected).sum() < 105  # about 55
 
 
-def test_positions_of_files_are_uniform(tmp_path: Path, tokenizer: Path, small: None) -> None:
-    """A corpus sorted by source is mixed: runs of one source are as short as those of a coin."""
-    documents = [f"a{i}" for i in range(300)] + [f"b{i}" for i in range(300)]
-    (tmp_path / "x.txt").write_text(END.join(documents))
-    encode(
-        paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin", shuffle_documents=1
-    )
-    found = documents_of(tmp_path / "x.bin", Tokenizer.from_file(tokenizer))
-    assert Counter(found) == Counter(documents)
-    changes = sum(a[0] != b[0] for a, b in pairwise(found))
-    assert abs(changes - 300) < 4 * np.sqrt(600) / 2
-    halves = np.array([text[0] == "a" for text in found]).reshape(10, 60).sum(axis=1)
-    assert ((halves - 30) ** 2 / 30).sum() < 33
+def test_tasks_select_the_documents_of_one_build(
+    corpus: dict[str, Any], tokenizer: Path, tmp_path: Path
+) -> None:
+    del corpus["shuffle_documents"]
+    corpus |= {"tokenizer": tokenizer, "max_documents": 50, "start_character": 500}
+    build(out=tmp_path / "whole", **corpus)
+    for index in range(3):
+        build(out=tmp_path / "parts", task_index=index, task_count=3, **corpus)
+    merge_parts(tmp_path / "parts")
+    for name in ("train", "val"):
+        whole, parts = (open_tokens(tmp_path / x / f"{name}.bin") for x in ("whole", "parts"))
+        assert np.array_equal(whole[:], parts[:])
+        assert np.array_equal(whole.document_ends, parts.document_ends)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_the_order_does_not_depend_on_the_workers(
     corpus: dict[str, Any], tmp_path: Path, workers: int
 ) -> None:
@@ -262,7 +248,7 @@ def test_it_is_killed_and_resumed(corpus: dict[str, Any], tmp_path: Path) -> Non
             if left < 0:
                 raise faults.CutOff
 
-    for each in range(2, 120, 4):
+    for each in range(2, 400, 9):
         left = each
         try:
             build(out=tmp_path / "out", progress=Stopping(), **corpus)
@@ -274,8 +260,12 @@ def test_it_is_killed_and_resumed(corpus: dict[str, Any], tmp_path: Path) -> Non
     assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "peace")
 
 
-def test_it_is_verified_and_repaired(corpus: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("shuffles", [False, True])
+def test_it_is_verified_and_repaired(
+    corpus: dict[str, Any], tmp_path: Path, shuffles: bool
+) -> None:
     out = tmp_path / "out"
+    corpus |= {"shuffle_documents": 5 if shuffles else None, "max_documents": 60}
     build(out=out, **corpus)
     peace = torture.contents(out)
     assert not damages(verify(out, deep=True))
@@ -286,35 +276,40 @@ def test_it_is_verified_and_repaired(corpus: dict[str, Any], tmp_path: Path) -> 
         assert not damages(verify(out))
         assert torture.contents(out) == peace
     lines = (tmp_path / "a.jsonl").read_text()
-    (tmp_path / "a.jsonl").write_text(lines.replace("document 4,", "document 5,"))
-    assert "its text has changed since the file was built" in damages(verify(out, deep=True))[0]
+    (tmp_path / "a.jsonl").write_text(lines.replace("document 44,", "document 55,"))
+    wrong = damages(verify(out, deep=True))[0]
+    assert re.search(r"its text has changed|differs from what|of token [\d,]+ differs", wrong)
     (tmp_path / "a.jsonl").write_text(lines + "\n{}")
     assert any("not compared with its sources" in each.text for each in verify(out))
 
 
-def test_damaged_work_files_are_refused(corpus: dict[str, Any], tmp_path: Path) -> None:
-    for name, stage in (("shuffled-0", "counting"), ("rows-0", "shuffling")):
-        out = tmp_path / name
-        with pytest.raises(faults.CutOff):
-            build(out=out, progress=faults.Stopping(stage, 1), **corpus)
-        (out / ".build.partial" / name).unlink()
-        with pytest.raises(JournalError, match="documents of the interrupted run are damaged"):
-            build(out=out, **corpus)
-
-
 @pytest.mark.parametrize(
     ("name", "stage", "units"),
-    [("shuffled-0", "counting", 1), ("order-0", "counting", 1), ("text-0", "shuffling", 1),
-     ("rows-0", "shuffling", 0), ("text-0", "reading documents", 9)],
+    [("kept-0", "counting", 1), ("rows-0", "reading documents", 9),
+     ("train-in-order.bin", "shuffling train", 0)],
 )  # fmt: skip
-def test_a_flipped_bit_of_work_files_is_found(
-    corpus: dict[str, Any], tmp_path: Path, name: str, stage: str, units: int
+@pytest.mark.parametrize("is_there", [True, False])
+def test_damaged_work_files_are_refused(
+    corpus: dict[str, Any], tmp_path: Path, name: str, stage: str, units: int, is_there: bool
 ) -> None:
     with pytest.raises(faults.CutOff):
         build(out=tmp_path / "out", progress=faults.Stopping(stage, units), **corpus)
-    flip(tmp_path / "out" / ".build.partial" / name, 40)
-    with pytest.raises(JournalError, match="documents of the interrupted run are damaged"):
+    path = tmp_path / "out" / ".build.partial" / name
+    flip(path, 5) if is_there else path.unlink()
+    with pytest.raises(DamagedStateError, match=r"damaged|shorter"):
         build(out=tmp_path / "out", **corpus)
+
+
+def test_a_token_file_that_changes_before_it_is_shuffled_is_refused(tmp_path: Path) -> None:
+    with open_storage(str(tmp_path), "x") as storage:
+        files = TokenFiles(storage, 300)
+        writer, other = files.open("x"), files.open("y")
+        writer.append(np.arange(9), np.array([9]))
+        about: dict[str, Any] = {"tokenizer_fingerprint": "", "pattern": "", "unicode_version": ""}
+        manifest = writer.finish(end_of_text_id=8, n_bytes=8, sources=[], **about)
+        flip(storage.path("x.bin"), 3)
+        with pytest.raises(DamagedStateError, match="block 0 is damaged since it was written"):
+            shuffle.shuffle_token_file(storage, "x", manifest, other, 1, Progress())
 
 
 def test_copies_of_train_do_not_fill_the_slice_of_val(
@@ -330,17 +325,6 @@ def test_copies_of_train_do_not_fill_the_slice_of_val(
         assert documents_of(out / "val.bin", Tokenizer.from_file(tokenizer)) == ["c", "d"]
 
 
-def test_bad_records_of_all_passes_count(tmp_path: Path) -> None:
-    for name in ("t", "v"):
-        (tmp_path / f"{name}.jsonl").write_text('{"text": "one two"}\n{"x": 1}\n')
-    given: dict[str, Any] = {"train": tmp_path / "t.jsonl", "val": tmp_path / "v.jsonl"}
-    given |= {"vocab_size": 260, "on_bad_record": "skip", "shuffle_documents": 1}
-    given |= {"content_field": "text", "out": tmp_path / "out"}
-    with pytest.raises(CorpusError, match="This is bad record 2, and 1 are allowed"):
-        build(**given, max_bad_records=1)
-    assert build(**given, max_bad_records=2).stats["bad_records"] == 2
-
-
 def test_stages_are_listed_once(corpus: dict[str, Any], tmp_path: Path) -> None:
     stopping = faults.Stopping("encoding train", 3)
     with pytest.raises(faults.CutOff):
@@ -348,18 +332,18 @@ def test_stages_are_listed_once(corpus: dict[str, Any], tmp_path: Path) -> None:
     stages = [each["name"] for each in build(out=tmp_path / "out", **corpus).stats["stages"]]
     assert stages == [
         "reading documents", "reading documents", "counting", "merging", "encoding train",
-        "encoding val",
+        "shuffling train", "encoding val", "shuffling val",
     ]  # fmt: skip
 
 
 def test_memory_does_not_grow_with_short_or_equal_documents(
     tmp_path: Path, tokenizer: Path
 ) -> None:
-    (tmp_path / "x.txt").write_text("".join(f"{i % 100:03}\n" for i in range(400_000)))
+    (tmp_path / "x.txt").write_text("".join(f"{i % 100:03}\n" for i in range(200_000)))
     given: dict[str, Any] = {"paths": tmp_path / "x.txt", "tokenizer": tokenizer}
     given |= {"separator": "line", "unit_size": 100_000, "workers": 1, "overwrite": True}
     encode(**given, out=tmp_path / "x.bin")
-    for more, limit in (({"shuffle_documents": 1}, 100e6), ({"deduplicate": True}, 40e6)):
+    for more, limit in (({"shuffle_documents": 1}, 60e6), ({"deduplicate": True}, 40e6)):
         tracemalloc.start()
         encode(**given, out=tmp_path / "x.bin", **more)
         _, most = tracemalloc.get_traced_memory()
@@ -393,9 +377,9 @@ def test_formats_that_divide_documents_are_refused(
 ) -> None:
     monkeypatch.setattr(ReadOptions, "keeps_whole", False)
     (tmp_path / "x.txt").write_text("word " * 100)
-    with pytest.raises(CorpusError, match="a format with divided documents or with values of its"):
+    with pytest.raises(CorpusError, match="a format that divides documents cannot be read while"):
         encode(paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin", unit_size=50,
-               shuffle_documents=1)  # fmt: skip
+               max_documents=1)  # fmt: skip
 
 
 def test_a_finished_selection_is_up_to_date(corpus: dict[str, Any], tmp_path: Path) -> None:
@@ -420,12 +404,16 @@ def test_the_time_limit_ends_the_reading_of_documents(
 
 
 def test_a_slice_ends_the_reading(tmp_path: Path, tokenizer: Path) -> None:
-    path = tmp_path / "x.jsonl"
+    path, other = tmp_path / "x.jsonl", tmp_path / "y.jsonl"
     path.write_text('{"text": "some text"}\n' * 1000 + "no JSON")
+    other.write_text("no JSON")
     for more in ({"max_documents": 3}, {"max_characters": 27}):
-        result = encode(paths=path, tokenizer=tokenizer, out=tmp_path / "x.bin", unit_size=100,
-                        overwrite=True, **more)  # fmt: skip
+        result = encode(paths=[path, other], tokenizer=tokenizer, out=tmp_path / "x.bin",
+                        unit_size=100, overwrite=True, format="jsonl", content_field="text",
+                        workers=2, **more)  # fmt: skip
         assert result.stats["documents"] == 3
+        sources = result.manifests["x"].sources
+        assert [(x["documents"], x["digest"]) for x in sources] == [(3, ""), (0, "")]
 
 
 def test_training_and_reading_choose_the_same(tmp_path: Path) -> None:
@@ -450,3 +438,5 @@ def test_wrong_values(tmp_path: Path, tokenizer: Path) -> None:
         encode(**given, cut_documents=True)
     with pytest.raises(CorpusError, match="1 are outside of start_character"):
         encode(**given, start_character=9)
+    with pytest.raises(SettingsError, match="executor ray divides the text, and these need all"):
+        encode(**given, max_documents=9, executor="ray")

@@ -26,7 +26,7 @@ from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import ShardView
 from preprocess.run import count_pass, journal
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.storage import OutputError
 
 END = "<|endoftext|>"

@@ -390,7 +390,7 @@ def test_arguments_without_effect_are_said_once(
         (lambda: write_rows("x", num_shard=3), r"num_shard: .*; did you mean num_shards\?"),
         (lambda: tokenize_and_save(datafiles="x"), r"datafiles: .*; did you mean data_files\?"),
         (lambda: tokenize_and_save(data_files="x", tokenizer="y", output_path="z", min_lenght=3),
-         r"min_lenght: there is no such argument; did you mean min_length\?"),
+         r"min_lenght: there is no such setting; did you mean min_length\?"),
         (lambda: tokenize_and_save(data_files="x", tokenizer="y", output_path="z", min_length=-1),
          r"^min_length: should be a whole number of at least 0; got -1$"),
     ],

@@ -24,10 +24,10 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import train
 from preprocess.run.merge import MergeError
-from preprocess.settings.options import SettingsError
+from preprocess.settings import SettingsError
 from preprocess.sources import find_sources
 from preprocess.sources.base import open_file
-from preprocess.sources.json_lines import JsonLinesSource
+from preprocess.sources.json_records import JsonLinesSource
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.text import TextSource
 from preprocess.storage import OutputError, open_storage
@@ -228,9 +228,6 @@ def test_conversations_in_one_file_make_a_mask_in_all_parts(root: Path, tmp_path
         ({"task_count": 3}, "say which part this task makes"),
         ({"task_index": 3, "task_count": 3}, "parts are counted from 0 to 2"),
         ({"task_index": 0, "task_count": 3, "tokenizer": None}, "a tokenizer is trained on all"),
-        ({"task_index": 0, "task_count": 3, "deduplicate": True}, "and these need all of it: ded"),
-        ({"task_index": 0, "task_count": 3, "shuffle_documents": 1}, "and these need all of it"),
-        ({"task_index": 0, "task_count": 3, "max_documents": 1}, "and these need all of it"),
         ({"task_index": 0, "task_count": 3, "train": "-"}, "is not divided among tasks or w"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A format of its own: one file, one line of registry, with fields and spans of its documents."""
+"""A format of its own: one file, one line of registry, with spans of its documents."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from hypothesis import strategies as st
 
 from bpe.text.spans import find_pieces
 from bpe.text_file import Cutter, Ends, new_array
-from preprocess import build, open_tokens
+from preprocess import build
 from preprocess.check.verify import verify
-from preprocess.dataset import columns
-from preprocess.dataset.columns import COLUMNS, Column
 from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans, prepare
 from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources, registry
-from preprocess.sources.base import FileSource, FileUnit, ResumePoint
+from preprocess.sources.base import ResumePoint, Source, WorkUnit
 
 
 @dataclass(frozen=True)
-class LinesUnit(FileUnit):
-    """Documents are lines; capital letters are to be trained on; a field: where the line begins."""
+class LinesUnit(WorkUnit):
+    """Documents are lines; capital letters are spans."""
 
     line: int
     ends: Ends
@@ -55,13 +53,12 @@ class LinesUnit(FileUnit):
             starts_mid_document=self.line < self.start,
             ends_mid_document=self.ends is Ends.INSIDE,
             content=content,
-            fields={"line": np.concatenate([[self.line], self.start + starts[1:]])},
             spans=Spans(np.array(found, np.int64).ravel(), np.array([b - a for a, b in found])),
         )
         return prepare(batch, self.reading, self.byte)
 
 
-class LinesSource(FileSource):
+class LinesSource(Source):
     """A file of lines; long ones are cut inside."""
 
     separator = b"\n"
@@ -77,15 +74,6 @@ class LinesSource(FileSource):
             start, line = stop, unit.next_line
 
 
-def mask_of(encoded: Any) -> Any:
-    """1 for each token that has bytes of a span."""
-    bounds = encoded.batch.spans.bounds
-    change = np.zeros(len(encoded.ids) + 1, np.int64)
-    np.add.at(change, encoded.tokens_at(bounds[::2]), 1)
-    np.add.at(change, encoded.tokens_at(bounds[1::2] - 1) + 1, -1)
-    return np.cumsum(change[:-1]) > 0
-
-
 @pytest.fixture(autouse=True)
 def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
     form = registry.Format("lines", (".lines",), LinesSource)
@@ -97,8 +85,6 @@ def test_a_format_is_built_killed_resumed_and_verified(
 ) -> None:
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
     monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
-    mask = Column("mask", "token", np.dtype("u1"), make=mask_of, limit=2, noun="mask")
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, mask))
     lines = [f"user {i} asks, BOT {i} says {'A LOT ' * (i % 60)}" for i in range(99)]
     (tmp_path / "chat.lines").write_text("\n".join(lines))
     (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines))
@@ -111,42 +97,34 @@ def test_a_format_is_built_killed_resumed_and_verified(
     build(**lined, out=tmp_path / "resumed")
     assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
     assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))
-    monkeypatch.setattr(columns, "COLUMNS", COLUMNS)
     build(**options, train=tmp_path / "text.txt", val_fraction=0, out=tmp_path / "text")
     for name in ("train.bin", "train.docs"):
         assert (tmp_path / "text" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    file = open_tokens(tmp_path / "whole" / "train.bin")
-    chosen = np.flatnonzero(file.column("mask")[:])
-    assert 0 < len(chosen) < len(file)
 
 
 texts = st.text(st.sampled_from("aB C\nDé日\n"), max_size=60)
 
 
-def described(units: Any) -> tuple[list[Any], list[Any]]:
-    """Lines with their field, and spans with their text and value."""
-    documents: list[Any] = []
-    found = []
+def described(units: Any) -> tuple[list[bytes], list[tuple[bytes, int]]]:
+    """Lines, and spans with their text and value."""
+    documents, found = list[bytes](), list[tuple[bytes, int]]()
     for unit in units:
         batch = unit.read()
         for number, (start, end) in enumerate(batch.bounds.reshape(-1, 2)):
-            text, line = batch.buffer[start:end].tobytes(), int(batch.fields["line"][number])
+            text = batch.buffer[start:end].tobytes()
             if number == 0 and batch.starts_mid_document:
-                assert documents[-1][0] == line
-                documents[-1][1] += text
+                documents[-1] += text
             else:
-                documents.append([line, text])
+                documents.append(text)
         for (start, end), value in zip(
             batch.spans.bounds.reshape(-1, 2), batch.spans.values, strict=True
         ):
-            document = int(np.searchsorted(batch.bounds[1::2], start, "right"))
-            line = int(batch.fields["line"][document])
-            found.append((line, batch.buffer[start:end].tobytes(), int(value)))
+            found.append((batch.buffer[start:end].tobytes(), int(value)))
     return documents, found
 
 
 @given(text=texts, unit_size=st.integers(1, 30), damage=st.booleans())
-def test_fields_and_spans_follow_their_documents_wherever_these_are_cut(
+def test_spans_follow_their_documents_wherever_these_are_cut(
     tmp_path_factory: pytest.TempPathFactory, text: str, unit_size: int, damage: bool
 ) -> None:
     path = tmp_path_factory.mktemp("x") / "x.lines"
@@ -158,12 +136,8 @@ def test_fields_and_spans_follow_their_documents_wherever_these_are_cut(
         patch.setattr(registry, "FORMATS", [*registry.FORMATS, form])
         (source,) = find_sources([path], reading)
     documents, spans = described(source.units())
-    expected, expected_spans, begin = [], [], 0
-    for line in data.split(b"\n"):
-        if line:
-            expected.append([begin, line.replace(b"\xff", "\ufffd".encode())])
-            expected_spans += [(begin, word, len(word)) for word in re.findall(rb"[A-Z]+", line)]
-        begin += len(line) + 1
+    expected = [x.replace(b"\xff", "\ufffd".encode()) for x in data.split(b"\n") if x]
+    expected_spans = [(word, len(word)) for word in re.findall(rb"[A-Z]+", data)]
     assert documents == expected
     assert spans == expected_spans
 
@@ -172,10 +146,10 @@ def test_fields_and_spans_follow_their_documents_wherever_these_are_cut(
     sizes=st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=20),
     gap=st.integers(0, 2),
 )
-def test_what_is_selected_keeps_its_fields_and_spans(
+def test_what_is_selected_keeps_its_spans(
     sizes: list[tuple[int, bool, bool]], gap: int
 ) -> None:
-    """A document of n letters has the field n, and perhaps a span of all of it."""
+    """A document of n letters perhaps has a span of all of it."""
     text, bounds, spans, values = b"", [], [], []
     for number, (size, _, has_span) in enumerate(sizes):
         bounds += [len(text), len(text) + size]
@@ -186,14 +160,12 @@ def test_what_is_selected_keeps_its_fields_and_spans(
     batch = DocumentBatch(
         np.frombuffer(text, np.uint8),
         np.array(bounds, np.int64),
-        fields={"number": np.arange(len(sizes))},
         spans=Spans(np.array(spans, np.int64), np.array(values, np.int64)),
     )
     chosen = np.array([each[1] for each in sizes], bool)
     selected = batch.select(chosen)
-    assert selected.fields["number"].tolist() == np.flatnonzero(chosen).tolist()
     for number, (start, end) in zip(
-        selected.fields["number"], selected.bounds.reshape(-1, 2), strict=True
+        np.flatnonzero(chosen), selected.bounds.reshape(-1, 2), strict=True
     ):
         assert selected.buffer[start:end].tobytes() == bytes([65 + number]) * sizes[number][0]
     assert selected.spans is not None

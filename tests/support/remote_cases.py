@@ -12,7 +12,7 @@ from preprocess import Mixture, Sampler, TokenFile, open_tokens
 from preprocess.storage.remote import open_objects
 
 END = 299
-BLOCK = 4096  # bytes, in tests
+BLOCK = 4096  # bytes, in tests; a multiple of the page
 
 KINDS: dict[str, dict[str, Any]] = {
     "uint16": {},
@@ -62,7 +62,7 @@ def flip(bucket: str, key: str, position: int) -> None:
 
 def disk_usage(cache: Path) -> int:
     """Bytes that the blocks in a cache take on the disk."""
-    return sum(path.stat().st_blocks * 512 for path in cache.glob("*/data"))
+    return sum(path.stat().st_size for path in cache.glob("*/content/*"))
 
 
 def pair(bucket: str, tmp_path: Path, n_tokens: int = 20_000, **options: Any) -> list[TokenFile]:

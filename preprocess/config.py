@@ -1,28 +1,45 @@
 """Configuration of a corpus of several datasets: the schema of corpus.yaml.
 
-Annotations are not postponed in this module, see `preprocess.settings.schema`.
+Annotations are not postponed in this module, see `preprocess.options`.
 """
 
 import glob
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from inspect import Signature
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Never
 
 from msgspec import Meta
 
 from bpe.arguments import checks_names, nearest
 from bpe.files.locations import join_location
-from preprocess.settings.cluster import Resources, TaskSettings
-from preprocess.settings.options import (
-    REQUIRED,
+from preprocess.options import (
+    BuildSettings,
+    FileSettings,
+    FormatSettings,
+    ProgressSettings,
+    Resources,
+    RowsSettings,
+    RunSettings,
+    SelectSettings,
+    ShardSettings,
+    TaskSettings,
+    TextSettings,
+    TrainFileSettings,
+    VocabularySettings,
+    WindowSettings,
+)
+from preprocess.settings import (
     Count,
     GivenTokenizer,
     Index,
+    Is,
     Kind,
     Locations,
+    Option,
     Output,
     Prefix,
     Settings,
@@ -36,60 +53,52 @@ from preprocess.settings.options import (
     options_of,
     read_values,
     run_option,
+    signature_of,
 )
-from preprocess.settings.rows import FileSettings, RowsSettings, WindowSettings
-from preprocess.settings.schema import (
-    BuildSettings,
-    RunSettings,
-    SelectSettings,
-    ShardSettings,
-    TextSettings,
-    TrainFileSettings,
-    VocabularySettings,
-)
+
+if TYPE_CHECKING:
+    import yaml
 
 # Names of options of a dataset -> those of `build`.
 _NAMES_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
 _OF_RANK_FILES = ("pattern", "special_tokens")  # what .tiktoken files lack
 # Arguments of transformers' loading functions that never change ids.
 _WITHOUT_EFFECT = ("use_fast", "trust_remote_code", "verbose", "clean_up_tokenization_spaces")
+_DEPTH = 4  # of keys with a line; aliases may refer to themselves
 _TOKENS = "tokens"  # directory of a dataset, inside that of its rows
 CORPUS_FORMAT = "tokenmill-corpus"  # of config.json
-# Returns the place of a key, such as ("datasets", 0, "name"), in a file: "corpus.yaml:3: ".
-Where = Callable[[tuple[str | int, ...]], str]
+Key = tuple[str | int, ...]  # such as ("datasets", 0, "name")
+Where = Callable[[Key], str]  # returns the place of a key in a file: "corpus.yaml:3: "
 
 
-class _Section:
-    """Base of a section, with `given`: the options that were given, as settings store them.
+class _Section(Settings):
+    """Base of a section.
 
     Options that depend on one another are checked by `PipelineConfig`, which has all sections.
-
-    Raises:
-        SettingsError: Options are missing, unknown or invalid.
     """
 
-    def __new__(cls, **given: Any) -> Any:
-        read, wrong = read_values(given, cls)
-        if wrong:
-            told = "; ".join(f"{name}: {_advise(name, what, cls)}" for name, what in wrong)
-            raise SettingsError(f"{cls.__name__}: {told}")
-        section = super().__new__(cls)
-        object.__setattr__(section, "_given", read)
-        return section
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__signature__ = signature_of(cls)
 
-    def __post_init__(self) -> None: ...
+    __signature__: ClassVar[Signature]
 
-    @property
-    def given(self) -> dict[str, Any]:
-        """The options that were given, by name; a copy."""
-        return dict(self.__dict__["_given"])
+    def __init__(self, /, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except SettingsError as error:
+            raise SettingsError(f"{type(self).__name__}: {error.args[0]}") from None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self.given), ()
+    def check(self) -> None:
+        """Leave it to `PipelineConfig`."""
 
-    def __repr__(self) -> str:
-        given = (f"{name}={value!r}" for name, value in self.given.items())
-        return f"{type(self).__name__}({', '.join(given)})"
+    @classmethod
+    def advice(cls, unknown: str) -> str:
+        """Return also where an option belongs, if that is elsewhere."""
+        for section, of_section in _SECTIONS.items():
+            if unknown in options_of(of_section):
+                return f" here; it belongs in the section {section}"
+        return super().advice(unknown)
 
 
 def _read_tokenizer(value: Any) -> Any:
@@ -112,103 +121,115 @@ def _read_arguments(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class DatasetConfig(_Section, TextSettings, SelectSettings, ShardSettings, WindowSettings):
+class _DatasetSettings(Settings):
+    """Options for the files of a dataset."""
+
+    data_files: Option[Locations, StrPath | Iterable[StrPath]] = option("As train of `build`.")
+    val_files: Option[Locations, StrPath | Iterable[StrPath]] = option(
+        "As val of `build`.", default=(),
+    )
+    val_fraction: Is[Annotated[float, Meta(ge=0, lt=1)] | None] = option(
+        "As of `build`.", default=None, default_text="0: no validation",
+    )
+
+
+class DatasetConfig(
+    _Section, _DatasetSettings, TextSettings, SelectSettings, ShardSettings, WindowSettings
+):
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
-    name: Prefix | None = option(
-        None, "Name of the dataset, for messages and the default save_path.",
-        default_text="the end of save_path, else of data_files",
+    name: Is[Prefix | None] = option(
+        "Name of the dataset, for messages and the default save_path.",
+        default=None, default_text="the end of save_path, else of data_files",
     )
-    data_files: Locations = option(REQUIRED, "As train of `build`.")
-    val_files: Locations = option((), "As val of `build`.")
-    val_fraction: Annotated[float, Meta(ge=0, lt=1)] | None = option(
-        None, "As of `build`.", default_text="0: no validation"
+    tokenizer: Is[Annotated[
+        Any, Kind(_read_tokenizer, "a path, a name, a tokenizer or its options")
+    ] | None] = option(
+        "Tokenizer of this dataset, or a `TokenizerConfig`.",
+        default=None, default_text="that of the corpus",
     )
-    tokenizer: Annotated[
-        Any, Kind(_read_tokenizer, "a path, a name, a tokenizer or its options", Any)
-    ] | None = option(
-        None, "Tokenizer of this dataset, or a `TokenizerConfig`.",
-        default_text="that of the corpus",
+    tokenizer_kwargs: Is[Annotated[
+        tuple[str, ...], Kind(_read_arguments, "names with values")
+    ] | None] = option(
+        "Arguments of transformers' functions that cannot change ids, such as use_fast.",
+        default=None,
     )
-    tokenizer_kwargs: Annotated[
-        tuple[str, ...], Kind(_read_arguments, "names with values", Mapping[str, Any])
-    ] | None = option(
-        None, "Arguments of transformers' functions that cannot change ids, such as use_fast."
+    save_path: Option[Output | None, StrPath | None] = option(
+        "Directory or URL of the rows, with the dataset in `tokens`; without rows of the"
+        " dataset.", default=None, default_text="NAME in output_path",
     )
-    save_path: Output | None = option(
-        None, "Directory or URL of the rows, with the dataset in `tokens`; without rows of the"
-        " dataset.",
-        default_text="NAME in output_path",
-    )
-    end_of_text: Token | None = option(None, "As of `build`.")
-    begin_of_text: Token | None = option(None, "As of `build`.")
+    end_of_text: Is[Token | None] = option("As of `build`.", default=None)
+    begin_of_text: Is[Token | None] = option("As of `build`.", default=None)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class TokenizerConfig(_Section, VocabularySettings, WindowSettings):
     """A tokenizer: a given one, or how it is trained; and the rows of datasets that have it."""
 
-    name_or_path: GivenTokenizer | None = option(
-        None, "Tokenizer to use.", default_text="one that is trained on these datasets"
+    name_or_path: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+        "Tokenizer to use.", default=None, default_text="one that is trained on these datasets",
     )
-    return_attention_mask: bool | None = option(
-        None, "Whether rows have attention_mask, unless `save` has columns.",
-        default_text="unless they have segment_ids",
+    return_attention_mask: Is[bool | None] = option(
+        "Whether rows have attention_mask, unless `save` has columns.",
+        default=None, default_text="unless they have segment_ids",
     )
-    trust_remote_code: bool = option(False, "Without effect: no code of a repository is run.")
+    trust_remote_code: Is[bool] = option(
+        "Without effect: no code of a repository is run.", default=False,
+    )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class TokenizeStageConfig(_Section, RunSettings, ShardSettings, WindowSettings):
     """Options of all runs, and options of datasets that do not say otherwise."""
 
-    batch_size: Count | None = run_option(
-        None, "Documents in a unit of work; without effect, for units have unit_size bytes."
+    batch_size: Is[Count | None] = run_option(
+        "Documents in a unit of work; without effect, for units have unit_size bytes.",
+        default=None,
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class PackStageConfig(_Section, Settings):
     """Rows across documents, padded to seq_length, instead of rows of documents."""
 
-    enabled: bool = option(True, "False: as without the section.")
-    seq_length: Count = option(REQUIRED, "As of `rows`.")
-    strategy: Literal["greedy", "pool", "first_fit", "best_fit"] | None = option(
-        "greedy", "As of `rows`; none: cuts of the token stream."
+    enabled: Is[bool] = option("False: as without the section.", default=True)
+    seq_length: Is[Count] = option("As of `rows`.")
+    strategy: Is[Literal["greedy", "pool", "first_fit", "best_fit"] | None] = option(
+        "As of `rows`; none: cuts of the token stream.", default="greedy",
     )
-    eos_token_id: Index | None = option(
-        None, "Id of the special token after each document.", default_text="end_of_text"
+    eos_token_id: Is[Index | None] = option(
+        "Id of the special token after each document.", default=None, default_text="end_of_text",
     )
-    pad_token_id: Index | None = option(None, "Id of padding.", default_text="pad_token")
-    include_segment_ids: bool = option(True, "Write segment_ids and position_ids as well.")
+    pad_token_id: Is[Index | None] = option(
+        "Id of padding.", default=None, default_text="pad_token",
+    )
+    include_segment_ids: Is[bool] = option(
+        "Write segment_ids and position_ids as well.", default=True,
+    )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class SaveStageConfig(_Section, FileSettings):
+class SaveStageConfig(_Section, FormatSettings, FileSettings):
     """Files of rows, besides the datasets."""
 
-    enabled: bool = option(True, "False: as without the section.")
-    output_dir: Output | None = option(
-        None, "Directory or URL of the rows of a dataset without save_path; of several NAME in it.",
-        default_text="output_path",
+    enabled: Is[bool] = option("False: as without the section.", default=True)
+    output_dir: Option[Output | None, StrPath | None] = option(
+        "Directory or URL of the rows of a dataset without save_path; of several NAME in it.",
+        default=None, default_text="output_path",
     )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
 class RayConfig(_Section, Settings):
     """Workers on Ray, for all runs."""
 
-    enabled: bool = option(True, "False: as without the section.")
-    num_workers: Workers | None = option(
-        None, "Number of workers.", default_text="one per available processor of this machine"
+    enabled: Is[bool] = option("False: as without the section.", default=True)
+    num_workers: Is[Workers | None] = option(
+        "Number of workers.",
+        default=None, default_text="one per available processor of this machine",
     )
-    resources_per_worker: Resources = option(
-        (), "Name of a resource of Ray -> amount that each worker needs.", default_text="CPU: 1"
+    resources_per_worker: Option[Resources, Iterable[str]] = option(
+        "Name of a resource of Ray -> amount that each worker needs.",
+        default=(), default_text="CPU: 1",
     )
-    address: str | None = option(
-        None, "Address of a cluster, such as auto or ray://HOST:10001.",
-        default_text="Ray is started on this machine",
+    address: Is[str | None] = option(
+        "Address of a cluster, such as auto or ray://HOST:10001.",
+        default=None, default_text="Ray is started on this machine",
     )
 
     @property
@@ -221,12 +242,31 @@ class RayConfig(_Section, Settings):
         return {"executor": "ray"} | found | workers
 
 
-def _advise(name: str, what: str, kind: type) -> str:
-    """Add to what is wrong with an option of a section where it belongs, if that is elsewhere."""
-    for section, of_section in _SECTIONS.items():
-        if name in options_of(of_section) and name not in options_of(kind):
-            return f"there is no such setting here; it belongs in the section {section}"
-    return what
+def _refuse(value: Any) -> Any:
+    raise ValueError(
+        "should be given to write_rows, or as pack=PackStageConfig(seq_length=...) of"
+        " PipelineConfig, for rows across documents; these are of max_length"
+    )
+
+
+class TextToRowsSettings(
+    _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings, ProgressSettings
+):
+    """Options of `tokenize_and_save`: rows of text."""
+
+    tokenizer: Is[Any] = option("As of `PipelineConfig`.")
+    output_path: Option[Output, StrPath] = option("Directory or URL of the rows.")
+    output_format: Is[Literal["parquet", "arrow", "jsonl", "npz", "pickle"]] = option(
+        "Format of the rows.", default="parquet"
+    )
+    keep_tokens: Is[bool] = option("False: remove the dataset, but its tokenizer.", default=True)
+    batch_size: Is[Count | None] = run_option("As of `TokenizeStageConfig`.", default=None)
+    seq_length: Option[Annotated[Any, Kind(_refuse)], Never] = option(
+        "Of rows across documents.", default=None
+    )
+
+    def check(self) -> None:
+        """Leave it to `PipelineConfig`."""
 
 
 _SECTIONS: dict[str, type[_Section]] = {
@@ -309,19 +349,19 @@ class PipelineConfig:
             if name not in known
         ]
 
-        def section(path: tuple[str | int, ...], found: Any, kind: type) -> dict[str, Any]:
+        def section(path: Key, found: Any, kind: type[_Section]) -> dict[str, Any]:
             """Return the valid options of a section; list what is wrong."""
             if isinstance(found, kind):
-                return dict(found.given)  # type: ignore[attr-defined]
+                return found.given
             if not isinstance(found, Mapping | None):
                 wrong.append(f"{where(path)}expected options with values, found {found!r}")
                 return {}
             read, of_section = read_values({str(x): y for x, y in (found or {}).items()}, kind)
             for name, what in of_section:
-                wrong.append(f"{where((*path, name))}{name}: {_advise(name, what, kind)}")
+                wrong.append(f"{where((*path, name))}{name}: {what}")
             return read
 
-        def tokenizer(path: tuple[str | int, ...], found: Any) -> dict[str, Any]:
+        def tokenizer(path: Key, found: Any) -> dict[str, Any]:
             """Return the options of a tokenizer, which may be given alone."""
             is_alone = found is not None and not isinstance(found, TokenizerConfig | Mapping)
             if is_alone:
@@ -471,11 +511,11 @@ class PipelineConfig:
             read = {"ray_address": None, "ray_resources": ()} | read
         self.max_minutes = read.get("max_minutes", self.max_minutes)
         self.given = {name: each | read for name, each in self.given.items()}
-        self.builds = {name: replace(each, **read) for name, each in self.builds.items()}
+        self.builds = {name: each.replace(**read) for name, each in self.builds.items()}
         if self.training is not None:
-            self.training = replace(self.training, **read)
+            self.training = self.training.replace(**read)
         of_rows = {name: read[name] for name in ("workers", "overwrite") if name in read}
-        self.rows = {name: replace(each, **of_rows) for name, each in self.rows.items()}
+        self.rows = {name: each.replace(**of_rows) for name, each in self.rows.items()}
 
     def as_json(self) -> dict[str, Any]:
         """Return the effective configuration for config.json."""
@@ -582,3 +622,88 @@ def _new_name(part: Mapping[str, Any], taken: set[str]) -> str:
     name = next(name for name in numbered if name not in taken)
     taken.add(name)
     return name
+
+
+# --- corpus.yaml ---
+
+
+def read_corpus(settings: BuildSettings) -> PipelineConfig:
+    """Read the configuration in the settings of a build, and apply the other ones to it.
+
+    Raises:
+        SettingsError: As `load_config`; or an option belongs in the configuration.
+    """
+    config = settings.config
+    if isinstance(config, str | os.PathLike):
+        config = load_config(Path(config))
+    if not isinstance(config, PipelineConfig):
+        raise SettingsError(f"config: should be a path or a PipelineConfig; got {config!r:.100}")
+    config = copy(config)
+    given = settings.given.items()
+    config.override({x: y for x, y in given if x not in ("config", "progress")})
+    return config
+
+
+def load_config(path: Path) -> PipelineConfig:
+    """Read the configuration of a corpus.
+
+    Raises:
+        SettingsError: The file is missing, is not YAML, or has wrong options.
+    """
+    import yaml
+
+    if path.suffix not in (".yaml", ".yml"):
+        raise SettingsError(
+            f"{path}: expected a .yaml file that describes a corpus; text is given with --train"
+        )
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: is not UTF-8 at byte {error.start:,}; convert it") from None
+    lines: dict[Key, int] = {}
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is not None:
+            _find_lines(node, (), lines, path)
+        values = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        line = f":{mark.line + 1}" if mark is not None else ""
+        raise SettingsError(f"{path}{line}: is not YAML ({error.problem}); correct it") from None
+    except SettingsError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        what = " ".join(str(error).split())
+        raise SettingsError(f"{path}: has a value that is not valid ({what}); correct it") from None
+    if not isinstance(values, dict):
+        raise SettingsError(f"{path}: expected sections, such as datasets; found {values!r}")
+
+    def where(key: Key) -> str:
+        known = next(key[:n] for n in range(len(key), -1, -1) if key[:n] in lines)
+        return f"{path}:{lines[known]}: "
+
+    return PipelineConfig.from_mapping(values, where)
+
+
+def _find_lines(node: "yaml.Node", key: Key, lines: dict[Key, int], path: Path) -> None:
+    """Note the line of every key and element; raise SettingsError if a key is repeated."""
+    import yaml
+
+    lines.setdefault(key, node.start_mark.line + 1)
+    if len(key) == _DEPTH:
+        return
+    if isinstance(node, yaml.SequenceNode):
+        for number, value in enumerate(node.value):
+            _find_lines(value, (*key, number), lines, path)
+    elif isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            inner, line = (*key, str(name.value)), name.start_mark.line + 1
+            if inner in lines:
+                raise SettingsError(
+                    f"{path}:{line}: {name.value}: is in line {lines[inner]} already; leave one out"
+                )
+            lines[inner] = line
+            _find_lines(value, inner, lines, path)

@@ -1,0 +1,932 @@
+"""All options: name, type, default, help, and effect on results.
+
+The arguments of functions, the command line, the documentation and the record of a run follow these
+classes, see `preprocess.settings`. Annotations are not postponed in this module.
+"""
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from bpe.files.locations import is_url
+from bpe.parallel import available_workers
+from preprocess.report.progress import Progress
+from preprocess.settings import (
+    BinFile,
+    Config,
+    Count,
+    Date,
+    Fields,
+    GivenTokenizer,
+    Index,
+    Is,
+    Kind,
+    Location,
+    Locations,
+    Option,
+    Output,
+    Pattern,
+    Prefix,
+    Seed,
+    Settings,
+    SettingsError,
+    Size,
+    StrPath,
+    TemplateVariables,
+    Token,
+    TokenizerSource,
+    Tokens,
+    Workers,
+    option,
+    run_option,
+)
+
+_TEXT = "train paths path"
+_TRAINING = "trains a model; examples/train_gpt.py has it"
+_UNITS = "units of work have --unit-size bytes, and files of rows --max-shard-size"
+# Command-line options of other programs -> names of options here, of which a command has one; or
+# what stands for them here, if it begins with "ignored: " or "refused: ".
+OTHER_SPELLINGS = {
+    "--train-file": "train", "--val-file": "val", "--data-file": _TEXT, "--input": _TEXT,
+    "--output": "out", "--output-dir": "out", "--tokenization-folder": "out",
+    "--tokenizer-path": "tokenizer", "--chars-to-tokenize": "max_characters",
+    "--starting-character": "start_character", "--batch-size": f"ignored: {_UNITS}",
+    "--chunk-size": f"ignored: {_UNITS}",
+    "--save-frequency": "ignored: progress is saved about once a second",
+    "--learning-rate": f"refused: {_TRAINING}", "--max-iters": f"refused: {_TRAINING}",
+    "--use-params": f"refused: {_TRAINING}, as --config FILE",
+}
+END_OF_TEXT = "<|endoftext|>"
+TOKENS_OF_SHARD_IN_BUCKET = 500_000_000  # objects cannot be appended to
+MAX_SHARD_SIZE = 500 << 20  # of rows, where neither it nor the number of files is given
+DEFAULT_VALIDATION_FRACTION = 0.01
+DEFAULT_CORPUS = "text that Python ships with"
+_SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
+
+
+# --- options that several commands have ---
+
+
+def _read_progress(value: Any) -> Any:
+    if not isinstance(value, Progress | bool):
+        raise TypeError
+    return value
+
+
+Shown = Annotated[Any, Kind(_read_progress, "a Progress, True or False")]
+
+
+class ProgressSettings(Settings):
+    """The argument for progress, in Python."""
+
+    progress: Option[Shown, Progress | bool | None] = run_option(
+        "None: bars on a terminal and in notebooks; True: lines in the log elsewhere; False: none.",
+        default=None, in_command=False,
+    )
+
+
+class TextSettings(Settings):
+    """Options for reading text."""
+
+    format: Is[Literal["text", "jsonl", "json", "parquet", "arrow"] | None] = option(
+        "Format of all files.", default=None, default_text="by name and content",
+    )
+    separator: Is[str] = option(
+        "Text between documents in text files, or blank-line, line or file (every file is one"
+        " document).", default=END_OF_TEXT,
+    )
+    content_field: Option[Fields, str | Iterable[str]] = option(
+        "Field or column of records that has the text, such as data.text; on the command line"
+        " one at a time, several are joined by a newline.",
+        default=(), default_text="text, content or code",
+    )
+    text_preset: Is[Literal["title-text"] | None] = option(
+        "How fields become text: title-text strips title and text, leaves out blank ones,"
+        " [deleted] and [removed], and joins the rest by a newline.", default=None,
+    )
+    strip: Is[bool] = option("Remove white space at both ends of documents.", default=False)
+    min_length: Is[Index] = option("Leave out documents of fewer characters.", default=0)
+    max_length_chars: Is[Count | None] = option(
+        "Leave out documents of more characters.", default=None,
+    )
+    on_invalid_utf8: Is[Literal["error", "replace", "skip"]] = option(
+        "Documents that are not valid UTF-8: stop, replace invalid bytes by U+FFFD, or skip the"
+        " document.", default="error",
+    )
+    on_bad_record: Is[Literal["error", "skip"]] = option(
+        "Records that are invalid or lack the text: stop, or leave them out; `build` and"
+        " `encode` list them in rejects.jsonl.", default="error",
+    )
+    max_bad_records: Is[Index] = run_option(
+        "Stop if more bad records than this are left out.", default=1000,
+    )
+    unit_size: Option[Size, int | str | None] = run_option(
+        "Bytes of text in a unit of work, such as 64KiB; never changes the outputs.",
+        default=lambda: 4 << 20, default_text="4MiB",
+    )
+
+    @property
+    def separator_bytes(self) -> bytes:
+        """The text between documents; b"": none."""
+        return _SEPARATORS.get(self.separator, self.separator).encode()
+
+    def check(self) -> None:
+        super().check()
+        if re.fullmatch(r"(\\[nrt])+", self.separator):
+            raise SettingsError(
+                f"separator {self.separator} is a backslash and a letter, not a line break; choose"
+                " line or blank-line, or give the character itself (in bash $'\\n')"
+            )
+        if self.max_length_chars is not None and self.min_length > self.max_length_chars:
+            raise SettingsError(
+                f"min_length {self.min_length:,} is above max_length_chars"
+                f" {self.max_length_chars:,}, so no document is left; lower it"
+            )
+        if self.text_preset is not None and self.content_field:
+            raise SettingsError(
+                f"text_preset {self.text_preset!r} has fields of its own; leave out content_field"
+            )
+        for field in self.content_field:
+            if "" in field.split("."):
+                raise SettingsError(
+                    f"content_field {field!r} has an empty part; name fields as in data.text"
+                )
+            if inside := [x for x in self.content_field if x.startswith(f"{field}.")]:
+                raise SettingsError(
+                    f"content_field {field!r} is text or an object with {inside[0]!r}, not both;"
+                    " leave one out"
+                )
+
+
+class ShardSettings(Settings):
+    """Options for shards."""
+
+    shard_tokens: Is[Count | None] = option(
+        "Write shards NAME_00000.bin and so on of so many tokens at most, with one manifest.",
+        default=None, default_text="one file; in a bucket 500,000,000",
+    )
+    split_documents: Is[bool] = option(
+        "Let a document continue in the next shard, so that all shards but the last are full;"
+        " without it a larger document has a shard of its own.", default=False,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.shard_tokens is None and is_url(getattr(self, "out", "")):
+            self.__dict__["shard_tokens"] = TOKENS_OF_SHARD_IN_BUCKET
+        if self.split_documents and self.shard_tokens is None:
+            raise SettingsError(
+                "split_documents is for shards; say how many tokens a shard has (--shard-tokens)"
+            )
+
+
+class ReadSettings(TextSettings):
+    """Options for reading text with several workers."""
+
+    workers: Option[Workers, int | None] = run_option(
+        "Threads; 1 works in the main thread; never changes the outputs.",
+        default=available_workers, default_text="one per available processor",
+    )
+
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Special tokens to add to a tokenizer: those around documents, if any."""
+        return ()
+
+
+class SelectSettings(Settings):
+    """Options for choosing and ordering documents; train and val files have a slice each."""
+
+    deduplicate: Is[bool] = option(
+        "Leave out documents that are equal to an earlier one, or in val to one of train.",
+        default=False,
+    )
+    start_character: Is[Index] = option(
+        "Leave out documents that begin before this character of the text, counted from 0.",
+        default=0,
+    )
+    max_characters: Is[Count | None] = option(
+        "Leave out documents that begin so many characters after start_character, or later.",
+        default=None,
+    )
+    max_documents: Is[Count | None] = option("Keep at most so many documents.", default=None)
+    cut_documents: Is[bool] = option(
+        "Cut the documents in which start_character and max_characters fall.", default=False,
+    )
+    shuffle_documents: Is[Seed | None] = option(
+        "Seed of a random order of the documents.",
+        default=None, default_text="the order of the files",
+    )
+
+    @property
+    def selects(self) -> bool:
+        """True if documents are chosen by more than what they are."""
+        return self.deduplicate or self.limits
+
+    @property
+    def limits(self) -> bool:
+        """True if documents are chosen by their number or place."""
+        return bool(self.start_character or self.max_characters or self.max_documents)
+
+    def check(self) -> None:
+        super().check()
+        if self.cut_documents and not (self.start_character or self.max_characters):
+            raise SettingsError(
+                "cut_documents is for start_character and max_characters; give one of them, or"
+                " leave it out"
+            )
+
+
+class ChatSettings(Settings):
+    """Options for conversations."""
+
+    chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
+        "Conversations in records: found by their fields, off, or fields of this kind.",
+        default="auto",
+    )
+    chat_template: Is[Token | None] = option(
+        "File with a Jinja template that makes text of conversations, or chatml.",
+        default=None, default_text="the tokenizer's",
+    )
+    train_on: Is[Literal["assistant", "all", "last-assistant"]] = option(
+        "What of a conversation the mask says to train on.", default="assistant",
+    )
+    chat_date: Is[Date | None] = option(
+        "Day that a chat template writes as that of today.",
+        default=None, default_text="none, an error if a template writes it",
+    )
+    chat_template_kwargs: Option[TemplateVariables | None, str | Mapping[str, Any] | None] = option(
+        "More variables of the chat template, such as {\"enable_thinking\": false}.", default=None,
+    )
+
+
+_RESOURCE = re.compile(r"([^=\s]+)=(\d+(?:\.\d+)?|\.\d+)")
+_RESOURCES = "amounts of resources, such as CPU=2 or memory=4000000000"
+
+
+def _read_resources(value: Any) -> tuple[str, ...]:
+    """Convert {"CPU": 2}, or texts such as "CPU=2", to texts."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={amount}" for name, amount in value.items()]
+    elif isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError
+    found = tuple(map(str, value))
+    if not all(map(_RESOURCE.fullmatch, found)):
+        raise ValueError(f"should be {_RESOURCES}")
+    return found
+
+
+def resources_of(texts: Iterable[str]) -> dict[str, float]:
+    """Return name -> amount of resources.
+
+    >>> resources_of(("CPU=2", "GPU=0.5"))
+    {'CPU': 2.0, 'GPU': 0.5}
+    """
+    return {name: float(amount) for name, _, amount in (text.partition("=") for text in texts)}
+
+
+Resources = Annotated[tuple[str, ...], Kind(_read_resources, _RESOURCES, "NAME=AMOUNT")]
+
+
+class ExecutorSettings(Settings):
+    """Options for what runs the workers of a run."""
+
+    executor: Is[Literal["threads", "ray"]] = run_option(
+        "Where the workers are: threads, or on Ray, also on other machines, where each makes"
+        " parts of the outputs (task_count).", default="threads",
+    )
+    ray_address: Is[str | None] = run_option(
+        "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
+        default=None, default_text="Ray is started on this machine",
+    )
+    ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
+        "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
+        " time.", default=(), default_text="CPU=1", flags=("--ray-resource",),
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.executor != "ray" and (self.ray_address or self.ray_resources):
+            raise SettingsError(
+                "ray_address and ray_resources are for workers on Ray; choose it (--executor ray),"
+                " or leave them out"
+            )
+
+
+class TaskSettings(Settings):
+    """Options for a build that is divided among tasks of a scheduler."""
+
+    task_index: Is[Index | None] = option(
+        "Make only part N of --task-count parts, counted from 0, with the given tokenizer;"
+        " `merge` joins them.", default=None, default_text="all",
+    )
+    task_count: Is[Count | None] = option(
+        "Number of parts that the text is divided into.",
+        default=None, default_text="on Ray one for every 128 MiB, up to 1,024",
+    )
+
+    @property
+    def part(self) -> str:
+        """Prefix of the outputs of a task; "": there are no tasks."""
+        index, count = self.task_index, self.task_count
+        return "" if index is None else f"part-{index:05d}-of-{count:05d}"
+
+    def check(self) -> None:
+        super().check()
+        if self.task_index is None:
+            return
+        if getattr(self, "executor", "") == "ray":
+            raise SettingsError(
+                "task_index is of one part, and on Ray all are made; leave out task_index"
+            )
+        if self.task_count is None:
+            raise SettingsError(
+                "task_index is the number of one of several parts; say how many there are"
+                " (--task-count)"
+            )
+        if self.task_index >= self.task_count:
+            raise SettingsError(
+                f"task_index is {self.task_index:,}, and parts are counted from 0 to"
+                f" {self.task_count - 1:,} (task_count {self.task_count:,}); correct one of them"
+            )
+
+
+class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
+    """Options of runs that write outputs: special ids, limits, overwriting."""
+
+    end_of_text: Is[Token | None] = option(
+        "Special token after each document.",
+        default=None, default_text=f"the tokenizer's, else {END_OF_TEXT}",
+    )
+    begin_of_text: Is[Token | None] = option("Special token before each document.", default=None)
+    max_minutes: Is[Annotated[float, Meta(gt=0)] | None] = run_option(
+        "Stop after so many minutes and report how long all of it takes; the same command"
+        " resumes.", default=None,
+    )
+    memory_limit: Option[Size | None, int | str | None] = run_option(
+        "Memory that the run may take, such as 500MB: counts that do not fit go to files; never"
+        " changes the outputs.", default=None,
+    )
+    profile: Is[Literal["memory", "balanced", "speed"] | None] = run_option(
+        "Workers, unit_size and memory_limit together, unless they are given: 1, 256KiB, 500MB;"
+        " half of the processors, 1MiB, 2GB; or all processors, 4MiB, no limit. Limits that are"
+        " below the minimum of the run are raised to it.", default=None,
+    )
+    overwrite: Is[bool] = run_option(
+        "Replace outputs that exist, and give up an unfinished run of something else.",
+        default=False,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.selects and self.executor == "ray":
+            raise SettingsError(
+                "executor ray divides the text, and these need all of it: deduplicate,"
+                " max_documents, max_characters and start_character; leave them out, or build parts"
+                " as tasks (--task-index), each of which reads all of the text"
+            )
+        if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
+            raise SettingsError(
+                f"chat {self.chat!r} has fields of its own; leave out content_field and text_preset"
+            )
+
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Special tokens to add to a tokenizer: those around documents."""
+        wanted = (self.end_of_text or END_OF_TEXT, self.begin_of_text)
+        return tuple(dict.fromkeys(token for token in wanted if token))
+
+
+class VocabularySettings(Settings):
+    """Options for training, without effect if a tokenizer is given."""
+
+    vocab_size: Is[Annotated[int, Meta(le=2**29)]] = option(
+        "Bytes, merges and special tokens together.", default=32_000,
+    )
+    pattern: Option[Pattern, str | None] = option(
+        "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, or a regular expression. A"
+        " .tiktoken file needs it.", default=lambda: "gpt2", default_text="gpt2",
+    )
+    special_tokens: Option[Tokens, Iterable[str]] = option(
+        "Further special tokens of a tokenizer that is trained; on the command line one at a"
+        " time.", default=(), flags=("--special-token",),
+    )
+    tie_break: Is[Literal["greatest-bytes", "huggingface"]] = option(
+        "Which of equally frequent pairs is merged first: the one with the greatest bytes"
+        " (Stanford CS336), or the one that Hugging Face's trainer takes.",
+        default="greatest-bytes",
+    )
+    min_frequency: Is[Index] = option("Pairs that occur less often are not merged.", default=2)
+
+
+class TrainSettings(VocabularySettings, RunSettings):
+    """Options for training on text."""
+
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Special tokens of the trained tokenizer: those around documents, then the given ones."""
+        others = (token for token in super().all_special_tokens if token not in self.special_tokens)
+        return (*others, *self.special_tokens)
+
+    def check(self) -> None:
+        super().check()
+        if self.vocab_size < (least := 256 + len(self.all_special_tokens)):
+            raise SettingsError(
+                f"vocab_size {self.vocab_size:,} is too small: 256 bytes and {least - 256} special"
+                f" tokens need at least {least}"
+            )
+
+
+class RanksSettings(Settings):
+    """Options for tokenizer files without a split pattern."""
+
+    pattern: Is[str | None] = option("Split pattern of a .tiktoken file.", default=None)
+
+
+class BuiltWithSettings(Settings):
+    """Options to find the tokenizer of a token file."""
+
+    tokenizer: Option[Location | None, StrPath | None] = option(
+        "Tokenizer that the token file was built with.",
+        default=None, default_text="tokenizer.json beside it",
+    )
+
+
+# --- options of rows ---
+
+def _read_padding(value: Any) -> Any:
+    """Convert what transformers takes to our spellings."""
+    theirs = {False: "none", True: "longest", "do_not_pad": "none", "max_length": "max-length"}
+    return theirs.get(value, value)
+
+
+def _read_pad_token(value: Any) -> Any:
+    return value if isinstance(value, str | bool) else operator.index(value)
+
+
+Padding = Annotated[
+    Literal["none", "longest", "max-length"],
+    Kind(
+        _read_padding, "'none', 'longest' or 'max-length', False or True",
+        "none|longest|max-length",
+    ),
+]
+PadToken = Annotated[int | str, Kind(_read_pad_token, "a special token, or an id", "TEXT")]
+
+
+class WindowSettings(Settings):
+    """Options for rows of documents."""
+
+    max_length: Is[Count | None] = option(
+        "Tokens of a row at most; a longer document has several rows.",
+        default=None, default_text="a document is a row",
+    )
+    stride: Is[Count | None] = option(
+        "Distance of the rows of a document; below max_length they overlap.",
+        default=None, default_text="max_length",
+    )
+    truncation: Is[bool] = option(
+        "Leave out what follows the first max_length tokens of a document.", default=False,
+    )
+    drop_end_of_text: Is[bool] = option(
+        "Leave out the id at the end of each document.", default=False,
+    )
+    drop_short: Is[bool] = option(
+        "Leave out rows of fewer tokens than max_length, or seq_length, so that all have the"
+        " same length.", default=False,
+    )
+    add_special_tokens: Is[bool] = option(
+        "Put the special tokens around each row that the tokenizer puts around a text, instead of"
+        " those of the dataset; max_length counts them.", default=False,
+    )
+    padding: Option[Padding, bool | Literal["none", "longest", "max-length", "max_length"]] = (
+        option(
+            "Pad rows to the longest, or to max_length or seq_length; none: rows of npz to the"
+            " longest.", default="none",
+        )
+    )
+    padding_side: Is[Literal["right", "left"]] = option("Where padding stands.", default="right")
+    pad_token: Is[PadToken | None] = option(
+        "Special token to pad with, in Python also an id.", default=None,
+        default_text="the tokenizer's, else <|pad|>, <pad> or [PAD], else end-of-text",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.max_length is None and (self.truncation or self.stride):
+            raise SettingsError("truncation and stride need --max-length")
+        if self.truncation and self.stride:
+            raise SettingsError("truncation leaves one row per document; leave out stride")
+        if self.stride and self.max_length and self.stride > self.max_length:
+            raise SettingsError(
+                f"stride {self.stride:,} is above max_length {self.max_length:,}, so tokens between"
+                " rows would be lost; lower it"
+            )
+
+
+class PackSettings(Settings):
+    """Options for rows across documents."""
+
+    seq_length: Is[Count | None] = option(
+        "Cut all tokens into rows of so many, across documents, instead of documents.",
+        default=None,
+    )
+    strategy: Is[Literal["greedy", "pool", "first_fit", "best_fit"] | None] = option(
+        "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
+        " docs/sampling.md.", default=None, default_text="not packed",
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.seq_length is None and self.strategy is not None:
+            raise SettingsError(
+                "a strategy packs rows of seq_length tokens; say how many (--seq-length)"
+            )
+
+
+class FormatSettings(Settings):
+    """The option for the format of rows."""
+
+    format: Is[Literal["parquet", "arrow", "jsonl", "npz", "pickle"]] = option(
+        "Format of the files.", default="parquet"
+    )
+
+
+class FileSettings(Settings):
+    """Options for files of rows."""
+
+    columns: Option[Fields, str | Iterable[str]] = option(
+        "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
+        " position_ids; on the command line one at a time.",
+        default=(), flags=("--column",),
+        default_text="the first three, of npz two; with a strategy all but attention_mask",
+    )
+    compression: Is[Literal["zstd", "snappy", "gzip", "zlib", "none"] | None] = option(
+        "Compression: of parquet zstd, snappy or none; of arrow zstd; of jsonl gzip or zstd; of"
+        " npz zlib.", default=None, default_text="of parquet zstd, of npz zlib, else none",
+    )
+    per_file: Is[bool] = option(
+        "Write the rows of each input file to a file of its own, of its name; a rerun writes"
+        " those that are new, missing or damaged.", default=False,
+    )
+    num_shards: Is[Count | None] = option(
+        "Number of files, which differ by one row at most; fewer if there are fewer rows.",
+        default=None, default_text="as many as needed",
+    )
+    max_shard_size: Option[Size | None, int | str | None] = option(
+        "Bytes of arrays in a file, about; there are more than num_shards files if those would"
+        " have more.", default=None, default_text="500MiB, with num_shards any",
+    )
+
+
+class RowSettings(WindowSettings, PackSettings, FormatSettings, FileSettings):
+    """Options for rows: which tokens a row has, its arrays, and their files."""
+
+    workers: Option[Workers, int | None] = run_option(
+        "Threads; never changes the outputs.",
+        default=available_workers, default_text="one per available processor",
+    )
+    max_minutes: Is[Annotated[float, Meta(gt=0)] | None] = run_option(
+        "Stop after so many minutes and report how long all of it takes; the same command"
+        " resumes after the files that are complete.", default=None,
+    )
+    overwrite: Is[bool] = run_option(
+        "Replace rows that exist, and give up an unfinished run of something else.", default=False,
+    )
+
+    @property
+    def padded_to(self) -> Literal["none", "longest", "max-length"]:
+        """To what rows are padded: as chosen, else as the format needs rows of one length."""
+        if self.padding == "none" and not self.drop_short:
+            if self.format == "npz":
+                return "longest"
+            if self.format == "pickle" and self.seq_length is not None and self.strategy is None:
+                return "max-length"
+        return self.padding
+
+    @property
+    def is_padded(self) -> bool:
+        """True if rows are padded."""
+        return self.padded_to != "none"
+
+    def check(self) -> None:
+        super().check()
+        if self.drop_short and (self.strategy or not (self.max_length or self.seq_length)):
+            raise SettingsError(
+                "drop_short is for rows of max_length tokens, or for seq_length without a strategy;"
+                " give one, or pad packed rows (--padding max-length)"
+            )
+        if self.per_file and (self.strategy or self.num_shards or self.max_shard_size):
+            raise SettingsError(
+                "per_file makes one file of the rows of each input; leave out num_shards and"
+                " max_shard_size, and the strategy, which packs documents of several inputs"
+            )
+        if self.seq_length is not None:
+            for name in ("stride", "truncation", "max_length", "add_special_tokens",
+                         "drop_end_of_text"):
+                if getattr(self, name):
+                    raise SettingsError(
+                        f"{name} is for rows of documents, seq_length for rows across them; leave"
+                        " one of the two out"
+                    )
+        if not self.is_padded and (self.pad_token is not None or self.padding_side == "left"):
+            raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
+        if self.padding == "max-length" and not (self.max_length or self.seq_length):
+            raise SettingsError("padding max-length needs max_length or seq_length; give one")
+
+
+# --- commands ---
+
+
+class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings):
+    """Options of `build`: a tokenizer, train.bin and val.bin from text."""
+
+    config: Is[Config | None] = run_option(
+        "A corpus.yaml with several datasets; only options that do not change the outputs may"
+        " be combined with it.", default=None, kw_only=False,
+    )
+    train: Option[Locations, StrPath | Iterable[StrPath]] = option(
+        "Text: files, directories and URLs, read in the order given; a directory in sorted"
+        " order.", default=(), default_text=DEFAULT_CORPUS,
+    )
+    val: Option[Locations, StrPath | Iterable[StrPath]] = option(
+        "The same for validation.", default=(), default_text="documents of train",
+    )
+    val_fraction: Is[Annotated[float, Meta(ge=0, lt=1)] | None] = option(
+        "Share of the documents of train, chosen by a hash of each, that becomes validation"
+        " where no files are given for it; 0: no validation file.",
+        default=None, default_text=str(DEFAULT_VALIDATION_FRACTION),
+    )
+    out: Option[Output, StrPath] = option(
+        "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
+        " (s3://BUCKET/data), where they are shards.", default="data",
+    )
+    name: Is[Prefix] = run_option("NAME makes the outputs NAME_train.bin and so on.", default="")
+    tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+        "Tokenizer to use instead of training one: a tokenizer.json or a directory that has one, or"
+        " its URL, a .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
+    )
+
+    @property
+    def validation_fraction(self) -> float:
+        """Share of the train documents used for validation."""
+        if self.val:
+            return 0.0
+        return DEFAULT_VALIDATION_FRACTION if self.val_fraction is None else self.val_fraction
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Output -> stem of its files."""
+        has_val = self.val or self.validation_fraction
+        return {name: self.named(name) for name in (("train", "val") if has_val else ("train",))}
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return self.named("build")
+
+    def named(self, name: str) -> str:
+        """Return `name` with the prefix of the user, and that of the part."""
+        return "_".join(filter(None, (self.name, self.part, name)))
+
+    def check(self) -> None:
+        if self.config is not None:
+            return  # its datasets are checked
+        super().check()
+        if self.val and self.val_fraction is not None:
+            raise SettingsError(
+                "val and val_fraction were both given: validation documents come either from files"
+                " of their own or out of train; leave one of the two out"
+            )
+        if self.task_index is None:
+            return
+        if self.tokenizer is None:
+            raise SettingsError(
+                "task_index divides the text, and a tokenizer is trained on all of it; train it"
+                " first (tokenmill train), and give it to every task (--tokenizer)"
+            )
+
+
+class TrainFileSettings(TrainSettings, ProgressSettings):
+    """Options of `train`: a tokenizer.json from text."""
+
+    paths: Option[Locations, StrPath | Iterable[StrPath]] = option(
+        "Text: files, directories and URLs.", kw_only=False,
+    )
+    out: Option[Output, StrPath] = option(
+        "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
+    )
+
+
+class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
+    """Options of `count`: the number of tokens of text."""
+
+    paths: Option[Locations, StrPath | Iterable[StrPath]] = option(
+        "Text: files, directories and URLs.", kw_only=False,
+    )
+    tokenizer: Option[GivenTokenizer, TokenizerSource] = option(
+        "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a name"
+        " (tiktoken, Hugging Face).",
+    )
+
+
+class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
+    """Options of `encode`: a token file from text, with a given tokenizer."""
+
+    out: Option[BinFile, StrPath] = option(
+        "The .bin file to write, with its .docs and .json beside it; or its URL in a bucket,"
+        " where they are shards.", default="train.bin",
+    )
+
+    @property
+    def name(self) -> str:
+        """NAME of NAME.bin."""
+        return Path(self.out).stem
+
+    @property
+    def stems(self) -> dict[str, str]:
+        """Output -> stem of its files."""
+        return {self.name: "_".join(filter(None, (self.name, self.part)))}
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return self.stems[self.name]
+
+    def named(self, name: str) -> str:
+        """Return `name` with the stem of the output."""
+        return f"{self.stems[self.name]}_{name}"
+
+
+class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
+    """Options of `compare`: two tokenizers on the same text."""
+
+    first: Option[Location, StrPath] = option("A tokenizer, as `encode` takes it.", kw_only=False)
+    second: Option[Location, StrPath] = option("Another.", kw_only=False)
+    paths: Option[Locations, StrPath | Iterable[StrPath]] = option(
+        "Text: files, directories and URLs.",
+        default=(), kw_only=False, default_text=DEFAULT_CORPUS,
+    )
+    max_bytes: Option[Size, int | str] = option(
+        "Stop after so much text, at the end of a unit.", default=64 << 20,
+    )
+
+
+class DecodeSettings(BuiltWithSettings):
+    """Options of `decode`: the text of a token file."""
+
+    path: Option[Location, StrPath] = option("Token file.", kw_only=False)
+    start: Is[Index] = option("First token.", default=0)
+    count: Is[Index | None] = option("Number of tokens.", default=None, default_text="all")
+
+
+class InspectSettings(RanksSettings):
+    """Options of `inspect`: a description of a file or directory."""
+
+    path: Option[Location, StrPath] = option(
+        "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs.",
+        kw_only=False,
+    )
+
+
+class VerifySettings(BuiltWithSettings, ProgressSettings):
+    """Options of `verify`: a check of token files against manifests."""
+
+    path: Option[Location, StrPath] = option(
+        "A directory of outputs, or one .bin file.", kw_only=False,
+    )
+    deep: Is[bool] = option("Encode the sources again and compare.", default=False)
+    repair: Is[bool] = option("Rebuild what is damaged from the sources.", default=False)
+
+
+class MergeSettings(Settings):
+    """Options of `merge`: one dataset from the parts of several tasks."""
+
+    path: Option[Output, StrPath] = option("Directory or URL with the parts.", kw_only=False)
+    name: Is[Prefix] = run_option("The name that was given to the tasks.", default="")
+    overwrite: Is[bool] = run_option(
+        "Replace the manifests that were merged before; files of parts are not changed.",
+        default=False,
+    )
+
+
+class DoctorSettings(Settings):
+    """Options of `doctor`: a check of the machine."""
+
+    path: Option[Location, StrPath] = option(
+        "Directory where outputs would be written.", default="data", kw_only=False,
+    )
+
+
+class RowsSettings(RowSettings, ProgressSettings):
+    """Options of `rows`: files of rows from a dataset."""
+
+    path: Option[Output, StrPath] = option(
+        "Directory, .bin file or URL of a dataset.", kw_only=False,
+    )
+    out: Option[Output, StrPath] = option(
+        "Directory of the rows, or a URL; if the dataset has several .bin files, those of"
+        " NAME.bin are in OUT/NAME.", default="rows",
+    )
+    tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+        "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
+        default=None, default_text="tokenizer.json beside it",
+    )
+
+
+class ExportSettings(ProgressSettings):
+    """Options of `export`: a dataset as files of another program."""
+
+    path: Option[Location, StrPath] = option(
+        "A directory with datasets, or one .bin file.", kw_only=False,
+    )
+    to: Is[Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"]] = option(
+        "Format, which docs/exports.md describes."
+    )
+    out: Option[Location, StrPath] = option(
+        "Directory of the export; made if it does not exist.", default="export",
+    )
+    name: Is[Prefix] = option(
+        "NAME of the outputs, if one dataset is exported.",
+        default="", default_text="that of the dataset",
+    )
+    shard_tokens: Is[Count | None] = option(
+        "Most tokens of a file of llmc, mds and litdata; a larger document of mds has a file of"
+        " its own.",
+        default=None, default_text="of llmc 100,000,000, of mds and litdata 16,777,216",
+    )
+    overwrite: Is[bool] = run_option(
+        "Replace an export that exists, and discard an unfinished one of something else.",
+        default=False,
+    )
+
+
+class ImportSettings(ShardSettings, ProgressSettings):
+    """Options of `import`: a dataset from token ids that another program made."""
+
+    path: Option[Location, StrPath] = option(
+        "File of ids; of Megatron the prefix of its .bin and .idx.", kw_only=False,
+    )
+    format: Is[Literal["megatron", "raw"]] = option(
+        "Format: Megatron's .bin and .idx, or ids without a header."
+    )
+    dtype: Is[Literal["uint8", "uint16", "uint32", "int32", "int64"] | None] = option(
+        "Type of raw ids, little-endian; required for them. The .idx of Megatron says it.",
+        default=None,
+    )
+    end_of_text_id: Is[Index] = option("Id at the end of each document.")
+    append_end_of_text: Is[bool] = option(
+        "Append the end-of-text id to documents that lack it.", default=False,
+    )
+    tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+        "Tokenizer that made the ids; required without vocab_size.", default=None,
+    )
+    vocab_size: Is[Annotated[int, Meta(ge=1, le=2**32)] | None] = option(
+        "Number of tokens of the vocabulary; required without tokenizer.", default=None,
+    )
+    out: Option[BinFile, StrPath] = option(
+        "The .bin file of the dataset, with its .docs and .json beside it.",
+        default="data/train.bin",
+    )
+    overwrite: Is[bool] = run_option(
+        "Replace a dataset that exists, and discard an unfinished run of something else.",
+        default=False,
+    )
+
+    @property
+    def name(self) -> str:
+        """NAME of NAME.bin."""
+        return Path(self.out).stem
+
+    def check(self) -> None:
+        super().check()
+        if (self.tokenizer is None) == (self.vocab_size is None):
+            raise SettingsError(
+                "ids are checked against a vocabulary; give either its tokenizer (--tokenizer) or"
+                " its size (--vocab-size)"
+            )
+
+
+# --- options of the command line alone ---
+
+
+class ConsoleSettings(Settings):
+    """Options for the output of a command."""
+
+    json: Is[bool] = option("Print JSON.", default=False)
+    debug: Is[bool] = option("Show the traceback of an error.", default=False)
+    verbose: Is[bool] = option(
+        "Report memory, processors and disk rates with the progress.", default=False,
+    )
+    quiet: Is[bool] = option("No progress and no closing lines.", default=False)
+    dry_run: Is[bool] = option(
+        "Show what would be read and written, and the first documents; write nothing.",
+        default=False,
+    )
+    log_file: Option[Location | None, StrPath | None] = option(
+        "Append everything that is reported to this file.", default=None,
+    )

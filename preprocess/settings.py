@@ -1,0 +1,607 @@
+"""What an option is, and settings: options with values.
+
+An option is one field of a subclass of `Settings`:
+
+    class TextSettings(Settings):
+        unit_size: Option[Size, int | str] = option("Bytes of a unit.", default=4 << 20)
+
+A field has the type of the stored value and that of the given one, `Is[T]` if they are the same.
+Everything else follows: the arguments of functions (`takes`), for type checkers and editors, too;
+the command line, the keys of corpus.yaml, docs/options.md, and the record of a run.
+
+The modules that declare options do not postpone annotations, which are read here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import operator
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import date
+from functools import cached_property, reduce, wraps
+from numbers import Real
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    overload,
+)
+
+import msgspec
+from msgspec import Meta
+
+from bpe.arguments import bind, nearest, noun
+from bpe.errors import ArgumentError
+from bpe.files.locations import BUCKETS, EMPTY, LOCAL, given_location, is_bucket, is_url, shown_url
+
+StrPath = str | os.PathLike[str]
+# A path or a name, or an object: what `bpe.load_tokenizer` takes.
+TokenizerSource = StrPath | Any
+REQUIRED: Any = inspect.Parameter.empty  # default of options that have none
+
+_SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_MAX_WORKERS = 2**16
+_MAX_NUMBER, _TOO_LARGE = 2**62, "should be a number that is not as large"
+_A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
+
+
+# Options have values that cannot work, or contradict one another: one class with what `bpe` raises.
+SettingsError = ArgumentError
+
+
+# --- types of values ---
+
+
+class Kind(NamedTuple):
+    """How values of one type are read; in the metadata of the type.
+
+    `read` converts a given value to the stored type. For other values it returns them unchanged,
+    raises TypeError, or raises ValueError with a message of what is expected.
+    """
+
+    read: Callable[[Any], Any]
+    expected: str = ""  # description of expected values; "": that of the type
+    metavar: str = ""  # placeholder in usage
+    is_location: bool = False  # its content, not its name, is part of the inputs of a run
+
+
+def _read_number(value: Any) -> Any:
+    """Convert a real number of any library, except bool, to float."""
+    try:
+        return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
+    except OverflowError:
+        raise ValueError(_TOO_LARGE) from None
+
+
+def size_in_bytes(value: Any) -> int:
+    """Convert "64KiB", "4 MiB", "1GB" or an integer to a number of bytes.
+
+    >>> [size_in_bytes(size) for size in ("64KiB", "4 MiB", "1GB", "200", 200)]
+    [65536, 4194304, 1000000000, 200, 200]
+
+    Raises:
+        ValueError: The value is not a size, or below 1.
+    """
+    if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        value = int(match[1]) * _FACTORS[(match[2] or "").lower()]
+    if isinstance(value, bool | str) or not hasattr(value, "__index__"):
+        raise ValueError(f"should be {_A_SIZE}")
+    n_bytes = operator.index(value)
+    if n_bytes < 1:
+        raise ValueError("should be at least 1")
+    return n_bytes
+
+
+def _read_text(value: Any) -> Any:
+    try:
+        if isinstance(value, str):
+            value.encode()
+            return str(value)  # of NumPy's strings, too, which msgspec would not write
+    except UnicodeEncodeError as error:
+        raise ValueError("should be valid Unicode") from error
+    return value
+
+
+def _read_token(value: Any) -> Any:
+    if value == "":
+        raise ValueError("should not be empty")
+    return _read_text(value)
+
+
+def _read_tokens(value: Any) -> Any:
+    tokens = tuple(map(_read_token, _elements(value)))
+    if twice := [token for token, n in Counter(tokens).items() if n > 1]:
+        raise ValueError(f"should name each token once, and {twice[0]!r} is there more than once")
+    return tokens
+
+
+def _read_fields(value: Any) -> Any:
+    return _read_tokens((value,) if isinstance(value, str) else value)
+
+
+def _read_pattern(value: Any) -> Any:
+    """Convert the name or the published text of a split pattern to its name."""
+    from bpe.split.patterns import pattern_name
+
+    return pattern_name(_read_text(value)) if isinstance(value, str) else value
+
+
+def _read_input(value: Any) -> str:
+    """Convert a path or URL of text to a string, unchanged."""
+    location = os.fspath(value)
+    if not isinstance(location, str):
+        raise TypeError
+    if not location:
+        raise ValueError(EMPTY)
+    return given_location(_nameable(str(location)))
+
+
+def _nameable(name: str) -> str:
+    try:
+        if b"\0" in os.fsencode(name):
+            raise ValueError
+    except ValueError:
+        raise ValueError("should be a name that files can have") from None
+    return name
+
+
+def _read_location(value: Any) -> str:
+    """Convert a path to a string, unchanged."""
+    location = _read_input(value)
+    if is_url(location):
+        raise ValueError(LOCAL)
+    return location
+
+
+def _read_tokenizer(value: Any) -> Any:
+    """Convert a path or a name to a string, unchanged, or load what is at a URL, or an object."""
+    given = getattr(value, "given", value)  # of a `TokenizerConfig`
+    if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
+        value = given["name_or_path"]
+    if isinstance(value, str | os.PathLike):
+        location = _read_input(value)
+        if not is_url(location):
+            return location
+        from preprocess.storage.tokenizers import load_tokenizer_at
+
+        return load_tokenizer_at(location)
+    if not any(hasattr(value, name) for name in ("encode", "to_str")):
+        raise TypeError
+    from bpe import load_tokenizer
+
+    return load_tokenizer(value)
+
+
+def is_ranks_file(tokenizer: TokenizerSource | None) -> bool:
+    """Return True for a .tiktoken file, which says neither how text is split nor special tokens."""
+    return isinstance(tokenizer, str) and tokenizer.endswith(".tiktoken")
+
+
+def _read_output(value: Any) -> str:
+    """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
+    location = _read_input(value)
+    if is_url(location):
+        if is_bucket(location):
+            return location
+        schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+        raise ValueError(f"should be a path, or a URL of a bucket that begins with {schemes}")
+    return _read_location(value)
+
+
+def _read_locations(value: Any) -> tuple[str, ...]:
+    given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
+    return tuple(map(_read_input, given))
+
+
+def _read_bin_file(value: Any) -> str:
+    location = _read_output(value)
+    stem, suffix = os.path.splitext(os.path.basename(location))
+    if suffix != ".bin" or stem.startswith("."):
+        raise ValueError("should be the name of a .bin file")
+    if stem in ("tokenizer", "tokenizer_config", "stats") or stem.endswith("_stats"):
+        manifest = f"its manifest would be {stem}.json, which is the name of another output"
+        raise ValueError(f"should have another name, for {manifest}")
+    return location
+
+
+def _read_prefix(value: Any) -> Any:
+    """Check a prefix of file names, which need not be valid Unicode."""
+    if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
+        raise ValueError("should be the beginning of a file name, without a directory")
+    return _nameable(str(value)) if isinstance(value, str) else value
+
+
+def _read_date(value: Any) -> str:
+    """Convert a day to its text, YYYY-MM-DD."""
+    try:
+        return date.fromisoformat(str(value)).isoformat()
+    except ValueError:
+        raise TypeError from None
+
+
+def _read_variables(value: Any) -> str:
+    """Convert a mapping, or the text of a JSON object, to the text of JSON, its names sorted."""
+    given = msgspec.json.decode(value) if isinstance(value, str) else value
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise TypeError
+    if taken := {"messages", "tools", "add_generation_prompt"} & given.keys():
+        raise ValueError(f"should not have {min(taken)!r}, which is set for each conversation")
+    return json.dumps(dict(sorted(given.items())), ensure_ascii=False, allow_nan=False)
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise TypeError
+    return value
+
+
+def _read_integer(value: Any) -> Any:
+    """Convert an integer of any library, except bool, to int."""
+    return value if isinstance(value, bool) else operator.index(value)
+
+
+def _read_workers(value: Any) -> Any:
+    if (found := _read_integer(value)) > _MAX_WORKERS:
+        raise ValueError(_TOO_LARGE)
+    return found
+
+
+def _read_choice(choices: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Return a reader of choices, which may have the other of - and _, as names of options may."""
+
+    def read(value: Any) -> Any:
+        given = _read_text(value)
+        plain = given.replace("-", "_") if isinstance(given, str) else given
+        return next((x for x in choices if x.replace("-", "_") == plain), given)
+
+    return read
+
+
+_PLAIN = {
+    bool: Kind(lambda value: value), int: Kind(_read_integer, "", "N"),
+    float: Kind(_read_number, "", "X"), str: Kind(_read_text, "", "TEXT"),
+}
+
+Index = Annotated[int, Meta(ge=0)]
+Seed = Annotated[int, Meta(ge=0, title="seed")]  # of any size
+Count = Annotated[int, Meta(ge=1)]
+Workers = Annotated[int, Kind(_read_workers, "", "N"), Meta(ge=1)]
+Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, "SIZE")]
+Token = Annotated[str, Kind(_read_token, "", "TEXT")]
+Tokens = Annotated[tuple[str, ...], Kind(_read_tokens, "a list of texts", "TEXT")]
+Fields = Annotated[tuple[str, ...], Kind(_read_fields, "a name or a list of names", "NAME")]
+Pattern = Annotated[str, Kind(_read_pattern, "", "PATTERN")]
+Prefix = Annotated[str, Kind(_read_prefix, "", "NAME")]
+Location = Annotated[str, Kind(_read_location, "a path", "PATH", is_location=True)]
+Locations = Annotated[
+    tuple[str, ...],
+    Kind(_read_locations, "a path or URL, or a list of them", "PATH", is_location=True),
+]
+GivenTokenizer = Annotated[
+    Any, Kind(_read_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
+]
+Output = Annotated[str, Kind(_read_output, "a path", "PATH", is_location=True)]
+BinFile = Annotated[str, Kind(_read_bin_file, "a path", "FILE.bin", is_location=True)]
+Date = Annotated[str, Kind(_read_date, "a date, YYYY-MM-DD", "YYYY-MM-DD")]
+TemplateVariables = Annotated[str, Kind(_read_variables, "a JSON object", "JSON")]
+Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", "CONFIG")]
+
+
+# --- options ---
+
+Stored = TypeVar("Stored")
+Given = TypeVar("Given")
+T = TypeVar("T")
+
+
+class Option(Generic[Stored, Given]):
+    """One option: a field of settings.
+
+    Type checkers take it for a descriptor: settings have a `Stored`, their constructor takes a
+    `Given`.
+
+    Args:
+        help: Text in help and documentation.
+        default: A value, `REQUIRED`, or a function that computes it (None in signatures).
+        default_text: The default in words, if its value is not clear.
+        changes_result: True if outputs depend on it.
+        kw_only: False if it is given by its place, in Python and on the command line.
+        flags: Names on the command line, if not just --NAME.
+        in_command: False if there is none on the command line.
+    """
+
+    def __init__(
+        self, help: str, *, default: Any = REQUIRED, default_text: str = "",
+        changes_result: bool = True, kw_only: bool = True, flags: tuple[str, ...] = (),
+        in_command: bool = True,
+    ) -> None:
+        self.help, self.default_text, self.flags = help, default_text, flags
+        self.changes_result, self.kw_only, self.in_command = changes_result, kw_only, in_command
+        self.is_required = default is REQUIRED
+        is_computed = callable(default) and not self.is_required
+        self.default = None if is_computed else default  # as in signatures
+        self.compute = default if is_computed else lambda: default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, settings: None, owner: Any) -> Self: ...
+        @overload
+        def __get__(self, settings: object, owner: Any) -> Stored: ...
+        def __get__(self, settings: object, owner: Any) -> Any: ...
+        def __set__(self, settings: object, value: Given) -> None: ...
+
+    @cached_property
+    def _types(self) -> tuple[Any, Any]:
+        stored, given = get_args(inspect.get_annotations(self.owner)[self.name])
+        return stored, given
+
+    @cached_property
+    def _parts(self) -> tuple[Any, ...]:
+        """The type of the stored value, unless it is None, and its metadata."""
+        type_ = self._types[0]
+        if type(None) in get_args(type_):
+            type_, _ = get_args(type_)
+        return get_args(type_) if get_origin(type_) is Annotated else (type_,)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """How values are read."""
+        base, *metadata = self._parts
+        kinds = [each for each in metadata if isinstance(each, Kind)]
+        return kinds[0] if kinds else _PLAIN.get(base) or Kind(
+            _read_choice(get_args(base)), "", "|".join(get_args(base))
+        )
+
+    @property
+    def accepts(self) -> Any:
+        """Type of the argument in calls."""
+        return _without_metadata(self._types[1])
+
+    @property
+    def is_list(self) -> bool:
+        """True if it has several values."""
+        return get_origin(self._parts[0]) is tuple
+
+    @property
+    def is_switch(self) -> bool:
+        """True if it is true or false."""
+        return self._parts[0] is bool
+
+    @property
+    def parse(self) -> type:
+        """What makes a value of text on the command line, before `read`."""
+        return {"N": int, "X": float}.get(self.kind.metavar, str)
+
+    @property
+    def is_location(self) -> bool:
+        """True if its content, not its name, is part of the inputs of a run."""
+        return self.kind.is_location
+
+    @property
+    def metavar(self) -> str:
+        """The placeholder of a value in usage."""
+        return self.kind.metavar if self.kw_only or self.is_list else self.name.upper()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names on the command line."""
+        return self.flags or (f"--{self.name.replace('_', '-')}" if self.kw_only else self.name,)
+
+    @property
+    def shown_default(self) -> str:
+        """The default in the documentation; "" for required options and switches."""
+        if self.default_text or self.is_required or self.is_switch:
+            return self.default_text
+        if self.kind.read is size_in_bytes and self.default:
+            return f"{self.default >> 20}MiB"
+        return "none" if self.default in (None, (), "") else str(self.default)
+
+    def read(self, value: Any) -> Any:
+        """Convert a given value to the stored one; raise ValueError with the valid values."""
+        if value is None and self.default is None:
+            return None
+        try:
+            stored = msgspec.convert(self.kind.read(value), self._types[0])
+        except (TypeError, msgspec.MsgspecError):
+            expected = self.kind.expected or noun(self._parts[0])
+            raise ValueError(f"should be {expected}{_bounds(self._parts[1:])}") from None
+        is_seed = Seed in (self._types[0], *get_args(self._types[0]))
+        if type(stored) is int and stored > _MAX_NUMBER and not is_seed:
+            raise ValueError(_TOO_LARGE)
+        if self.is_required and stored == ():
+            raise ValueError("should not be empty")
+        return stored
+
+
+Is = Option[T, T]
+
+
+def option(help: str, **about: Any) -> Any:
+    """Declare a field as an option; `about` are arguments of `Option`."""
+    return Option(help, **about)
+
+
+def run_option(help: str, **about: Any) -> Any:
+    """Declare an `option` that never changes a result."""
+    return Option(help, changes_result=False, **about)
+
+
+def _without_metadata(type_: Any) -> Any:
+    if get_origin(type_) is Annotated:
+        return get_args(type_)[0]
+    if get_origin(type_) is Union:
+        return reduce(operator.or_, map(_without_metadata, get_args(type_)))
+    return type_
+
+
+_WORDS = [("ge", "at least"), ("gt", "greater than"), ("le", "at most"), ("lt", "less than")]
+
+
+def _bounds(metadata: Iterable[Any]) -> str:
+    """Format the constraints of a type, to follow its name: " of at least 1"."""
+    given = [(words, getattr(x, name, None)) for x in metadata for name, words in _WORDS]
+    texts = [f"{words} {limit}" for words, limit in given if limit is not None]
+    return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
+
+
+# --- settings ---
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(option, run_option))
+class Settings:
+    """Base of the settings of one command: options with values; None is a computed default.
+
+    Raises:
+        SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
+            contradictory.
+    """
+
+    _options: ClassVar[dict[str, Option[Any, Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        declared = [vars(each).items() for each in cls.__mro__]
+        names = [name for own in declared for name, x in own if isinstance(x, Option)]
+        cls._options = {name: getattr(cls, name) for name in names}
+
+    def __init__(self, /, **given: Any) -> None:
+        read, wrong = read_values(given, type(self))
+        if wrong:
+            raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
+        options = options_of(type(self)).items()
+        defaults = {x: y.compute() for x, y in options if x not in read}
+        self.__dict__.update(defaults, **read, _given=read)
+        self.check()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"settings do not change; use {type(self).__name__}.replace")
+
+    def __repr__(self) -> str:
+        given = (f"{name}={value!r}" for name, value in self.given.items())
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def check(self) -> None:
+        """Check options that depend on one another; raise SettingsError on contradictions."""
+
+    @classmethod
+    def advice(cls, unknown: str) -> str:
+        """Return what follows that there is no such setting: the nearest that there is."""
+        return nearest(unknown, cls._options)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by name, as they are stored; a copy."""
+        return dict(self.__dict__["_given"])
+
+    def replace(self, **changes: Any) -> Self:
+        """Return settings with other values for some options."""
+        return type(self)(**self.given | changes)
+
+    def as_json(self, leave_out: Collection[str] = ()) -> dict[str, Any]:
+        """Return all options except `leave_out` for JSON; the constructor is the inverse.
+
+        URLs have no query, which may be a secret.
+        """
+        options = options_of(type(self)).items()
+        names = [x for x, each in options if x not in leave_out and each.in_command]
+        given = {x: _shown(getattr(self, x)) for x in names}
+        return {x: [*value] if isinstance(value, tuple) else value for x, value in given.items()}
+
+
+def options_of(settings: type[Settings]) -> dict[str, Option[Any, Any]]:
+    """Return the options of a class by name: its own first, then those of its bases."""
+    return settings._options
+
+
+def _shown(value: Any) -> Any:
+    """Return a given value; URLs in it without user and query, which may be secrets."""
+    return type(value)(map(_shown_one, value)) if isinstance(value, list | tuple) else _shown_one(
+        value
+    )
+
+
+def _shown_one(value: Any) -> Any:
+    value = os.fspath(value) if isinstance(value, os.PathLike) else value
+    value = f"sha256:{value.fingerprint}" if hasattr(value, "fingerprint") else value
+    return shown_url(value) if isinstance(value, str) and is_url(value) else value
+
+
+def read_values(
+    values: Mapping[str, Any], settings: type[Settings]
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Return (values as settings store them, (name, what is wrong) of each wrong value)."""
+    options, read = options_of(settings), {}
+    needed = (each.name for each in options.values() if each.is_required)
+    wrong = [(name, "is required") for name in needed if name not in values]
+    for name, value in values.items():
+        try:
+            if name not in options:
+                wrong.append((name, f"there is no such setting{settings.advice(name)}"))
+            elif value is not None or options[name].default is not None:
+                read[name] = options[name].read(value)
+        except ValueError as error:
+            wrong.append((name, f"{error}; got {_shown(value)!r:.200}"))
+    return read, wrong
+
+
+# --- functions ---
+
+
+def signature_of(settings: type[Settings], returned: Any = None) -> inspect.Signature:
+    """Return the signature of a function that takes the options of a class as arguments."""
+    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY]
+    options = sorted(options_of(settings).values(), key=lambda each: each.kw_only)
+    return inspect.Signature([
+        inspect.Parameter(x.name, kinds[x.kw_only], default=x.default, annotation=x.accepts)
+        for x in options
+    ], return_annotation=returned)  # fmt: skip
+
+
+P = ParamSpec("P")
+Result = TypeVar("Result")
+AnySettings = TypeVar("AnySettings", bound=Settings)
+
+
+def takes(
+    settings: Callable[P, AnySettings],
+) -> Callable[[Callable[[AnySettings], Result]], Callable[P, Result]]:
+    """Decorator: let a function of settings take their options as its arguments.
+
+        @takes(BuildSettings)
+        def build(settings: BuildSettings) -> BuildResult: ...
+
+        build(train="a.txt", vocab_size=8000)
+
+    Raises:
+        SettingsError: As the constructor of the settings.
+    """
+    kind: Any = settings
+    by_place = [name for name, each in options_of(kind).items() if not each.kw_only]
+
+    def decorate(function: Callable[[AnySettings], Result]) -> Callable[P, Result]:
+        @wraps(function)
+        def call(*arguments: P.args, **given: P.kwargs) -> Result:
+            return function(kind(**bind(by_place, arguments, given)))
+
+        vars(call)["__signature__"] = signature_of(kind, function.__annotations__["return"])
+        return call
+
+    return decorate

@@ -1,1 +1,0 @@
-"""Options, declared once for Python, the command line and the documentation."""

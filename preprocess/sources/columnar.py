@@ -1,0 +1,484 @@
+"""Parquet, Arrow IPC files (also called Feather) and Arrow streams, such as those of `datasets`.
+
+pyarrow decodes the columns that are read, some rows at a time; units carry these rows, and a resume
+point is [byte, row]. The bytes of the file are divided among its rows only so that all of them are
+digested.
+
+Parquet holds 4,096 rows or 2 MiB, whatever is less, by the mean encoded size of the rows of a row
+group; a column of dictionary type (pandas: `category`), or an Arrow file, holds a row group, or a
+record batch.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bpe.errors import CorpusError, TokenmillError, listed
+from bpe.parallel import run_ahead
+from bpe.text_file import InputFile, new_array
+from preprocess.documents.batch import Bytes, Offsets, ReadOptions
+from preprocess.sources.base import Array, ResumePoint, import_library
+from preprocess.sources.records import (
+    BadRecordError,
+    Record,
+    RecordSource,
+    RecordUnit,
+    Tally,
+    Values,
+)
+from preprocess.sources.remote import Handle, ReadAhead, RemoteFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    # (rows of the file before the batch, the batch, first and end of its bytes of the file)
+    Rows = tuple[int, pa.RecordBatch, int, int]
+
+_UNITS_AHEAD = 2  # that a thread decodes while the one that asked for them does other work
+_TINY_BYTES = 256 * 1024  # of a file that needs no thread, which costs a tenth of its time
+_PAGES_BYTES = 1024 * 1024  # of a column chunk, read at a time
+_BATCH_BYTES, _BATCH_ROWS = 2 * 1024 * 1024, 4096  # decoded at a time, at most
+_FILE_MAGIC = b"ARROW1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+@dataclass(frozen=True, eq=False)
+class RowsUnit(RecordUnit):
+    """Rows [first, end) of a file: record batches of the columns with text, or conversations."""
+
+    first: int
+    end: int
+    rows: list[Any]
+    _: KW_ONLY
+    is_last: bool = False
+
+    @property
+    def where(self) -> str:
+        return f"{self.file.path}, rows {self.first:,} to {self.end:,}"
+
+    @property
+    def after(self) -> ResumePoint | None:
+        return None if self.is_last else [self.stop, self.end]
+
+    def n_numbers(self, content: Bytes, n_records: int) -> int:
+        return 0
+
+    def texts(self, content: Bytes, array: Array) -> tuple[Bytes, Offsets]:
+        if len(self.fields) > 1 or self.reading.text_preset:
+            raise BadRecordError  # fields are joined in Python
+        columns = [batch.column(0) for batch in self.rows]
+        if any(column.null_count for column in columns):
+            raise BadRecordError
+        return _join_columns(columns, array)
+
+    def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
+        if self.is_rendered:
+            yield from map(Record, self.rows, range(self.first, self.end))
+            return
+        number = self.first
+        for batch in self.rows:
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                yield Record(row, number)
+                number += 1
+
+    def place(self, record: Record) -> str:
+        return f"row {record.number:,}"
+
+    def values(self, data: tuple[bytes | None, ...]) -> Values:
+        if None in data and not self.reading.text_preset:
+            field = self.fields[data.index(None)]
+            raise BadRecordError(f"column {field!r} is null, expected text; correct or remove it")
+        # `prepare` decides about invalid UTF-8.
+        return [x if x is None else x.decode(errors="surrogateescape") for x in data]
+
+    def conversation(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {name: _without_null(value) for name, value in data.items()}
+
+    def text_at(self, offsets: Offsets, numbers: Sequence[int], position: int) -> str:
+        index = int(np.searchsorted(offsets, position, side="right")) - 1
+        number = numbers[index] if numbers else self.first + index
+        return f"{self.file.path}: row {number:,}"
+
+
+class ColumnarSource(RecordSource):
+    """One file of rows; subclasses define `_schema` and `_batches`.
+
+    Raises:
+        CorpusError: The file is damaged, or a column is missing or is not text.
+    """
+
+    format = ""
+    is_compressed = True
+
+    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
+        # Memory that pyarrow returns to the system after each batch has to be mapped again for the
+        # next one, which takes a fifth of the time of a run.
+        os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
+        self._pyarrow = import_library("pyarrow", self.format)
+        self.file = file
+        with arrow_errors(file, self.format):
+            self.schema = self._schema()
+            super().__init__(file, name, reading)
+            if self.has_spans:
+                self.fields = self._columns_of_conversations()
+                self.columns: list[tuple[str, ...]] = [(name,) for name in self.fields]
+                return
+            if reading.text_preset:
+                # All are looked for if none is there, which raises an error.
+                names = self.schema.names
+                self.fields = tuple(x for x in self.fields if x in names) or self.fields
+            self.columns = [_find_column(file.path, self.schema, x) for x in self.fields]
+
+    @abstractmethod
+    def _schema(self) -> pa.Schema:
+        """Return the schema of the file."""
+
+    @abstractmethod
+    def _batches(self, row: int) -> Iterator[Rows]:
+        """Yield the batches of the file that have row `row` and later ones."""
+
+    def first_names(self) -> list[str]:
+        return list(self.schema.names)
+
+    def _columns_of_conversations(self) -> tuple[str, ...]:
+        from preprocess.documents.conversations import FIELDS_BESIDE
+
+        names = self.schema.names
+        for field in self.fields:
+            if names.count(field) != 1:
+                raise CorpusError(
+                    f"{self.file.path}: has {names.count(field)} columns named {field!r}, expected"
+                    f" one, for conversations need {listed(self.fields)}; choose another --chat"
+                )
+        return (*self.fields, *(x for x in names if x in FIELDS_BESIDE))
+
+    def _open_file(self) -> Any:
+        """Open the file for pyarrow, a `pyarrow.NativeFile`; a remote one is read ahead."""
+        if isinstance(self.file, RemoteFile):
+            return self._pyarrow.PythonFile(Handle(ReadAhead(self.file)), "r")
+        return self._pyarrow.OSFile(os.fsencode(self.file.path))
+
+    def units(self, after: ResumePoint | None = None) -> Generator[RowsUnit]:
+        units = self._units(*(after or [0, 0]))
+        return run_ahead(units, _UNITS_AHEAD) if self.n_bytes > _TINY_BYTES else units
+
+    def _units(self, start: int, row: int) -> Generator[RowsUnit]:
+        """Yield units of about the size that is asked for, or of one batch; the last has the rest.
+
+        The last unit has the bytes after the last row, too.
+        """
+        n_bytes, first, stop = 0, row, start
+        held: list[pa.RecordBatch] = []
+        with arrow_errors(self.file, self.format):
+            for rows, end in self._slices(row):
+                if held and n_bytes + rows.nbytes > self.reading.unit_size:
+                    unit = self._unit(start, stop, first, held)
+                    yield unit
+                    n_bytes, start, first, held = 0, stop, unit.end, []
+                held.append(rows)
+                n_bytes, stop = n_bytes + rows.nbytes, end
+            last = self._unit(start, self.n_bytes, first, held)
+        yield replace(last, is_last=True)
+
+    def _unit(self, start: int, stop: int, first: int, held: list[pa.RecordBatch]) -> RowsUnit:
+        end, rows = first + sum(map(len, held)), list[Any](held)
+        if self.has_spans:
+            rows = [record for batch in held for record in batch.to_pylist()]
+        unit = self.file, self.reading_of_units, start, stop, self.fields
+        return RowsUnit(*unit, first, end, rows)
+
+    def _slices(self, row: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield (columns that are read of some rows, bytes of the file up to their end).
+
+        They are the rows from `row` on, in slices of at most half a unit unless dictionaries are
+        decoded, or rows are long.
+        """
+        for first, read, begin, stop in self._batches(row):
+            batch = self._checked(read)
+            n = len(batch) * self.reading.unit_size // max(2 * batch.nbytes, 1)
+            n = min(max(n, 1), _BATCH_ROWS)
+            for at in range(0, len(batch), n):
+                rows = batch.slice(at, n)
+                end = begin + (stop - begin) * (at + len(rows)) // len(batch)
+                rows = rows.slice(max(row - first - at, 0))
+                if len(rows):
+                    yield rows if self.has_spans else self._without_dictionaries(rows), end
+            self.file.check_unchanged()
+
+    def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns that are read; a wrong offset would be read outside of a buffer."""
+        if self.has_spans:
+            batch.validate(full=True)
+            return batch
+        columns = [_to_binary(_column(batch, path)) for path in self.columns]
+        return self._pyarrow.record_batch(columns, [*self.fields])
+
+    def _without_dictionaries(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [
+            column.dictionary.take(column.indices)
+            if isinstance(column, self._pyarrow.DictionaryArray) else column
+            for column in rows.columns
+        ]  # fmt: skip
+        return self._pyarrow.record_batch(columns, [*self.fields])
+
+
+class ParquetSource(ColumnarSource):
+    """One Parquet file."""
+
+    format = "Parquet"
+
+    def _open(self) -> Any:
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(
+            self._open_file(), page_checksum_verification=True,
+            # Without a buffer pyarrow would read whole column chunks.
+            buffer_size=_PAGES_BYTES, pre_buffer=False,
+        )
+
+    def _schema(self) -> pa.Schema:
+        with self._open() as opened:
+            return opened.schema_arrow
+
+    def _batches(self, row: int) -> Iterator[Rows]:
+        paths = [".".join(path) for path in self.columns]
+        with self._open() as opened:
+            n_rows, first = opened.metadata.num_rows, 0
+            groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
+            if sum(group.num_rows for group in groups) != n_rows:
+                raise self._pyarrow.ArrowInvalid(f"the row groups do not have {n_rows:,} rows")
+            for number, group in enumerate(groups):
+                if first + group.num_rows <= row:
+                    first += group.num_rows
+                    continue
+                # Once pyarrow was allowed to use threads, it uses them for later batches, too.
+                n = self._rows_at_once(group)
+                for batch in opened.iter_batches(n, [number], paths, use_threads=False):
+                    begin, first = first, first + len(batch)
+                    if first > row:
+                        yield begin, batch, *(self.n_bytes * x // n_rows for x in (begin, first))
+
+    def _rows_at_once(self, group: Any) -> int:
+        """Return how many rows of a row group to decode at a time.
+
+        For each batch pyarrow makes the dictionaries of columns of dictionary type anew.
+        """
+        fields = (self.schema.field(path[0]) for path in self.columns)
+        if any("dictionary<" in str(field.type) for field in fields):
+            return max(int(group.num_rows), 1)
+        of_row: int = max(group.total_byte_size // max(group.num_rows, 1), 1)
+        return min(max(_BATCH_BYTES // of_row, 1), _BATCH_ROWS)
+
+
+class ArrowFileSource(ColumnarSource):
+    """One Arrow IPC file."""
+
+    format = "Arrow"
+
+    def _schema(self) -> pa.Schema:
+        with self._open_file() as opened, self._pyarrow.ipc.open_file(opened) as reader:
+            return reader.schema
+
+    def _batches(self, row: int) -> Iterator[Rows]:
+        first, options = 0, _ipc_options(self)
+        with (
+            self._open_file() as opened,
+            self._pyarrow.ipc.open_file(opened, options=options) as reader,
+        ):
+            n = reader.num_record_batches
+            for number in range(n):
+                batch = reader.get_batch(number)
+                begin, first = first, first + len(batch)
+                if first > row:
+                    yield begin, batch, *(self.n_bytes * x // n for x in (number, number + 1))
+
+
+class ArrowStreamSource(ColumnarSource):
+    """One Arrow IPC stream in a file."""
+
+    format = "Arrow"
+
+    def _schema(self) -> pa.Schema:
+        with self._open_file() as opened, self._pyarrow.ipc.open_stream(opened) as reader:
+            return reader.schema
+
+    def _batches(self, row: int) -> Iterator[Rows]:
+        first = position = 0
+        options = _ipc_options(self)
+        with (
+            self._open_file() as opened,
+            self._pyarrow.ipc.open_stream(opened, options=options) as reader,
+        ):
+            for batch in reader:
+                begin, first = first, first + len(batch)
+                start, position = position, opened.tell()
+                if first > row:
+                    yield begin, batch, start, position
+            position = opened.tell()
+        if position != self.n_bytes:
+            raise CorpusError(
+                f"{self.file.path}: the Arrow stream ends at byte {position:,} of {self.n_bytes:,};"
+                " expected one stream in a file, divide it"
+            )
+        # A stream that ends after a batch is no error of pyarrow's.
+        start = max(0, self.n_bytes - len(_END_OF_STREAM))
+        if self.file.read(start, self.n_bytes, new_array).tobytes() != _END_OF_STREAM:
+            raise CorpusError(
+                f"{self.file.path}: Arrow data ends at byte {self.n_bytes:,} without the mark of"
+                " the end, so the file is truncated; get the file again"
+            )
+
+
+def open_arrow(file: InputFile, name: str, reading: ReadOptions) -> ColumnarSource:
+    """Return the source of an Arrow file, or of an Arrow stream."""
+    begins = file.read(0, file.clip(len(_FILE_MAGIC)), new_array).tobytes()
+    if begins.startswith(b"FEA1"):
+        raise CorpusError(
+            f"{file.path}: is Feather of version 1, expected version 2, which is Arrow IPC; convert"
+            f" it: python -c \"from pyarrow import feather; feather.write_feather("
+            f"feather.read_table('{file.path}'), '{file.path}')\""
+        )
+    return (ArrowFileSource if begins == _FILE_MAGIC else ArrowStreamSource)(file, name, reading)
+
+
+def _ipc_options(source: ColumnarSource) -> pa.ipc.IpcReadOptions:
+    """Return options that read only the columns with text."""
+    import pyarrow as pa
+
+    names = source.schema.names
+    return pa.ipc.IpcReadOptions(
+        included_fields=sorted({names.index(path[0]) for path in source.columns}),
+        use_threads=False,
+    )
+
+
+# Columns.
+
+
+def _find_column(path: Path | str, schema: pa.Schema, field: str) -> tuple[str, ...]:
+    """Return the path of a field; the name of a column may have a dot itself."""
+    from pyarrow import types
+
+    keys = (field,) if field in schema.names else tuple(field.split("."))
+    node: Any = schema
+    for key in keys:
+        if node is not schema and not types.is_struct(node):
+            raise CorpusError(
+                f"{path}: there is no {field!r}, for what should have {key!r} is {node}, not one"
+                " object; choose another with --content-field, or --chat for conversations"
+            )
+        names = [each.name for each in node]
+        if names.count(key) != 1:
+            found = f"there are {listed(names)}; choose another with --content-field"
+            if key in names:
+                raise CorpusError(
+                    f"{path}: has {names.count(key)} columns named {key!r}, expected one; write it"
+                    " with different names"
+                )
+            raise CorpusError(f"{path}: has no column named {field!r}, {found}")
+        node = node.field(key).type
+    kind = node.value_type if types.is_dictionary(node) else node
+    is_text = (
+        types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
+        types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary,
+    )  # fmt: skip
+    if not any(check(kind) for check in is_text):
+        raise CorpusError(
+            f"{path}: column {field!r} is {node}, expected text; choose another with"
+            " --content-field"
+        )
+    return keys
+
+
+def _column(rows: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
+    """Return the array of a column, or of a field of its structs."""
+    name, *inside = path
+    column = rows.column(name)
+    for key in inside:
+        import pyarrow.compute as pc
+
+        column = pc.struct_field(column, key)
+    return column
+
+
+def _to_binary(column: pa.Array) -> pa.Array:
+    """Return a valid column as (a dictionary of) `binary` or `large_binary`; keep invalid UTF-8."""
+    import pyarrow as pa
+
+    if isinstance(column, pa.DictionaryArray):
+        known = _to_binary(column.dictionary)
+        return pa.DictionaryArray.from_arrays(column.indices, known)  # checks the indices
+    plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+    if column.type == pa.string_view():
+        column = column.cast(pa.binary_view())
+    column = column.view(plain.get(column.type, column.type))
+    column.validate(full=True)  # a wrong offset would read outside the buffer
+    return column if column.type in plain.values() else column.cast(pa.large_binary())
+
+
+def _join_columns(columns: list[pa.Array], array: Array) -> tuple[Bytes, Offsets]:
+    """Return the values of columns, one after another: uint8[n_bytes], int64[n_values + 1]."""
+    parts = [*map(_values_of, columns)]
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.concatenate([np.zeros(1, np.int64), *(np.diff(each) for _, each in parts)])
+    np.cumsum(offsets, out=offsets)
+    text = array(int(offsets[-1]))
+    if parts:
+        np.concatenate([part for part, _ in parts], out=text)
+    text.flags.writeable = False
+    return text, offsets
+
+
+def _values_of(column: pa.Array) -> tuple[Bytes, Offsets]:
+    """Return the values of a binary column, without a copy: uint8[n_bytes], int64[n_values + 1]."""
+    import pyarrow as pa
+
+    _, offsets_buffer, data = column.buffers()
+    width = "<i8" if pa.types.is_large_binary(column.type) else "<i4"
+    offsets = np.frombuffer(offsets_buffer or bytes(8), width)
+    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    text = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
+    text.flags.writeable = False
+    return text, offsets - offsets[0]
+
+
+def _without_null(value: Any) -> Any:
+    """Return a value of a row without names whose value is null: structs have all names."""
+    if isinstance(value, list):
+        return [*map(_without_null, value)]
+    if isinstance(value, dict):
+        return {key: _without_null(each) for key, each in value.items() if each is not None}
+    return value
+
+
+@contextmanager
+def arrow_errors(file: InputFile, form: str) -> Iterator[None]:
+    """Convert errors of pyarrow inside the `with` to `CorpusError`."""
+    from pyarrow import ArrowException, ArrowMemoryError, ArrowNotImplementedError
+
+    try:
+        yield
+    except TokenmillError:
+        raise
+    except (ArrowNotImplementedError, ArrowMemoryError) as error:
+        raise CorpusError(
+            f"{file.path}: {form} data cannot be read ({' '.join(str(error).split())}); write it in"
+            " another way"
+        ) from error
+    except (ArrowException, OSError, UnicodeDecodeError, KeyError) as error:
+        file.check_unchanged()
+        what, remedy = "is damaged or truncated", "get the file again"
+        if "decrypt" in str(error).lower():
+            what, remedy = "is encrypted, and no keys are taken here", "write it without encryption"
+        raise CorpusError(
+            f"{file.path}: {form} data {what} ({' '.join(str(error).split())}); {remedy}"
+        ) from error
