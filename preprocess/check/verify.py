@@ -25,7 +25,7 @@ from preprocess.check.inspect import load_tokenizer_of
 from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
-from preprocess.documents.token_offsets import gives_text_back
+from preprocess.documents.token_lengths import gives_text_back
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed

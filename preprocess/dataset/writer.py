@@ -366,7 +366,7 @@ class TokenFileWriter:
             shards=() if is_whole else (*self._shards, last),
         )
         for data in manifest.files(self._name)[: -len(self._columns)]:
-            if data.column.per == "token":
+            if (self._storage.size(data.name) or 0) > data.n_bytes:
                 # Cut off the part moved to the next shard, which is durable now.
                 with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
                     stream.sync()

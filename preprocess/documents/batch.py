@@ -247,8 +247,6 @@ def prepare(
 
 def _filter(batch: DocumentBatch, reading: ReadOptions) -> tuple[DocumentBatch, int, int, int]:
     """Return (stripped documents of an allowed length, n_blank, n_short, n_long)."""
-    from preprocess.documents.filters import count_characters, strip_bounds
-
     n_blank = 0
     if reading.strip:
         stripped = replace(batch, bounds=strip_bounds(batch.buffer, batch.bounds))
@@ -259,6 +257,39 @@ def _filter(batch: DocumentBatch, reading: ReadOptions) -> tuple[DocumentBatch, 
     is_long = lengths > (np.inf if reading.max_length is None else reading.max_length)
     kept = batch.select(~(is_short | is_long))
     return kept, n_blank, int(is_short.sum()), int(is_long.sum())
+
+
+def strip_bounds(buffer: Bytes, bounds: Offsets) -> Offsets:
+    """Return bounds without the white space at both ends of documents, as `str.strip` removes it.
+
+    Args:
+        buffer: uint8[n_bytes], documents in UTF-8, none of them empty.
+        bounds: int64[2 * n_documents], see `DocumentBatch`.
+
+    Returns:
+        int64[2 * n_documents]; documents of white space become empty.
+    """
+    stripped = bounds.reshape(-1, 2).copy()
+    if not len(stripped):
+        return bounds
+    # White space of ASCII is below "!"; other white space has bytes from 0x80 on.
+    ends = buffer[stripped - [0, 1]]
+    for number in np.flatnonzero(((ends <= 0x20) | (ends >= 0x80)).any(axis=1)).tolist():
+        start, stop = stripped[number].tolist()
+        text = buffer[start:stop].tobytes().decode()
+        left = text.lstrip()
+        start += len(text[: len(text) - len(left)].encode())
+        stripped[number] = start, start + len(left.rstrip().encode())
+    return stripped.ravel()
+
+
+def count_characters(buffer: Bytes, bounds: Offsets) -> NDArray[np.int64]:
+    """Count the characters of documents: int64[n_documents]; arguments as of `strip_bounds`."""
+    if not len(bounds):
+        return np.zeros(0, np.int64)
+    begins = (buffer & 0xC0) != 0x80
+    # Sums from each bound to the next: of documents, and of the gaps between them.
+    return np.add.reduceat(begins, bounds[:-1], dtype=np.int64)[::2]
 
 
 def invalid_text_error(buffer: Bytes, where: Callable[[int], str]) -> CorpusError:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from preprocess.documents.batch import DocumentBatch, Spans
-from preprocess.documents.token_offsets import gives_text_back, token_lengths
+from preprocess.documents.token_lengths import gives_text_back, token_lengths
 
 if TYPE_CHECKING:
     from bpe.huggingface import SpecialTextEncoder

@@ -23,15 +23,14 @@ from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
-from preprocess.documents.token_offsets import gives_text_back, token_lengths
+from preprocess.documents.token_lengths import gives_text_back, token_lengths
 from preprocess.imports.formats import importer
 from preprocess.imports.ids_file import Ids
 from preprocess.options import ImportSettings
 from preprocess.report.progress import Progress, progress_of
-from preprocess.run.finished import check_outputs_absent, read_finished_record
 from preprocess.run.journal import JournalError
-from preprocess.run.outputs import add_token_file, put_stats
-from preprocess.run.record import Record, SourceRecord, differences
+from preprocess.run.outputs import add_token_file, is_up_to_date, put_stats
+from preprocess.run.record import Record, SourceRecord
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, options_of, takes
 from preprocess.storage import JOURNAL_FILE
@@ -147,21 +146,11 @@ class _Run:
         settings, name, record = self._settings, self._settings.name, self._record
         stats_file = f"{name}_stats.json"
         with Run(self._directory, name, record, settings.overwrite) as run:
-            files = run.storage.final
             if run.is_complete:
                 return self._result("complete; files renamed to their final names", False)
-            why = ""
-            if not run.resumed and not settings.overwrite:
-                before = read_finished_record(files, stats_file, [name])
-                if before is not None:
-                    changed = differences(before, record)
-                    if not changed:
-                        return self._result("up to date", False)
-                    why = f"its inputs were different ({'; '.join(changed)}): "
-            has_shards = settings.shard_tokens is not None
-            check_outputs_absent(
-                files, [name], stats_file, settings.overwrite, why, has_shards
-            )
+            shards = settings.shard_tokens is not None
+            if is_up_to_date(run, stats_file, [name], shards=shards):
+                return self._result("up to date", False)
             run.begin()
             manifest = self._fill(run, progress)
             add_token_file(run, name, manifest)

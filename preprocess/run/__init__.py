@@ -6,7 +6,7 @@ selection     select documents before the other passes; `shuffle`: order token f
 count_pass    count pre-tokens and train; `spill`: counts larger than memory
 encode_pass   encode text into token files
 chat_format   find the chat template of a run
-passes        train, encode and commit; `parts`: a run as parts on workers of Ray (`ray`)
+passes        train, encode and publish; `parts`: a run as parts on workers of Ray
 units         run work on threads, and resume after any unit
 run           lock, resume or refuse a run, and give its files their names; `journal`: checkpoints
 outputs       tokenizer, statistics and bad records of a run; `finished`: files that are there

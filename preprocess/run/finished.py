@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -16,7 +15,6 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url, join_location
-from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
@@ -43,7 +41,7 @@ class Stats(Struct, kw_only=True):
 def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
     """Read a JSON object with the given "format"; None if the file is missing or another one."""
     try:
-        if not _may_be_of(files, name, format_name):
+        if not may_be_of(files, name, format_name):
             return None
         content = json.loads(files.get(name) or b"null")
     except (ValueError, OSError, OutputError, RecursionError):
@@ -52,7 +50,7 @@ def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | N
     return content if is_object and content.get("format") in spellings_of(format_name) else None
 
 
-def _may_be_of(files: Files, name: str, format_name: str) -> bool:
+def may_be_of(files: Files, name: str, format_name: str) -> bool:
     """Return False if a file is large and does not begin as our files with the "format" do."""
     if (files.size(name) or 0) <= _LARGE_BYTES:
         return True
@@ -186,86 +184,3 @@ def open_published(files: Files, name: str, tokenizer: str = "") -> Manifest:
                 " build all of them again (--overwrite)"
             )
     return manifest
-
-
-def read_finished_record(
-    files: Files, stats_file: str, token_files: Sequence[str] = (), tokenizer: str | None = None
-) -> Record | None:
-    """Return the inputs of the run that finished outputs, None without such a run.
-
-    Args:
-        files: Finished files.
-        stats_file: Name of the stats.json of the run.
-        token_files: NAME of each token file; manifests must have the digests in stats.json.
-        tokenizer: File name of the tokenizer of `train`; must have the sha256 in stats.json.
-    """
-    stats = read_stats(files, stats_file)
-    if stats is None:
-        return None
-    for name in map(manifest_name, token_files):
-        content = files.get(name)
-        if content is None or stats.manifests.get(name) != digest_of(content):
-            return None
-    if tokenizer is not None and stats.fingerprint != sha256_of(files.get(tokenizer)):
-        return None
-    return stats.made_from
-
-
-def check_outputs_absent(
-    files: Files, token_files: Sequence[str], stats_file: str, overwrite: bool, why: str = "",
-    shards: bool = False,
-) -> None:
-    """Check before a run begins that it may write its outputs.
-
-    Raises:
-        OutputError: A file of another program has the name of the stats.json.
-        TokenFileError: As `check_token_file_absent`.
-    """
-    for name in token_files:
-        check_token_file_absent(files, name, overwrite, why, shards)
-    if files.size(stats_file) is not None and not read_object(files, stats_file, STATS_FORMAT):
-        raise OutputError(
-            f"{files.where(stats_file)}: exists and was not written by tokenmill, so it is left"
-            " alone; move it away or choose another directory or name"
-        )
-
-
-def check_token_file_absent(
-    files: Files, name: str, overwrite: bool, why: str = "", shards: bool = False
-) -> None:
-    """Check before a run begins that it may write the files of NAME.
-
-    Args:
-        files: Finished files.
-        name: NAME of the files.
-        overwrite: True if existing files may be replaced.
-        why: Inserted into the message: how the existing files differ.
-        shards: True to include existing shards.
-
-    Raises:
-        TokenFileError: A file exists and `overwrite` is False, or NAME.json is no manifest.
-    """
-    manifest = manifest_name(name)
-    names = [manifest, *(f"{name}{column.suffix}" for column in columns.COLUMNS)]
-    if shards:
-        suffixes = "|".join(column.name for column in columns.COLUMNS)
-        shard = re.compile(rf"{re.escape(name)}_\d{{5}}\.({suffixes})")
-        names += filter(shard.fullmatch, files.names())
-    for each in names:
-        if files.size(each) is None:
-            continue
-        where = files.where(each)
-        if each == manifest:
-            try:
-                text = files.get(each) if _may_be_of(files, each, FORMAT) else b""
-                Manifest.from_json((text or b"").decode("utf-8", "replace"), where)
-            except TokenFileError as error:
-                raise TokenFileError(
-                    f"{where}: exists and is not a manifest that this tokenmill wrote, so it is"
-                    " left alone; move it away or choose another directory or name"
-                ) from error
-        if not overwrite:
-            raise TokenFileError(
-                f"{where}: exists; {why}choose another directory or name, or overwrite it"
-                " (--overwrite)"
-            )

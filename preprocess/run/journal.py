@@ -155,9 +155,7 @@ class Journal:
     @property
     def is_long(self) -> bool:
         """True if the next entry is written with all others: one that adds should replace them."""
-        # A bucket has one object per entry, which could not be replaced together.
-        most = max(_LONG_BYTES, 2 * self._n_anew)
-        return self.storage.keeps_finished and self._n_bytes > most
+        return self._n_bytes > max(_LONG_BYTES, 2 * self._n_anew)
 
     def due(self, ends_soon: bool = False) -> bool:
         """Return True if a checkpoint is due: always if the disk is idle and `ends_soon`."""
@@ -165,7 +163,7 @@ class Journal:
         pause = self.seconds
         if self._under_way is None or self._under_way.is_done:
             pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
-            pause = max(pause, self.storage.seconds_between_syncs)
+        pause = max(pause, self.storage.seconds_between_syncs)
         return now - self._committed >= pause
 
     def submit(

@@ -18,8 +18,8 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
-from preprocess.run.finished import check_outputs_absent, digest_of
-from preprocess.run.outputs import add_token_file, put_stats
+from preprocess.run.finished import digest_of
+from preprocess.run.outputs import add_token_file, check_free, put_stats
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, takes
@@ -92,7 +92,7 @@ def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
             run.storage.clear()
             return merged
-        check_outputs_absent(files, list(texts), stats_file, settings.overwrite)
+        check_free(run, stats_file, list(texts))
         run.begin()
         put_joined(run, build, merged)
         stats = sum_stats(report_of(files, parts), parts)

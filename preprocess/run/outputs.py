@@ -1,10 +1,11 @@
-"""Files of a dataset beside its columns: tokenizer, stats.json, bad records."""
+"""Files of a dataset beside its columns: tokenizer, stats.json, bad records; are they there?"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,15 +14,13 @@ import msgspec
 
 from bpe.errors import TokenizerFileError
 from bpe.files.temporary import temporary_directory
-from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.manifest import Manifest
+from preprocess.dataset import columns
+from preprocess.dataset.columns import TokenFileError, manifest_name
+from preprocess.dataset.manifest import FORMAT, Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.options import BuildSettings
-from preprocess.run.finished import (
-    STATS_FORMAT,
-    digest_of,
-    read_stats,
-)
+from preprocess.run.finished import STATS_FORMAT, digest_of, may_be_of, read_stats, sha256_of
+from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
 from preprocess.storage import (
     Files,
@@ -41,7 +40,7 @@ def add_token_file(run: Run, name: str, manifest: Manifest) -> None:
     run.add(*manifest.own_files(name))
     run.add(manifest_name(name), last=True)
     if (text := run.storage.final.get(manifest_name(name))) is not None:
-        # `check_outputs_absent` found a manifest before the run began.
+        # `check_free` found a manifest before the run began.
         replaced = Manifest.from_json(text.decode("utf-8", "replace"), manifest_name(name))
         run.gone |= {*replaced.own_files(name)}
 
@@ -98,14 +97,105 @@ def list_tokenizer_files(file_name: str) -> list[str]:
     return [f"{Path(file_name).stem}_config.json", file_name]
 
 
-def check_rejects_absent(files: Files, name: str, stats_file: str) -> None:
-    """Raise OutputError if a list of bad records was not written by the run of a stats.json."""
-    content = files.get(name)
+# --- what is there before a run begins ---
+
+
+def is_up_to_date(
+    run: Run, stats_file: str, stems: Sequence[str] = (), *, tokenizer: str = "",
+    shards: bool = False, rejects_file: str = "", unknown: Sequence[str] = (),
+    has_same_text: Callable[[Record], bool] = lambda before: False,
+) -> bool:
+    """Return True if all outputs are there, False if the run may write them.
+
+    Args:
+        run: The run, which has not begun.
+        stats_file: Name of its stats.json.
+        stems: NAME of each token file; manifests must have the digests in stats.json.
+        tokenizer: File name of the tokenizer of `train`; must have the sha256 in stats.json.
+        shards: True if the run writes shards.
+        rejects_file: Name of its list of bad records; "": it writes none.
+        unknown: Inputs that may differ, in words.
+        has_same_text: Returns True if other inputs, those of the outputs, have the same text.
+
+    Raises:
+        OutputError: A file is there that the run may not replace.
+        TokenFileError: That is a token file.
+    """
+    files, why = run.storage.final, ""
+    if not run.resumed and not run.overwrite:
+        before = _read_finished_record(files, stats_file, stems, tokenizer)
+        if before is not None:
+            changed = [*differences(before, run.made_from), *unknown]
+            if not changed or (not unknown and has_same_text(before)):
+                return True
+            why = f"its inputs were different ({'; '.join(changed)}): "
+    check_free(run, stats_file, stems, why, shards, rejects_file)
+    if tokenizer:
+        check_configuration_absent(files, tokenizer, run.overwrite)
+        if files.size(tokenizer) is not None and not run.overwrite:
+            raise OutputError(
+                f"{files.where(tokenizer)}: exists; {why}choose another name, or replace it"
+                " (--overwrite)"
+            )
+    return False
+
+
+def _read_finished_record(
+    files: Files, stats_file: str, stems: Sequence[str], tokenizer: str
+) -> Record | None:
+    """Return the inputs of the run that finished outputs, None without such a run."""
     stats = read_stats(files, stats_file)
-    if content is not None and (stats is None or stats.rejects.get(name) != digest_of(content)):
-        raise OutputError(
-            f"{files.where(name)}: exists and was not written by tokenmill, so it is left alone;"
-            " move it away or choose another directory or name"
+    if stats is None or (tokenizer and stats.fingerprint != sha256_of(files.get(tokenizer))):
+        return None
+    for name in map(manifest_name, stems):
+        content = files.get(name)
+        if content is None or stats.manifests.get(name) != digest_of(content):
+            return None
+    return stats.made_from
+
+
+def check_free(
+    run: Run, stats_file: str, stems: Sequence[str] = (), why: str = "", shards: bool = False,
+    rejects_file: str = "",
+) -> None:
+    """Check that a run may write its outputs, as `is_up_to_date`; `why`: how others differ."""
+    files = run.storage.final
+    for stem in stems:
+        _check_token_file(files, stem, run.overwrite, why, shards)
+    stats = read_stats(files, stats_file)
+    is_ours = {stats_file: stats is not None}
+    if rejects_file and not run.resumed:
+        digest = digest_of(files.get(rejects_file))
+        is_ours[rejects_file] = stats is not None and stats.rejects.get(rejects_file) == digest
+    for name, ours in is_ours.items():
+        if not ours and files.size(name) is not None:
+            raise OutputError(
+                f"{files.where(name)}: exists and was not written by tokenmill, so it is left"
+                " alone; move it away or choose another directory or name"
+            )
+
+
+def _check_token_file(files: Files, stem: str, overwrite: bool, why: str, shards: bool) -> None:
+    """Check that the files of NAME may be written, with `shards` also those of its shards."""
+    manifest, suffixes = manifest_name(stem), [column.suffix for column in columns.COLUMNS]
+    names = [manifest, *(f"{stem}{suffix}" for suffix in suffixes)]
+    if shards:
+        shard = re.compile(rf"{re.escape(stem)}_\d{{5}}({'|'.join(map(re.escape, suffixes))})")
+        names += filter(shard.fullmatch, files.names())
+    there = [each for each in names if files.size(each) is not None]
+    if manifest in there:
+        try:
+            text = files.get(manifest) if may_be_of(files, manifest, FORMAT) else b""
+            Manifest.from_json((text or b"").decode("utf-8", "replace"), files.where(manifest))
+        except TokenFileError as error:
+            raise TokenFileError(
+                f"{files.where(manifest)}: exists and is not a manifest that this tokenmill wrote,"
+                " so it is left alone; move it away or choose another directory or name"
+            ) from error
+    if there and not overwrite:
+        raise TokenFileError(
+            f"{files.where(there[0])}: exists; {why}choose another directory or name, or overwrite"
+            " it (--overwrite)"
         )
 
 

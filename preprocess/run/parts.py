@@ -1,4 +1,4 @@
-"""Make the parts of a run on the workers of Ray: part i of N is what task i of N makes.
+"""Make the parts of a run on workers of Ray: part i of N is what task i of N makes.
 
 A part is a run of its own in the output directory, which all machines see, so a worker that dies
 loses nothing but the time since its last checkpoint. Counts of a part are kept there until the
@@ -7,16 +7,21 @@ tokenizer is trained on the counts of all.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+import signal
+import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, chdir, contextmanager, nullcontext
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec import Struct, structs
 
+from bpe.errors import TokenmillError
 from bpe.files.locations import is_bucket
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
@@ -28,31 +33,36 @@ from preprocess.options import (
     resources_of,
 )
 from preprocess.report import summary
-from preprocess.report.progress import OutOfTimeError, Progress, Stage
+from preprocess.report.progress import OutOfTimeError, Progress, Stage, logger
 from preprocess.run.count_pass import CountedPart, CountPass
 from preprocess.run.memory_limit import fit_to_memory
 from preprocess.run.merge import Part, check_parts, find_parts
 from preprocess.run.plan import Plan
 from preprocess.run.run import Run
 from preprocess.sources.parts import count_parts, sources_of_task
-from preprocess.storage import Files, OutputError, open_storage
+from preprocess.storage import LockedError, OutputError, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.run.ray import Workers
 
+_MOST_LOSSES = 3  # of workers that have the same part
+_SECONDS_BETWEEN_LOOKS = 1.0
+_SECONDS_TO_END = 10.0  # of workers that are told to
+_SECONDS_OF_LOCK = 60.0  # until a worker that was lost has given its lock back
 _COUNTS = "_counts-"  # in names of work directories, between those of the run and the part
 _SHARED_FILE = "shared"  # in the work directory; says that a worker sees the outputs
 
-# make_part(run, number of the part, minutes that are left or None) -> its bytes of the sources
-MakePart = Callable[["DividedRun", int, float | None], int]
+Given = TypeVar("Given")
+Result = TypeVar("Result")
+# function(given, number of the part, minutes that are left or None)
+PartFunction = Callable[[Given, int, float | None], Result]
 
 
-class PartDone(Struct, forbid_unknown_fields=True):
-    """Checkpoint: a part of the outputs is finished."""
+class RayError(TokenmillError):
+    """Ray is not installed or cannot be reached, or its workers keep dying."""
 
-    number: int
-    bytes: int  # of the sources
+
+# --- in a worker ---
 
 
 class DividedRun(Struct, frozen=True, kw_only=True):
@@ -100,7 +110,7 @@ class DividedRun(Struct, frozen=True, kw_only=True):
 
 
 def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPart:
-    """Count the pre-tokens of a part of the training text, in a worker."""
+    """Count the pre-tokens of a part of the training text."""
     with run.here():
         plan, progress = run.plan(minutes), Progress()
         progress.begin(minutes)
@@ -118,12 +128,196 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
             return CountedPart(counting.run(), counting.at)
 
 
+def call(
+    function: PartFunction[Given, Result], given: Given, part: int, minutes: float | None
+) -> Result:
+    """Call the function of a part, once the lock of a worker that died is free."""
+    until = time.monotonic() + _SECONDS_OF_LOCK
+    while True:
+        try:
+            return function(given, part, minutes)
+        except LockedError:
+            # The machine may not know yet that an earlier worker with this part is dead.
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+# --- workers ---
+
+
+class Workers:
+    """Workers of Ray that call functions, each for one part of a run at a time.
+
+    Args:
+        ray: The module, connected to a cluster.
+        workers: Number of parts that are under way at a time.
+        resources: Name of a resource -> amount that each worker needs; CPU: 1 if not given.
+
+    Raises:
+        RayError: The cluster lacks a resource.
+    """
+
+    def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
+        self._ray, self._workers = ray, workers
+        needs, there = {"CPU": 1.0} | dict(resources), ray.cluster_resources()
+        for name, amount in needs.items():
+            if there.get(name, 0.0) < amount:
+                raise RayError(
+                    f"each worker needs {name}={amount:g}, and the machines of the Ray cluster have"
+                    f" {there.get(name, 0.0):g} in all; ask for less (--ray-resource)"
+                )
+        self._call = ray.remote(
+            num_cpus=needs.pop("CPU"), num_gpus=needs.pop("GPU", 0), resources=needs,
+            memory=needs.pop("memory", None), max_retries=0,
+        )(call)
+
+    def run(
+        self, function: PartFunction[Given, Result], given: Given, parts: Iterable[int],
+        progress: Progress, waiting: Callable[[], None] = lambda: None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield (number of a part, result of the function) of each part, as they are done.
+
+        A part whose worker dies, also with its machine, is given to another worker. At the time
+        limit, the function raises OutOfTimeError, and so does this when no part is under way.
+
+        Args:
+            function: Function of a module.
+            given: Its first argument, for all parts.
+            parts: Numbers of the parts.
+            progress: Says how much time is left.
+            waiting: Is called about every second.
+
+        Raises:
+            RayError: A part cannot be done, for its workers die.
+            Exceptions of the function, unchanged.
+        """
+        left, under_way, n_lost = deque(parts), dict[Any, int](), dict[int, int]()
+        shared, late = self._ray.put(given), None
+        try:
+            while under_way or (left and late is None):
+                while left and late is None and len(under_way) < self._workers:
+                    part = left.popleft()
+                    called = self._call.remote(function, shared, part, progress.minutes_left())
+                    under_way[called] = part
+                waiting()
+                done, _ = self._ray.wait([*under_way], timeout=_SECONDS_BETWEEN_LOOKS)
+                for called in done:
+                    part = under_way.pop(called)
+                    try:
+                        yield part, self._take(called, part, n_lost)
+                    except _Lost:
+                        left.appendleft(part)
+                    except OutOfTimeError as error:
+                        late = error
+            if late is not None:
+                raise late
+        finally:  # no worker may write any more
+            for called in under_way:
+                self._ray.cancel(called, force=True)
+            if under_way:
+                n = len(under_way)
+                self._ray.wait([*under_way], num_returns=n, timeout=_SECONDS_TO_END)
+
+    def _take(self, called: Any, part: int, n_lost: dict[int, int]) -> Any:
+        """Return the result of a part; raise `_Lost` if its worker is lost, for the first times."""
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(called)
+        except (
+            errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError,
+            errors.ObjectLostError, errors.LocalRayletDiedError,
+        ) as error:
+            n_lost[part] = n_lost.get(part, 0) + 1
+            if n_lost[part] > _MOST_LOSSES:
+                raise RayError(
+                    f"part {part:,}: {n_lost[part]} workers of Ray ended before it was done, the"
+                    f" last one so: {_line(error)}; if memory is short, give workers more of it"
+                    " (--ray-resource memory=4000000000); rerun the same command to resume"
+                ) from error
+            logger.warning("part %s: a worker of Ray ended; another one resumes it", f"{part:,}")
+            raise _Lost from error
+        except errors.RayError as error:  # of the function, or of Ray, which could not call it
+            if isinstance(cause := getattr(error, "cause", None), TokenmillError):
+                raise cause from None
+            raise RayError(
+                f"part {part:,}: a worker of Ray failed: {error}; all machines need the same"
+                " version of tokenmill"
+            ) from error
+
+
+class _Lost(Exception):  # noqa: N818  (it is no error of the run)
+    """The worker of a part is lost."""
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:500]
+
+
+def import_ray() -> Any:
+    """Import Ray, without usage statistics; raise RayError if it is not installed."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # A worker without GPUs still sees them, as a later version of Ray does, which else warns.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise RayError(
+            "--executor ray needs Ray, which is not installed; install it: pip install"
+            " 'tokenmill[ray]', or leave --executor out"
+        ) from error
+    return ray
+
+
+@contextmanager
+def connected(cpus: int, address: str | None) -> Iterator[Any]:
+    """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
+
+    A connection that the program has already is used, and stays.
+
+    Raises:
+        RayError: Ray is not installed, or the cluster cannot be reached.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    quiet = logging.getLogger("ray")
+    level = quiet.level
+    quiet.setLevel(logging.ERROR)
+    options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    options |= {"address": address or "local"}
+    if address is None:
+        options |= {"num_cpus": cpus, "include_dashboard": False}
+    # Ray sets handlers of its own.
+    handlers = {x: signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        try:
+            ray.init(**options)
+        except Exception as error:  # Ray raises plain ones, too
+            where = "started on this machine" if address is None else f"reached at {address}"
+            raise RayError(
+                f"Ray cannot be {where}: {' '.join(str(error).split())}; start a cluster (ray"
+                " start --head), and give its address (--ray-address)"
+            ) from error
+        finally:
+            with suppress(ValueError):  # not the main thread, where Ray sets none
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+        yield ray
+    finally:
+        ray.shutdown()
+        quiet.setLevel(level)
+
+
+# --- the parts of a run ---
+
+
 class Parts:
     """The parts of a run, made on workers of Ray."""
 
     def __init__(self, plan: Plan, run: Run, workers: Workers, progress: Progress) -> None:
-        self._plan, self._outputs = plan, run
-        self._workers, self._progress = workers, progress
+        self._plan, self._run, self._workers, self._progress = plan, run, workers, progress
         settings, shared = plan.settings, ""
         if not isinstance(settings, TrainFileSettings):
             self._others()  # raises, before hours of counting
@@ -131,73 +325,76 @@ class Parts:
         if not is_bucket(plan.directory):
             shared = uuid.uuid4().hex
             run.storage.put(_SHARED_FILE, shared.encode())
-        self._run = DividedRun(
+        self._divided = DividedRun(
             command=plan.command, settings=settings, tokenizer=plan.tokenizer,
             directory=plan.directory, run=plan.run, stats_file=plan.stats_file,
             datasets=plan.datasets, n_parts=n_parts, at=os.getcwd(), shared=shared,
         )
 
     def _each(
-        self, function: Callable[[DividedRun, int, float | None], Any], run: DividedRun,
-        numbers: list[int], stage: Stage,
-    ) -> Iterator[tuple[int, Any]]:
-        progress = self._progress
+        self, function: PartFunction[DividedRun, Result], divided: DividedRun, numbers: list[int],
+        stage: Stage,
+    ) -> Iterator[tuple[int, Result]]:
         try:
             yield from self._workers.run(
-                function, run, numbers, progress, lambda: stage.advance(0)
+                function, divided, numbers, self._progress, lambda: stage.advance(0)
             )
         except OutOfTimeError as error:
             what = "each part resumes where it stopped"
-            raise OutOfTimeError(summary.out_of_time(progress, what)) from error
+            raise OutOfTimeError(summary.out_of_time(self._progress, what)) from error
 
     def count(self) -> Iterator[CountedPart]:
         """Yield the counts of all parts of the training text, as they are done."""
-        run, total = self._run, sum(source.n_bytes for source in self._plan.training_files)
+        divided, total = self._divided, sum(each.n_bytes for each in self._plan.training_files)
         with self._progress.stage("counting", total, "B") as stage:
-            for _, counted in self._each(count_part, run, [*range(run.n_parts)], stage):
+            for _, counted in self._each(count_part, divided, [*range(divided.n_parts)], stage):
                 stage.advance(counted.at.bytes)
                 yield counted
 
     def forget_counts(self) -> None:
         """Remove the counts of parts, after the tokenizer is trained."""
-        for name in self._outputs.storage.runs():
-            if name.startswith(f"{self._run.run}{_COUNTS}"):
-                with open_storage(self._run.directory, name, own_lock=True) as storage:
+        for name in self._run.storage.runs():
+            if name.startswith(f"{self._divided.run}{_COUNTS}"):
+                with open_storage(self._divided.directory, name, own_lock=True) as storage:
                     storage.clear()
 
-    def make(self, tokenizer: AnyTokenizer, make_part: MakePart) -> list[Part]:
-        """Make all parts that are not there by a function of a module, and return all in order."""
-        plan, outputs, settings = self._plan, self._outputs, self._plan.settings
+    def make(
+        self, tokenizer: AnyTokenizer, make_part: PartFunction[DividedRun, int]
+    ) -> list[Part]:
+        """Make all parts that are not there, and return all in order.
+
+        `make_part` is a function of a module, which returns the bytes of the sources of a part.
+        """
+        plan, journal, settings = self._plan, self._run.journal, self._plan.settings
         assert not isinstance(settings, TrainFileSettings)
-        run, journal = structs.replace(self._run, tokenizer=tokenizer), outputs.journal
-        done = {each.number: each.bytes for each in journal.values("parts", PartDone)}
-        files, n_parts = outputs.storage.final, run.n_parts
+        divided = structs.replace(self._divided, tokenizer=tokenizer)
+        done = dict(journal.values("parts", tuple[int, int]))  # number -> bytes of its sources
         if not done:
-            self._remove_replaced(files)
+            self._remove_replaced()
         total = sum(source.n_bytes for each in plan.passes for source in each.all_files)
         title = f"encoding {' and '.join(plan.names)}"
-        left = [number for number in range(n_parts) if number not in done]
+        left = [number for number in range(divided.n_parts) if number not in done]
         with self._progress.stage(title, total, "B", sum(done.values())) as stage:
-            for number, n_bytes in self._each(make_part, run, left, stage):
+            for number, n_bytes in self._each(make_part, divided, left, stage):
+                journal.save("parts", (number, n_bytes), adds=True, stage=stage)
                 stage.advance(n_bytes)
-                journal.save("parts", PartDone(number, n_bytes), adds=True, stage=stage)
-        return find_parts(files, settings.name, n_parts)
+        return find_parts(self._run.storage.final, settings.name, divided.n_parts)
 
     def _others(self) -> list[str]:
         """Return the files of parts of another number, which are to be removed."""
-        settings, files = self._plan.settings, self._outputs.storage.final
+        settings, files = self._plan.settings, self._run.storage.final
         assert not isinstance(settings, TrainFileSettings)
         return check_parts(files, settings.name, settings.task_count or 0, settings.overwrite)
 
-    def _remove_replaced(self, files: Files) -> None:
+    def _remove_replaced(self) -> None:
         """Remove what describes parts that are replaced, and parts of another number."""
-        joined, others = list[str](), self._others()
+        joined, others, files = list[str](), self._others(), self._run.storage.final
         for name in map(manifest_name, self._plan.names.values()):
             if (content := files.get(name)) is not None:
                 manifest = Manifest.from_json(content.decode("utf-8", "replace"), name)
                 joined += [] if manifest.own_files(re.sub(r"\.json$", "", name)) else [name]
         if joined or others:
-            self._outputs.storage.publish((), (), [*joined, *others])
+            self._run.storage.publish((), (), [*joined, *others])
 
 
 @contextmanager
@@ -207,18 +404,18 @@ def open_parts(plan: Plan, run: Run, progress: Progress) -> Iterator[Parts | Non
     Raises:
         RayError: Ray is not installed or cannot be reached, or lacks the resources.
     """
-    settings = plan.settings
+    settings, n = plan.settings, plan.settings.workers
     if settings.executor != "ray":
         yield None
         return
-    from preprocess.run.ray import RayError, on_ray
-
     resources = resources_of(settings.ray_resources)
+    cpus = -(-n * max(resources.get("CPU", 1.0), 1.0) // 1)
     with ExitStack() as stack:
         try:
-            workers = stack.enter_context(
-                on_ray(settings.workers, settings.ray_address, resources, progress)
-            )
+            with progress.stage("starting Ray", n, "workers") as stage:
+                ray = stack.enter_context(connected(int(cpus), settings.ray_address))
+                workers = Workers(ray, n, resources)
+                stage.advance(n)
         except RayError:
             if not run.resumed:  # so that the run can be one of threads
                 run.storage.clear()

@@ -20,13 +20,12 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, Report, check_has_text, listed
 from preprocess.run.encode_pass import EncodePass, SpecialIds, TokenFiles
-from preprocess.run.finished import check_outputs_absent, open_published, read_finished_record
+from preprocess.run.finished import open_published
 from preprocess.run.given_tokenizer import load_tokenizer_of_build
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
-    check_configuration_absent,
-    check_rejects_absent,
+    is_up_to_date,
 )
 from preprocess.run.record import Record, differences, record_inputs, without_locations
 from preprocess.run.run import Run
@@ -41,7 +40,7 @@ from preprocess.sources.standard_input import (
     replace_standard_input,
 )
 from preprocess.sources.standard_library import StandardLibrary
-from preprocess.storage import Files, OutputError, Storage
+from preprocess.storage import Files, Storage
 
 if TYPE_CHECKING:
     from bpe.text_file import SafeCut
@@ -267,29 +266,16 @@ class Plan(Struct, frozen=True, dict=True):
         """
         if run.is_complete:
             return "complete; files renamed to their final names"
-        why, files, names = "", run.storage.final, list(self.names.values())
-        alone = None if names else self.tokenizer_file
-        if not run.resumed and not run.overwrite:
-            before = read_finished_record(files, self.stats_file, names, alone)
-            if before is not None:
-                changed = differences(before, self.record)
-                if any(has_standard_input(each.all_files) for each in self.passes):
-                    changed.append("standard input cannot be compared with that of before")
-                if not changed or self._has_same_text(files, before):
-                    return "up to date"
-                why = f"its inputs were different ({'; '.join(changed)}): "
-        shards = getattr(self.settings, "shard_tokens", None) is not None
-        check_outputs_absent(files, names, self.stats_file, run.overwrite, why, shards)
-        if not run.resumed:
-            check_rejects_absent(files, self.rejects_file, self.stats_file)
-        if alone is not None:
-            check_configuration_absent(files, alone, run.overwrite)
-            if files.size(alone) is not None and not run.overwrite:
-                raise OutputError(
-                    f"{files.where(alone)}: exists; {why}choose another name, or replace it"
-                    " (--overwrite)"
-                )
-        return ""
+        stems, unknown = list(self.names.values()), list[str]()
+        if any(has_standard_input(each.all_files) for each in self.passes):
+            unknown.append("standard input cannot be compared with that of before")
+        is_there = is_up_to_date(
+            run, self.stats_file, stems, tokenizer="" if stems else self.tokenizer_file,
+            shards=getattr(self.settings, "shard_tokens", None) is not None,
+            rejects_file=self.rejects_file, unknown=unknown,
+            has_same_text=lambda before: self._has_same_text(run.storage.final, before),
+        )
+        return "up to date" if is_there else ""
 
     def _has_same_text(self, files: Files, before: Record) -> bool:
         """Return True if sources were only touched or moved: their digests are unchanged.
@@ -297,8 +283,6 @@ class Plan(Struct, frozen=True, dict=True):
         The digests of files in which documents were selected are not known.
         """
         if not self.names or self.settings.selects:
-            return False
-        if any(has_standard_input(each.all_files) for each in self.passes):
             return False
         if differences(without_locations(before), without_locations(self.record)):
             return False

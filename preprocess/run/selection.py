@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from bpe.errors import CorpusError
 from bpe.text.bit_set import bits_between, set_bits
 from bpe.text.spans import iter_ranges
-from preprocess.documents.batch import DocumentBatch, ReadOptions
-from preprocess.documents.filters import count_characters
+from preprocess.documents.batch import DocumentBatch, ReadOptions, count_characters
 from preprocess.documents.kept import Kept
 from preprocess.options import RunSettings, SelectSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage

@@ -8,7 +8,7 @@ done again. The pieces are a file of each column, and one of the keys and length
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -16,17 +16,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from preprocess.dataset.columns import BLOCK_BYTES, DOCUMENT_ENDS, Column, Values
+from preprocess.dataset.columns import BLOCK_BYTES, DOCUMENT_ENDS, IDS, Column, Values
 from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.report.progress import Progress, Stage
 from preprocess.split_mix import mix
-from preprocess.storage import DamagedStateError, Storage
+from preprocess.storage import DamagedStateError, Storage, Stream
 
 _PIECE_TOKENS = 8 << 20  # sorted at a time
 _PIECE_DOCUMENTS = 1 << 16  # sorted at a time
 _MAX_PIECES = 4096  # of more than 32 billion tokens or 268 million documents, each is larger
 _KEYED = np.dtype([("key", "<u8"), ("size", "<i8")])
+_KEYS = "keys"  # name of their file among those of columns
 
 # (keys and lengths of documents, name of a column -> values of all of them)
 _Documents = tuple[NDArray[np.void], dict[str, Values]]
@@ -77,47 +78,54 @@ def _write(
     storage: Storage, name: str, manifest: Manifest, writer: TokenFileWriter, seed: int,
     stage: Stage,
 ) -> None:
+    """Append the documents of a token file to a writer in random order, range by range."""
     n_tokens, n_documents = manifest.n_tokens, manifest.n_documents
-    piece = (
-        max(_PIECE_TOKENS, n_tokens // _MAX_PIECES),
-        max(_PIECE_DOCUMENTS, n_documents // _MAX_PIECES),
-    )
-    n_ranges = max(1, -(-n_tokens // piece[0]), -(-n_documents // piece[1]))
-    files = [_open(storage, file) for file in manifest.files(name)]
-    columns = [file.column for file in manifest.files(name) if file.column != DOCUMENT_ENDS]
-    pieces = {"keys": f"{name}.pieces", **{x.name: f"{name}.pieces{x.suffix}" for x in columns}}
-    found = []
+    piece_tokens = max(_PIECE_TOKENS, n_tokens // _MAX_PIECES)
+    piece_documents = max(_PIECE_DOCUMENTS, n_documents // _MAX_PIECES)
+    n_ranges = max(-(-n_tokens // piece_tokens), -(-n_documents // piece_documents))
+    files = manifest.files(name)
+    columns = [file.column for file in files if file.column != DOCUMENT_ENDS]
+    places = {_KEYS: f"{name}.pieces", **{x.name: f"{name}.pieces{x.suffix}" for x in columns}}
+    starts = []
     with ExitStack() as stack:
         streams = {
             each: stack.enter_context(closing(storage.stream(file)))
-            for each, file in pieces.items()
+            for each, file in places.items()
         }
-        for keyed, values in _sorted_pieces(manifest, dict(files), columns, piece, seed):
-            limits = np.searchsorted(_range_of(keyed["key"], n_ranges), np.arange(n_ranges + 1))
-            tokens = np.append(0, np.cumsum(keyed["size"]))[limits]
-            sizes = {"keys": _KEYED.itemsize} | {x: y.itemsize for x, y in values.items()}
-            per = {"keys": limits} | {
-                x.name: tokens if x.per == "token" else limits for x in columns
-            }
-            found.append({x: streams[x].n_bytes + sizes[x] * per[x] for x in streams})
-            for each, data in ({"keys": keyed} | values).items():
-                streams[each].append(memoryview(data.tobytes()))
-            stage.advance(int(tokens[-1]))
-    dtypes = {x.name: x.dtype_for(manifest.vocab_size) for x in columns} | {"keys": _KEYED}
+        values = dict(_open(storage, file) for file in files)
+        for piece in _pieces(manifest, values, columns, (piece_tokens, piece_documents), seed):
+            starts.append(_append_piece(piece, columns, streams, n_ranges))
+            stage.advance(int(piece[0]["size"].sum()))
+    dtypes = {x.name: x.dtype_for(manifest.vocab_size) for x in columns} | {_KEYS: _KEYED}
     for number in range(n_ranges):
-        read = {
-            each: np.frombuffer(b"".join(
-                storage.read(pieces[each], *starts[each][number : number + 2].tolist())
-                for starts in found
-            ), dtype)
-            for each, dtype in dtypes.items()
-        }
-        keyed, values = _sort((read.pop("keys"), read), columns)
-        ids = values.pop("bin")
-        writer.append(ids, np.cumsum(keyed["size"]), **values)
+        read = {}
+        for each, file in places.items():
+            bounds = (start[each][number : number + 2].tolist() for start in starts)
+            data = b"".join(storage.read(file, *each_bounds) for each_bounds in bounds)
+            read[each] = np.frombuffer(data, dtypes[each])
+        keyed, sorted_values = _sort((read.pop(_KEYS), read), columns)
+        ids = sorted_values.pop(IDS.name)
+        writer.append(ids, np.cumsum(keyed["size"]), **sorted_values)
         stage.advance(len(ids))
-    for file_name in pieces.values():
-        storage.remove(file_name)
+    for file in places.values():
+        storage.remove(file)
+
+
+def _append_piece(
+    piece: _Documents, columns: Sequence[Column], streams: Mapping[str, Stream], n_ranges: int
+) -> dict[str, NDArray[np.int64]]:
+    """Append a sorted piece to its files; return where its ranges begin in each: int64[n + 1]."""
+    keyed, values = piece
+    limits = np.searchsorted(_range_of(keyed["key"], n_ranges), np.arange(n_ranges + 1))
+    tokens = np.append(0, np.cumsum(keyed["size"]))[limits]
+    starts = {_KEYS: streams[_KEYS].n_bytes + _KEYED.itemsize * limits}
+    streams[_KEYS].append(memoryview(keyed.tobytes()))
+    for column in columns:
+        stream, array = streams[column.name], values[column.name]
+        of_ranges = tokens if column.per == "token" else limits
+        starts[column.name] = stream.n_bytes + array.itemsize * of_ranges
+        stream.append(memoryview(array.tobytes()))
+    return starts
 
 
 def _open(storage: Storage, file: DataFile) -> tuple[str, Values]:
@@ -129,6 +137,8 @@ def _open(storage: Storage, file: DataFile) -> tuple[str, Values]:
                 f"{storage.where(file.name)}: block {number:,} is damaged since it was written;"
                 " start over (--overwrite)"
             )
+    if not file.count:  # an empty file cannot be mapped
+        return file.column.name, np.zeros(0, file.dtype)
     return file.column.name, np.memmap(storage.path(file.name), file.dtype, "r")
 
 
@@ -137,7 +147,7 @@ def _range_of(keys: NDArray[np.uint64], n_ranges: int) -> NDArray[np.uint64]:
     return (keys >> np.uint64(32)) * np.uint64(n_ranges) >> np.uint64(32)
 
 
-def _sorted_pieces(
+def _pieces(
     manifest: Manifest, values: dict[str, Values], columns: Sequence[Column],
     piece: tuple[int, int], seed: int,
 ) -> Iterator[_Documents]:

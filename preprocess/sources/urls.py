@@ -164,10 +164,9 @@ def _without_own(url: str, objects: Sequence[_Object]) -> list[_Object]:
     by_path = {"/".join(each.parts): each for each in objects}
     names, journals = defaultdict[str, set[str]](set), defaultdict[str, dict[str, str]](dict)
     for each in objects:
-        if each.parts[-2:-1] == (JOURNAL_FILE,) and len(each.parts) > 3:
-            # Each entry of a journal is an object; the last one says which files are renamed.
-            *above, run, attempt, name, number = each.parts
-            journals["/".join(above)][run] = f"{run}/{attempt}/{name}/{number}"
+        if each.parts[-1] == JOURNAL_FILE and len(each.parts) > 1:
+            *above, run, name = each.parts  # it says which files are renamed
+            journals["/".join(above)][run] = f"{run}/{name}"
         names["/".join(each.parts[:-1])].add(each.parts[-1])
 
     def own_in(directory: str) -> set[str]:

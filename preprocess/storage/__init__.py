@@ -34,7 +34,7 @@ def open_storage(
         RemoteError: The URL has a password in it, or the library for buckets is not installed.
     """
     if is_bucket(os.fspath(location)):
-        from preprocess.storage.objects import ObjectStorage
+        from preprocess.storage.bucket import BucketStorage
 
-        return ObjectStorage(os.fspath(location), run, own_lock)
+        return BucketStorage(os.fspath(location), run, own_lock)
     return LocalStorage(local_path(location), run, own_lock)

@@ -54,18 +54,20 @@ class Storage(Files, Protocol):
 
     Attributes:
         final: Files under their final names.
-        seconds_between_syncs: Streams are synced no more often, unless a stage of the run ends.
         keeps_finished: True if finished files of streams take local space until they are published.
     """
 
     final: Files
-    seconds_between_syncs: float
     keeps_finished: bool
+
+    @property
+    def seconds_between_syncs(self) -> float:
+        """Streams are synced no more often, unless a stage of the run ends."""
 
     def __enter__(self) -> Self:
         """Take the lock."""
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object, /) -> None:
         """Release the lock."""
 
     def check_writable(self) -> None:

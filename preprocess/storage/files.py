@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -11,10 +13,11 @@ from urllib.parse import quote
 
 from bpe.errors import ChangedError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
+from bpe.files.temporary import end_directory, make_directory
+from bpe.parallel import Lock
 from preprocess.storage.errors import OutputError, writing
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import ObjectStore, RemoteError, split_url
-from preprocess.storage.spool import Spool
+from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError, split_url
 
 READ_AT_ONCE = 16 << 20  # bytes
 
@@ -105,6 +108,46 @@ class LocalFiles:
         return self.directory / name
 
 
+class Spool:
+    """A temporary directory, made when it is first used (TMPDIR says where), and its files.
+
+    It ends with its process.
+    """
+
+    def __init__(self) -> None:
+        self._directory: Path | None = None
+        self._guard = Lock()  # held while it is made
+
+    @property
+    def directory(self) -> Path:
+        """The directory."""
+        with self._guard:
+            if self._directory is None:
+                self._directory, descriptor = make_directory()
+                self._end = weakref.finalize(self, end_directory, self._directory, descriptor)
+            return self._directory
+
+    def path(self, name: str) -> Path:
+        """Return the path of a file, which need not exist."""
+        return self.directory / name
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        self.path(name).unlink(missing_ok=True)
+
+    def space(self) -> tuple[int, int]:
+        """Return (free bytes of the disk, bytes of the files)."""
+        state = os.statvfs(self.directory)
+        used = sum(each.stat().st_size for each in os.scandir(self.directory))
+        return state.f_bavail * state.f_frsize, used
+
+    def close(self) -> None:
+        """Remove all files; may be called more than once, and the spool used again."""
+        if self._directory is not None:
+            self._end()
+            self._directory = None
+
+
 class UrlFiles:
     """Complete files below the URL of a directory: each is an object of a server."""
 
@@ -123,6 +166,22 @@ class UrlFiles:
         root, key = split_url(self.url(name))
         return open_anywhere(root), key
 
+    def key(self, name: str) -> str:
+        """Return the key of a file in its store."""
+        return split_url(self.url(name))[1]
+
+    def infos(self) -> Iterator[tuple[str, ObjectInfo]]:
+        """Yield (name, what the server says about it) of all files; raises as `names`."""
+        if is_web(self._url):
+            raise RemoteError(
+                f"{self.where()}: web servers have no lists of files; give the URL of a manifest"
+            )
+        objects, prefix = self.object("")
+        for key, info in objects.keys(prefix):
+            name = key[len(prefix) :]
+            if name and "/" not in name:
+                yield name, info
+
     def names(self) -> list[str]:
         return sorted(self.sizes())
 
@@ -132,13 +191,7 @@ class UrlFiles:
         return None if info is None else info.n_bytes
 
     def sizes(self) -> dict[str, int]:
-        if is_web(self._url):
-            raise RemoteError(
-                f"{self.where()}: web servers have no lists of files; give the URL of a manifest"
-            )
-        objects, key = self.object("")
-        found = [(each[len(key) :], info) for each, info in objects.keys(key)]
-        return {name: info.n_bytes for name, info in found if name and "/" not in name}
+        return {name: info.n_bytes for name, info in self.infos()}
 
     def get(self, name: str) -> bytes | None:
         objects, key = self.object(name)

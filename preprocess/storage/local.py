@@ -11,31 +11,26 @@ A failed write raises an `OutputError` that names the file; earlier writes are k
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
 from bpe.parallel import Lock
-from bpe.runtime.user_cache import warn_once
 from preprocess.storage.base import JOURNAL_FILE
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
     DamagedStateError,
-    LockedError,
     OutputError,
     writing,
 )
 from preprocess.storage.files import Files, LocalFiles
-
-if TYPE_CHECKING:
-    from preprocess.storage.object_lock import ObjectLock
+from preprocess.storage.lock import ObjectLock, SystemLock, acquire_lock
 
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
@@ -64,11 +59,7 @@ class LocalStream:
                 is_new = not path.exists()
                 self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
                 found = os.fstat(self._descriptor).st_size
-                if found < n_bytes:
-                    raise DamagedStateError(
-                        f"{path}: expected at least {n_bytes:,} bytes, as in the journal, found"
-                        f" {found:,}; it was damaged: start over (--overwrite)"
-                    )
+                check_length(str(path), n_bytes, found)
                 os.ftruncate(self._descriptor, n_bytes)
                 os.lseek(self._descriptor, n_bytes, os.SEEK_SET)
                 if is_new:
@@ -104,9 +95,21 @@ class LocalStream:
 
     def close(self) -> None:
         with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+            self._close()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def check_length(where: str, n_bytes: int, found: int) -> None:
+    """Raise DamagedStateError if a work file is shorter than a journal says."""
+    if found < n_bytes:
+        raise DamagedStateError(
+            f"{where}: expected at least {n_bytes:,} bytes, as in the journal, found {found:,}; it"
+            " was damaged: start over (--overwrite)"
+        )
 
 
 class LocalStorage(LocalFiles):
@@ -122,12 +125,12 @@ class LocalStorage(LocalFiles):
         self._lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         super().__init__(self._location / f".{run}{PARTIAL}")
         self.final: Files = LocalFiles(self._location)
-        self._lock: _SystemLock | ObjectLock | None = None
+        self._lock: SystemLock | ObjectLock | None = None
 
     def __enter__(self) -> Self:
         with writing(self._location):
             self._location.mkdir(parents=True, exist_ok=True)
-            self._lock = _acquire_lock(self._location / self._lock_file)
+            self._lock = acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
             if (listed := self._location / REMOVAL_FILE).exists():
@@ -149,7 +152,7 @@ class LocalStorage(LocalFiles):
     @property
     def has_system_lock(self) -> bool:
         """True if a lock of the system is held, which ends with the process."""
-        return isinstance(self._lock, _SystemLock)
+        return isinstance(self._lock, SystemLock)
 
     def remove_finished(self, names: Sequence[str]) -> None:
         listed = self._location / REMOVAL_FILE
@@ -256,23 +259,6 @@ class LocalStorage(LocalFiles):
                 sync_directory(self._location)
 
 
-class _SystemLock:
-    """A lock of the system on a file; it is given back when the process ends."""
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._descriptor = path, descriptor
-
-    def check(self) -> None:
-        """Do nothing: it cannot be lost."""
-
-    def release(self) -> None:
-        """Remove the file and give the lock back."""
-        try:
-            _remove(self._path)
-        finally:
-            os.close(self._descriptor)
-
-
 def names_to_remove(content: bytes, where: str) -> dict[str, Any]:
     """Return name -> facts of the list of a removal; `where` names it."""
     try:
@@ -281,72 +267,3 @@ def names_to_remove(content: bytes, where: str) -> dict[str, Any]:
         raise OutputError(
             f"{where}: does not list the files of a removal; remove this file"
         ) from error
-
-
-def _acquire_lock(path: Path) -> _SystemLock | ObjectLock:
-    """Lock a directory; with files that are renewed, if its file system has no locks."""
-    while True:
-        # Do not follow a link, for its target would be overwritten.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        with ExitStack() as stack:
-            stack.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LockedError(
-                    f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
-                    " it is finished, stop it, or choose another directory"
-                ) from None
-            except OSError as error:
-                return _acquire_lock_files(path, descriptor, error)
-            # Retry if the previous holder removed the file after it was opened here.
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                    os.ftruncate(descriptor, 0)
-                    me = {"pid": os.getpid(), "host": os.uname().nodename}
-                    os.pwrite(descriptor, json.dumps(me).encode(), 0)
-                    stack.callback(_remove, path)
-                    # After this file has content, which who makes the others looks for.
-                    if any(x.startswith(f"{path.name}.") for x in os.listdir(path.parent)):
-                        lock = _lock_files(path)
-                        lock.acquire()
-                        lock.release()
-                    stack.pop_all()
-                    return _SystemLock(path, descriptor)
-
-
-def _acquire_lock_files(path: Path, descriptor: int, error: OSError) -> ObjectLock:
-    lock = _lock_files(path)
-    lock.acquire()
-    with ExitStack() as stack:
-        stack.callback(lock.release)
-        if LocalFiles(path.parent).size(path.name):
-            raise OutputError(
-                f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
-                f" locks there ({error.strerror}); wait until it is finished, or remove this file"
-                " if it was killed"
-            )
-        _remove(path)
-        stack.pop_all()
-    warn_once(
-        "%s: this file system has no locks (%s), so files beside the outputs that are renewed every"
-        " 15 s lock the directory", path.parent, error.strerror,
-    )
-    return lock
-
-
-def _lock_files(path: Path) -> ObjectLock:
-    """Return the lock of a machine without locks of the system; `path` is that of such a lock."""
-    from preprocess.storage.lock_files import LockFiles
-    from preprocess.storage.object_lock import ObjectLock
-
-    return ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
-
-
-def _holder(descriptor: int) -> str:
-    """Describe the process that wrote a lock file."""
-    try:
-        found = json.loads(os.pread(descriptor, 1000, 0))
-        return f"process {int(found['pid'])} on {found['host']}"
-    except (ValueError, KeyError, TypeError):
-        return "another process"

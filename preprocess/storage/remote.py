@@ -301,10 +301,12 @@ class _Obstore:
         return None
 
     def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
-        mode: Any = "overwrite" if version is ANY else {"e_tag": version} if version else "create"
-        write = partial(self._library.put, self._store, key, data, mode=mode, use_multipart=False)
         with self._translated(key):
             try:
+                mode = self._mode(key, version)
+                write = partial(
+                    self._library.put, self._store, key, data, mode=mode, use_multipart=False
+                )
                 result = write() if version is ANY else self._repeat(write)
             except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
                 return None
@@ -313,6 +315,19 @@ class _Obstore:
                     raise
                 return None  # the object of that version was removed
         return _version(result["e_tag"], 0)
+
+    def _mode(self, key: str, version: str | None) -> Any:
+        """Return the condition of a write.
+
+        Google's storage compares generations, not tags; that of no object is 0.
+        """
+        if not version:
+            return "overwrite" if version is ANY else "create"
+        if not self._root.startswith("gs:"):
+            return {"e_tag": version}
+        meta = self._library.head(self._store, key)
+        is_same = _version(meta["e_tag"], 0) == version
+        return {"e_tag": version, "version": meta["version"] if is_same else "0"}
 
     def _repeat(self, request: Callable[[], Any]) -> Any:
         """Return the result of a request that obstore does not repeat if it gets no answer."""

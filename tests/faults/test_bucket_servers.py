@@ -21,7 +21,9 @@ from tcp_proxy import proxy
 from preprocess import JsonShardedSource, build, open_tokens, pipeline, write_rows
 from preprocess.cli import run
 from preprocess.run import journal
-from preprocess.storage import object_lock, objects, remote
+from preprocess.storage import bucket as bucket_storage
+from preprocess.storage import lock as locks
+from preprocess.storage import remote
 from preprocess.storage.remote import open_objects
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +33,7 @@ LITTLE = {"shard_tokens": 1000, "workers": 1, "unit_size": 700, "val_fraction": 
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(objects, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(bucket_storage, "SECONDS_BETWEEN_SYNCS", 0.0)
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(remote, "_LONGEST_PAUSE", 0.01)
     with object_server.s3_bucket() as url:
@@ -118,10 +120,10 @@ def test_a_killed_process_is_resumed_on_another_machine(
             assert running[-1].wait() == -signal.SIGKILL
     assert not any("partial" not in key for key in contents(bucket) if key != ".tokenmill.lock")
     waited = list[float]()
-    monkeypatch.setattr(object_lock, "pause", waited.append)
-    monkeypatch.setattr(object_lock, "_machine", lambda: {"host": "far", "space": "there"})
+    monkeypatch.setattr(locks, "pause", waited.append)
+    monkeypatch.setattr(locks, "_machine", lambda: {"host": "far", "space": "there"})
     run(**options, out=f"{bucket}/data")
-    assert sum(waited) == object_lock.EXPIRES_AFTER
+    assert sum(waited) == locks.EXPIRES_AFTER
     expected = torture.contents(tmp_path / "local")
     differ = {x for x, y in contents(bucket).items() if y != expected.pop(x)}
     assert not expected

@@ -22,9 +22,9 @@ from preprocess import Sampler, build
 from preprocess.check.doctor import run_doctor
 from preprocess.cli import run
 from preprocess.dataset.block_cache import CacheError, _lock
-from preprocess.storage import LocalStorage, OutputError, object_lock
-from preprocess.storage.lock_files import LockFiles
-from preprocess.storage.object_lock import ObjectLock
+from preprocess.storage import LocalStorage, OutputError
+from preprocess.storage import lock as locks
+from preprocess.storage.lock import LockFiles, ObjectLock
 
 ROOT = Path(__file__).parents[2]
 LOCK = ".tokenmill.lock"
@@ -120,10 +120,10 @@ def test_a_lock_is_kept_while_the_disk_is_full(
     def write_all(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(object_lock, "EXPIRES_AFTER", 0.0)  # so each write renews it
+    monkeypatch.setattr(locks, "EXPIRES_AFTER", 0.0)  # so each write renews it
     with LocalStorage(tmp_path, "build") as storage:
         with monkeypatch.context() as patched:
-            patched.setattr("preprocess.storage.lock_files.write_all", write_all)
+            patched.setattr("preprocess.storage.lock.write_all", write_all)
             for _ in range(2):
                 with pytest.raises(TokenmillError, match="No space left on device"):
                     storage.put("x", b"")
@@ -145,10 +145,10 @@ def test_a_lock_of_another_machine(
             (tmp_path / f"{LOCK}.6").write_text(json.dumps(theirs))
             (tmp_path / f"{LOCK}.5").unlink()
 
-    monkeypatch.setattr(object_lock, "pause", renew)
+    monkeypatch.setattr(locks, "pause", renew)
     with pytest.raises(OutputError, match="process 7 on other is writing there"):
         LocalStorage(tmp_path, "build").__enter__()
-    monkeypatch.setattr(object_lock, "pause", waited.append)
+    monkeypatch.setattr(locks, "pause", waited.append)
     with LocalStorage(tmp_path, "build") as storage:
         assert sum(waited) > 60
         stream = storage.stream("x")
@@ -157,7 +157,7 @@ def test_a_lock_of_another_machine(
         later = f"{LOCK}.{9 * 10**18}"
         own.with_name(later).write_text(json.dumps(theirs))
         own.unlink()
-        monkeypatch.setattr(object_lock, "EXPIRES_AFTER", 0.0)
+        monkeypatch.setattr(locks, "EXPIRES_AFTER", 0.0)
         for write in (lambda: stream.append(memoryview(b"x")), lambda: storage.put("y", b""),
                       lambda: storage.publish(["x"])):
             with pytest.raises(OutputError, match="another process took over"):
@@ -196,8 +196,8 @@ def test_a_lock_file_that_names_no_owner(
         if completed == "at the last moment":
             complete()
 
-    monkeypatch.setattr(object_lock, "pause", pause)
-    monkeypatch.setattr("preprocess.storage.lock_files.write_all", write_all)
+    monkeypatch.setattr(locks, "pause", pause)
+    monkeypatch.setattr("preprocess.storage.lock.write_all", write_all)
     lock = ObjectLock(LockFiles(), str(tmp_path / LOCK), "here")
     if completed == "never":
         lock.acquire()
@@ -214,9 +214,9 @@ def test_a_lock_is_renewed_where_no_thread_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_locks: int
 ) -> None:
     """Whoever writes renews it."""
-    monkeypatch.setattr(object_lock, "start_thread", lambda *_: None)
+    monkeypatch.setattr(locks, "start_thread", lambda *_: None)
     clock = [100.0]
-    monkeypatch.setattr("preprocess.storage.object_lock.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("preprocess.storage.lock.time.monotonic", lambda: clock[0])
     with LocalStorage(tmp_path, "build") as storage:
         stream = storage.stream("x")
         for write in (lambda: storage.put("y", b""), lambda: stream.append(memoryview(b"x"))):
@@ -230,10 +230,10 @@ def test_a_lock_is_renewed_where_no_thread_begins(
 def test_never_two_writers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads stand for machines that wait for one another, and take over from dead ones."""
     states = {True: "dead", False: "alive"}  # "": it is being written
-    monkeypatch.setattr(object_lock, "_state", lambda x: states.get(x.get("dead"), ""))
-    monkeypatch.setattr(object_lock, "pause", lambda seconds: None)
+    monkeypatch.setattr(locks, "_state", lambda x: states.get(x.get("dead"), ""))
+    monkeypatch.setattr(locks, "pause", lambda seconds: None)
     dead = threading.local()
-    monkeypatch.setattr(object_lock, "_machine", lambda: {"dead": dead.value})
+    monkeypatch.setattr(locks, "_machine", lambda: {"dead": dead.value})
     key, errors, held = str(tmp_path / LOCK), list[BaseException](), list[bool]()
 
     def work() -> None:

@@ -137,7 +137,7 @@ def test_a_turn_that_says_nothing(empty: str, sides: dict[str, Sides]) -> None:
 PIECES = ["word", "user", "final:", "<think>", "</think>", "\n", " ", ".", "é", "🙂", "<", "x y"]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(
     st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5), min_size=2, max_size=6),
     st.sampled_from(sorted(STYLES)),

@@ -26,13 +26,12 @@ from preprocess import (
     tokenize_and_save,
     verify,
 )
-from preprocess.check import inspect
 from preprocess.dataset.columns import TokenFileError
 from preprocess.pipeline import encode, train
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, parts, passes
 from preprocess.run.merge import MergeError
-from preprocess.run.ray import RayError, Workers, import_ray
+from preprocess.run.parts import RayError, Workers, import_ray
 from preprocess.storage import OutputError
 
 pytest.importorskip("ray", reason="needs Ray")
@@ -341,28 +340,6 @@ def test_the_time_limit(machines: Machines, root: Path, tmp_path: Path, peace: A
     assert contents(tmp_path) == peace["one file"]
 
 
-def test_an_overwriting_run_goes_on_where_it_was(
-    machines: Machines, root: Path, tmp_path: Path, peace: Any
-) -> None:
-    build(**on_ray(root, out=tmp_path, val_fraction=0.5))
-
-    class Cut(Progress):
-        def note_memory(self) -> None:
-            if self.stages[-1].name.startswith("encoding") and self.stages[-1].done:
-                raise KeyboardInterrupt
-
-    options = on_ray(root, out=tmp_path, overwrite=True, workers=1)
-    with pytest.raises(KeyboardInterrupt):
-        build(**options, progress=Cut())
-    assert not (tmp_path / "train.json").exists()
-    texts = [each["text"] for each in inspect.facts(tmp_path)["unfinished"]]
-    assert any(text.startswith("encoding train") for text in texts)
-    progress = Progress()
-    build(**options, progress=progress)
-    assert progress.stages[-1].done_before > 0
-    assert contents(tmp_path) == peace["one file"]
-
-
 # What is refused.
 
 
@@ -393,7 +370,7 @@ def test_a_machine_that_does_not_see_the_outputs(
 
 def squares(given: str, resources: dict[str, float] | None = None) -> list[int]:
     workers = Workers(import_ray(), 2, resources or {})
-    found = workers.run(ray_cases.square, given, range(9), Progress(), lambda: None)
+    found = workers.run(ray_cases.square, given, range(9), Progress())
     return sorted(result for _, result in found)
 
 
@@ -401,7 +378,7 @@ def test_functions_that_fail(machines: Machines) -> None:
     assert squares("") == [i**2 for i in range(9)]
     with pytest.raises(CorpusError, match="part 3: cannot be squared"):
         squares("fails")
-    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*strange 1 2"):
+    with pytest.raises(RayError, match=r"part 3: a worker of Ray failed: (.|\n)*Strange"):
         squares("strange")
     with pytest.raises(RayError, match="part 3: 4 workers of Ray ended before it was done, the"):
         squares("ends")
@@ -418,5 +395,5 @@ def test_a_worker_that_lacks_the_program(machines: Machines) -> None:
             return __import__, ("module_of_another_version",)
 
     workers = Workers(import_ray(), 2, {})
-    with pytest.raises(RayError, match=r"a worker of Ray cannot begin: .*install the same version"):
-        list(workers.run(local, Absent(), range(3), Progress(), lambda: None))
+    with pytest.raises(RayError, match=r"a worker of Ray failed: (.|\n)*module_of_another_v"):
+        list(workers.run(local, Absent(), range(3), Progress()))

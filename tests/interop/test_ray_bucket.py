@@ -11,7 +11,7 @@ import object_server
 import pytest
 
 from preprocess import build, merge_parts
-from preprocess.run.ray import connected
+from preprocess.run.parts import connected
 from preprocess.storage.remote import open_objects
 
 pytest.importorskip("ray", reason="needs Ray")

@@ -21,8 +21,9 @@ from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings import SettingsError
-from preprocess.storage import DamagedStateError, OutputError, open_storage, spool
-from preprocess.storage.objects import ObjectStorage
+from preprocess.storage import DamagedStateError, OutputError
+from preprocess.storage.bucket import BucketStorage
+from preprocess.storage.files import Spool
 from preprocess.storage.remote import RemoteError
 
 WORK = "data/.build.partial/"
@@ -43,32 +44,31 @@ def options(tmp_path: Path) -> dict[str, Any]:
     return {**given, "val_fraction": 0.3, "shard_tokens": 500, "unit_size": 700}
 
 
-def append(storage: ObjectStorage, name: str, data: bytes, n_bytes: int = 0) -> None:
+def append(storage: BucketStorage, name: str, data: bytes, n_bytes: int = 0) -> None:
     with closing(storage.stream(name, n_bytes)) as stream:
         stream.append(memoryview(data))
         stream.sync()
 
 
-def test_appended_bytes_are_pieces_until_the_file_is_finished(bucket: Bucket) -> None:
-    with ObjectStorage("s3://b/data", "build") as storage:
+def test_a_file_is_one_object_as_of_its_last_sync(bucket: Bucket) -> None:
+    with BucketStorage("s3://b/data", "build") as storage:
         stream = storage.stream("x")
-        for piece in (b"abc", b"defg", b"hi"):
+        for piece in (b"abc", b"defg"):
             stream.append(memoryview(piece))
             stream.sync()
             stream.sync()
-        found = bucket.contents(storage.key("x/"))
-        assert found == {f"{start:016d}": x for start, x in ((0, b"abc"), (3, b"defg"), (7, b"hi"))}
-        assert storage.read("x", 2, 8) == b"cdefgh"
-        assert storage.size("x") == 9
+        stream.append(memoryview(b"hi"))
+        assert bucket.contents(WORK) == {"x": b"abcdefg"}
+        assert (storage.size("x"), storage.read("x", 2, 99)) == (9, b"cdefghi")
         stream.finish(5)
         storage.publish([])  # waits for it
-        assert bucket.contents(storage.key("")) == {"x": b"abcde", "x/0000000000000005": b"fghi"}
+        assert bucket.contents(WORK) == {"x": b"abcdefghi"}
         assert not list(storage.path().glob("x"))
-        assert storage.read("x", 0, 100) == b"abcdefghi"
-        assert storage.path("x").read_bytes() == b"abcdefghi"
+        assert (storage.size("x"), storage.read("x", 2, 99)) == (9, b"cdefghi")
         with closing(storage.stream("x", 5)) as stream:
             stream.sync()
-        assert bucket.contents(storage.key("")) == {"x": b"abcde"}
+        assert bucket.contents(WORK) == {"x": b"abcde"}
+        assert storage.path("x").read_bytes() == b"abcde"
         storage.publish(["x"])
         assert storage.names() == ["x"]
         storage.clear()
@@ -76,30 +76,27 @@ def test_appended_bytes_are_pieces_until_the_file_is_finished(bucket: Bucket) ->
     assert bucket.contents() == {"data/x": b"abcde"}
 
 
-@pytest.mark.parametrize("n_bytes", range(10))
+@pytest.mark.parametrize("n_bytes", [0, 3, 4, 9])
 def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes: int) -> None:
     content = b"abcdefghi"
-    with ObjectStorage("s3://b/data", "build") as storage:
-        append(storage, "journal.jsonl", b"begun")
-        append(storage, "x", content[:4])
-        append(storage, "x", content[4:], 4)
-    with ObjectStorage("s3://b/data", "build") as storage:
-        assert storage.size("x") == 9
+    with BucketStorage("s3://b/data", "build") as storage:
+        append(storage, "x", content)
+    with BucketStorage("s3://b/data", "build") as storage:
         append(storage, "x", b"", n_bytes)
-        assert (storage.get("x") or b"") == content[:n_bytes]
+        assert storage.get("x") == content[:n_bytes]
         append(storage, "x", b"XYZ", n_bytes)
-    with ObjectStorage("s3://b/data", "build") as storage:
+    with BucketStorage("s3://b/data", "build") as storage:
         assert storage.get("x") == content[:n_bytes] + b"XYZ"
         with pytest.raises(DamagedStateError, match="/x: expected at least 13 bytes, as in the"):
             storage.stream("x", 13)
         storage.remove("x")
-        assert storage.names() == ["journal.jsonl"]
+        assert storage.names() == []
 
 
 def test_an_entry_of_the_journal_waits_for_a_file_that_is_being_finished(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ObjectStorage("s3://b/data", "build") as storage:
+    with BucketStorage("s3://b/data", "build") as storage:
         stream, journal = storage.stream("x"), storage.stream("journal.jsonl")
         stream.append(memoryview(b"abc"))
 
@@ -107,31 +104,35 @@ def test_an_entry_of_the_journal_waits_for_a_file_that_is_being_finished(
             stream.sync()
             journal.append(memoryview(b"x has 3 bytes"))
             journal.sync()
-            assert bucket.contents(storage.key(""))["x"] == b"abc"
+            assert bucket.contents(WORK)["x"] == b"abc"
 
-        writing, finish = threading.Thread(target=write_entry), storage.put_finished
+        writing, finish = threading.Thread(target=write_entry), storage.finish
 
-        def finish_late(name: str, n_bytes: int, end: int) -> None:
+        def finish_late(name: str, n_bytes: int) -> None:
             writing.start()
             writing.join(0.05)
-            assert not bucket.contents(storage.key("journal"))
-            finish(name, n_bytes, end)
+            assert not bucket.contents(f"{WORK}journal")
+            finish(name, n_bytes)
 
-        monkeypatch.setattr(storage, "put_finished", finish_late)
+        monkeypatch.setattr(storage, "finish", finish_late)
         stream.finish(3)
         writing.join()
         assert storage.get("journal.jsonl") == b"x has 3 bytes"
 
 
-def test_only_the_first_entry_makes_a_journal(bucket: Bucket) -> None:
-    with ObjectStorage("s3://b/data", "build") as storage:
-        append(storage, "journal.jsonl", b"one")
-        append(storage, "journal.jsonl", b"two", 3)
-        assert storage.get("journal.jsonl") == b"onetwo"
-    # Its removal was interrupted.
-    bucket.change(storage.key("journal.jsonl/0000000000000000"), None)
-    assert open_storage("s3://b/data", "build").get("journal.jsonl") is None
-    assert open_storage("s3://b/data").runs() == ["build"]
+def test_files_that_take_long_to_put_are_put_less_often(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("preprocess.storage.bucket.time.monotonic", lambda: clock[0])
+    with BucketStorage("s3://b/data", "build") as storage:
+        objects = memory_objects.MemoryObjects(bucket)
+        objects.before = lambda kind, key: clock.__setitem__(0, clock[0] + 30.0 * (kind == "put"))
+        monkeypatch.setattr(storage, "_objects", objects)
+        assert storage.seconds_between_syncs == 10
+        for name in ("x", "journal.jsonl"):
+            append(storage, name, b"abc")
+        assert storage.seconds_between_syncs == 4 * 60
 
 
 def test_an_object_has_a_largest_size(
@@ -139,7 +140,7 @@ def test_an_object_has_a_largest_size(
 ) -> None:
     with pytest.raises(SettingsError, match=r"at most 2,500,000,000 tokens of 2 bytes"):
         build(**options | {"shard_tokens": 3_000_000_000}, out="s3://b/data")
-    monkeypatch.setattr("preprocess.storage.objects.LARGEST_OBJECT", 300)
+    monkeypatch.setattr("preprocess.storage.bucket.LARGEST_OBJECT", 300)
     with pytest.raises(OutputError, match=r"bytes, and an object has at most 300; write smaller"):
         build(**options, out="s3://b/data")
 
@@ -192,12 +193,24 @@ def test_what_another_run_left_is_named_and_replaced(
     assert not bucket.contents(WORK)
 
 
+def test_an_unfinished_run_of_an_earlier_version_is_named(
+    bucket: Bucket, options: dict[str, Any]
+) -> None:
+    bucket.change(f"{WORK}0123456789abcdef/journal.jsonl/0000000000000000", b"begun")
+    left = bucket.contents(WORK)
+    with pytest.raises(DamagedStateError, match="of an unfinished run of another version of tok"):
+        build(**options, out="s3://b/data")
+    assert bucket.contents(WORK) == left
+    build(**options, out="s3://b/data", overwrite=True)
+    assert not bucket.contents(WORK)
+
+
 def test_a_file_that_vanished_while_it_was_published(
     bucket: Bucket, options: dict[str, Any]
 ) -> None:
-    with ObjectStorage("s3://b/data", "build") as storage:
+    with BucketStorage("s3://b/data", "build") as storage:
         storage.put("x", b"x")
-        with pytest.raises(DamagedStateError, match="/data/y: expected the file that the run had in s3://b"):
+        with pytest.raises(DamagedStateError, match="/data/y: was complete, and is missing"):
             storage.publish(["x", "y"])
 
 
@@ -219,11 +232,11 @@ def test_a_removal_that_is_cut_off_is_completed(monkeypatch: pytest.MonkeyPatch)
             bucket.change(f"data/{name}", b"x")
         what = ("die", "die after")[at % 2]
         memory_objects.install(monkeypatch, MemoryObjects(bucket, at, what))
-        with suppress(faults.CutOff), ObjectStorage("s3://b/data", "removal") as storage:
+        with suppress(faults.CutOff), BucketStorage("s3://b/data", "removal") as storage:
             storage.remove_finished(["a", "b"])
         memory_objects.install(monkeypatch, MemoryObjects(bucket))
-        monkeypatch.setattr("preprocess.storage.object_lock._held", set())
-        with ObjectStorage("s3://b/data", "build"):
+        monkeypatch.setattr("preprocess.storage.lock._held", set())
+        with BucketStorage("s3://b/data", "build"):
             pass
         found.add(frozenset(bucket.contents("data/")))
     assert found == {frozenset("abc"), frozenset("c")}
@@ -240,7 +253,7 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
     strange.symlink_to(tmp_path)
     with open(used / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mine = spool.Spool()
+        mine = Spool()
         assert mine.path("x").parent.is_dir()
         assert sorted(tmp_path.iterdir()) == sorted([used, strange, mine.directory])
         assert mine.space()[0] > 0
@@ -251,33 +264,29 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
 
 
 def test_a_late_request_of_a_run_that_was_displaced_changes_nothing(bucket: Bucket) -> None:
-    first = ObjectStorage("s3://b/data", "build")
-    with first:
-        append(first, "journal.jsonl", b"begun")
+    with BucketStorage("s3://b/data", "build") as first:
         append(first, "x", b"of the first")
-    with ObjectStorage("s3://b/data", "build") as second:
-        assert second.get("x") == b"of the first"
-        second.clear()
-        append(second, "journal.jsonl", b"begun")
-        append(second, "x", b"abc")
-        bucket.change(first.key("x"), b"of the first, late")
-        bucket.change(first.key("x/0000000000000003"), b"late")
-    with ObjectStorage("s3://b/data", "build") as third:
-        assert third.get("x") == b"abc"
-        assert third.names() == ["journal.jsonl", "x"]
+        with first._objects.bucket.lock:  # type: ignore[attr-defined]  # of `MemoryObjects`
+            bucket.change("data/.tokenmill.lock", None)
+        with BucketStorage("s3://b/data", "build") as second:
+            second.clear()
+            append(second, "x", b"abc")
+            for name in ("x", "y"):
+                with suppress(OutputError):
+                    first.put(name, b"of the first, late")
+            assert bucket.contents(WORK)["x"] == b"abc"
+            with pytest.raises(OutputError, match="another process writes the files of this run"):
+                second.put("y", b"new")
 
 
 def test_a_file_that_is_gone_before_it_is_published(bucket: Bucket) -> None:
-    with ObjectStorage("s3://b/data", "build") as storage:
+    with BucketStorage("s3://b/data", "build") as storage:
         for name in ("train.bin", "train.json"):
-            with closing(storage.stream(name)) as stream:
-                stream.append(memoryview(b"new content"))
-                stream.finish(11)
-        storage.publish([])  # waits for it
+            storage.put(name, b"new content")
         bucket.change("data/train.bin", b"of before")
-        bucket.change(storage.key("train.bin"), None)
-        storage._index = None
-        with pytest.raises(DamagedStateError, match="expected the file that the run had in"):
+        bucket.change(f"{WORK}train.bin", None)
+        storage._known = None
+        with pytest.raises(DamagedStateError, match="was complete, and is missing now, also in s3"):
             storage.publish(["train.bin"], ["train.json"])
         assert bucket.contents("data/train.json") == {}
 

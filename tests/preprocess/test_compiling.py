@@ -123,11 +123,6 @@ def test_a_process_that_is_killed_costs_time_alone(first: tuple[Path, str], tmp_
     ).read_bytes()
 
 
-def test_quiet_builds_say_nothing(first: tuple[Path, str], tmp_path: Path) -> None:
-    without_encoding(first[0], tmp_path)
-    assert "compiling" not in build(tmp_path, "out", "--val-fraction", "0", "--quiet")
-
-
 def test_a_run_that_fails_ends_the_process_that_compiles() -> None:
     compiler = compiling.KernelCompiler(Progress())
     waiting = [sys.executable, "-c", "input()"]
@@ -147,24 +142,3 @@ def test_the_process_that_compiles_runs_no_file_of_the_current_directory(
     monkeypatch.chdir(tmp_path)
     assert compiling._start_child("gpt2").wait() == 0
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_without_another_process_this_one_compiles(
-    is_kept: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from preprocess.run import compile_ahead
-
-    def fails(pattern: str) -> subprocess.Popen[bytes]:
-        assert is_kept
-        raise OSError("no more processes")
-
-    monkeypatch.setattr(compiling, "_start_child", fails)
-    monkeypatch.setattr(compile_ahead, "is_kept", lambda: is_kept)
-    monkeypatch.setattr(compile_ahead, "encoding_kernels", lambda: {"a kernel": 1.0})
-    monkeypatch.setattr(
-        compile_ahead, "missing", lambda kernels: kernels if "a kernel" in kernels else {}
-    )
-    with compiling.KernelCompiler(Progress()) as compiler:
-        compiler.compile_training("gpt2", encodes=True)
-        assert compiler._child is None

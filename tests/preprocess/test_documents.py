@@ -157,20 +157,8 @@ def test_look_alikes_are_counted_inside_documents(
     expected = [sum(d.count(token.encode()) for d in documents) for token in tokens]
     assert look_alikes.count(batch_of(documents)).tolist() == expected
     assert look_alikes.count(batch_with(b"<|a", documents)).tolist() == expected
-
-
-def test_the_separator_is_no_look_alike() -> None:
-    look_alikes = SpecialTokenText(["<|endoftext|>", "<|pad|>"], b"<|endoftext|>")
-    assert look_alikes.tokens == ("<|pad|>",)
-
-
-def test_without_text_nothing_of_it_is_kept() -> None:
-    batch = batch_of([b"one", b"two"])
-    kept = batch.without_text()
-    assert (len(kept), kept.n_ended, kept.n_bytes) == (2, 2, 0)
-    for array, before in ((kept.buffer, batch.buffer), (kept.bounds, batch.bounds)):
-        assert not np.shares_memory(array, before)
-    assert kept.bounds.strides == (0,)  # of any number of documents
+    # A separator is never inside a document.
+    assert SpecialTokenText([*tokens, "<|x|>"], b"<|x|>").tokens == tuple(tokens)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from test_formats import documents_of
 
 from preprocess import CorpusError, build
-from preprocess.documents.filters import count_characters, strip_bounds
+from preprocess.documents.batch import count_characters, strip_bounds
 from preprocess.options import BuildSettings
 from preprocess.settings import SettingsError
 

@@ -12,9 +12,8 @@ import pytest
 from preprocess import PipelineConfig, build
 from preprocess.options import BuildSettings, resources_of
 from preprocess.pipeline import train
-from preprocess.report.progress import Progress
-from preprocess.run import ray as run_ray
-from preprocess.run.ray import RayError, on_ray
+from preprocess.run import parts
+from preprocess.run.parts import RayError, connected
 from preprocess.settings import SettingsError
 from preprocess.storage import OutputError, open_storage
 
@@ -43,7 +42,7 @@ def test_a_cluster_that_cannot_be_reached(
     fake = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
     monkeypatch.setitem(sys.modules, "ray", fake)
     with pytest.raises(RayError, match=rf"Ray cannot be {where}.*: nobody is there") as caught:
-        on_ray(2, address, {}, Progress()).__enter__()
+        connected(2, address).__enter__()
     assert "; start a cluster (ray start --head), and" in str(caught.value)
     assert given["address"] == address or "local"
     assert given.get("include_dashboard", False) is False
@@ -87,19 +86,18 @@ def test_a_lock_of_a_dead_worker_is_waited_for(
     times = iter([0.0, 1.0, 61.0, 0.0, 1.0])
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: next(times), sleep=slept.append)
-    monkeypatch.setattr(run_ray, "time", clock)
+    monkeypatch.setattr(parts, "time", clock)
     with open_storage(tmp_path, "x") as first:
 
         def write(given: Any, number: int, minutes: float | None) -> int:
             with open_storage(tmp_path, "x"):
                 return number
 
-        failed = run_ray.call(write, None, 5, None)
-        assert slept == [run_ray._SECONDS_BETWEEN_LOOKS]
         with pytest.raises(OutputError, match="is writing in this directory"):
-            raise failed.error
+            parts.call(write, None, 5, None)
+        assert slept == [parts._SECONDS_BETWEEN_LOOKS]
         clock.sleep = lambda seconds: first.__exit__(None, None, None)
-        assert run_ray.call(write, None, 5, None) == 5
+        assert parts.call(write, None, 5, None) == 5
 
 
 def test_the_section_of_a_configuration() -> None:

@@ -131,7 +131,7 @@ def test_a_run_that_ends_at_any_request_is_resumed(
                 assert peace.keys() - {"shards"} <= keys.keys()
         is_cut_off = objects.n_requests >= at
         memory_objects.install(monkeypatch, MemoryObjects(bucket))
-        monkeypatch.setattr("preprocess.storage.object_lock._held", set())
+        monkeypatch.setattr("preprocess.storage.lock._held", set())
         write_rows(data, **options)
         assert without_places(bucket.contents("out/")) == peace
     assert at > 40

@@ -218,6 +218,13 @@ def test_tasks_select_the_documents_of_one_build(
     for index in range(3):
         build(out=tmp_path / "parts", task_index=index, task_count=3, **corpus)
     merge_parts(tmp_path / "parts")
+    # The last of these has no document of train.
+    for index in range(3):
+        build(out=tmp_path / "mixed", task_index=index, task_count=3, shuffle_documents=1, **corpus)
+    merged, whole = merge_parts(tmp_path / "mixed"), open_tokens(tmp_path / "whole" / "train.bin")
+    assert merged["train"].n_tokens == len(whole)
+    mixed = open_tokens(tmp_path / "mixed" / "train.json")
+    assert sorted(mixed[:].tolist()) == sorted(whole[:].tolist()) != mixed[:].tolist()
     for name in ("train", "val"):
         whole, parts = (open_tokens(tmp_path / x / f"{name}.bin") for x in ("whole", "parts"))
         assert np.array_equal(whole[:], parts[:])

@@ -22,8 +22,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.run.finished import check_token_file_absent
-from preprocess.storage import LocalFiles, LocalStorage
+from preprocess.storage import LocalStorage
 
 # The format, committed: two documents and an empty one. These bytes are read for ever.
 GOLDEN_BIN = bytes.fromhex("0500 2c01 0000 2b01 2b01 0700 2b01")
@@ -413,25 +412,6 @@ def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, in
 def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(TokenFileError, match="a name for files in a directory is expected"):
         TokenFileWriter(LocalStorage(tmp_path, "x"), name, vocab_size=301)
-
-
-def test_existing_files_are_kept(built: Path) -> None:
-    with pytest.raises(TokenFileError, match=r"train\.json: exists; .*overwrite=True"):
-        check_token_file_absent(LocalFiles(built.parent), "train", False)
-    check_token_file_absent(LocalFiles(built.parent), "train", True)
-    built.with_suffix(".json").unlink()
-    message = r"train\.bin: exists; choose another directory or name, or overwrite it"
-    with pytest.raises(TokenFileError, match=message):
-        check_token_file_absent(LocalFiles(built.parent), "train", False)
-    assert built.read_bytes() == GOLDEN_BIN
-
-
-def test_foreign_json_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "train.json").write_text('{"text": "my only copy"}')
-    for overwrite in (False, True):
-        with pytest.raises(TokenFileError, match=r"train\.json: exists and is not a manifest"):
-            check_token_file_absent(LocalFiles(tmp_path), "train", overwrite)
-    assert os.listdir(tmp_path) == ["train.json"]
 
 
 def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(

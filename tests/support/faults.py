@@ -19,7 +19,7 @@ import pytest
 
 from bpe.files import atomic_write as files
 from preprocess.report.progress import Progress
-from preprocess.storage import local as storage
+from preprocess.storage import local, lock
 
 CHANGING = {
     "open", "write", "ftruncate", "fsync", "fdatasync", "replace", "unlink", "mkdir", "rmdir",
@@ -90,7 +90,7 @@ ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def install(system: object, patch: pytest.MonkeyPatch | None = None) -> None:
     """Put a system in the place of the real one, until `patch` is undone or the process ends."""
-    for module in (storage, files):
+    for module in (local, lock, files):
         if patch is None:
             module.os = system  # type: ignore[attr-defined]  # that module's own name for `os`
         else:

@@ -168,6 +168,7 @@ def tortured(
     kills = 0
     while True:
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
+        journal._LONG_BYTES = chosen.choice([1 << 20, 3000])
         shuffle._PIECE_BYTES = chosen.choice([1 << 25, 20_000])
         encode_pass._FEW_BYTES = chosen.choice([1 << 22, 20_000])
         count_pass._WORK_PER_SAVING = chosen.choice([0, 40])

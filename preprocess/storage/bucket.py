@@ -1,0 +1,365 @@
+"""`preprocess.storage.base.Storage` in a bucket, whose objects can neither be appended nor renamed.
+
+    PREFIX/.tokenmill.lock       names the writer; see `lock`; of a part: .NAME.lock
+    PREFIX/.NAME.partial/FILE    a work file of the run NAME, as it was at its last sync
+
+Work files are local, in a temporary directory. A sync puts the whole file as an object, so syncs
+are rare: files that are not finished take at most a fifth of the time to upload. A finished file is
+put once more, while the run goes on, and its local copy is removed. `publish` copies objects to
+their final names on the server.
+
+An object is replaced only if it is as this run put or found it. So a process that lost its lock
+changes nothing that another one has written since, not even by a request that arrives late.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from bpe.errors import ChangedError
+from bpe.files.locations import join_location
+from bpe.parallel import Task, Threads, for_each
+from preprocess.storage.base import JOURNAL_FILE, LARGEST_OBJECT, Stream
+from preprocess.storage.errors import (
+    OUTPUTS_KEPT,
+    PUBLISHED_KEPT,
+    WORK_KEPT,
+    DamagedStateError,
+    OutputError,
+    writing,
+)
+from preprocess.storage.files import READ_AT_ONCE, Files, LocalFiles, UrlFiles
+from preprocess.storage.local import (
+    LOCK_FILE,
+    PARTIAL,
+    REMOVAL_FILE,
+    LocalStream,
+    check_length,
+    names_to_remove,
+)
+from preprocess.storage.lock import ObjectLock
+from preprocess.storage.remote import ObjectInfo, RemoteError
+
+SECONDS_BETWEEN_SYNCS = 10.0  # at least
+_SYNC_SHARE = 5  # one part of so many of the time
+_REQUESTS_AT_ONCE = 8
+_UPLOADS_AT_ONCE = 2  # of finished files, while the run goes on
+_MOST_WAITING = 6  # finished files with local copies: two shards
+
+
+class BucketStorage:
+    """A `Storage` at the URL `location`, for the run `run`."""
+
+    keeps_finished = False
+
+    def __init__(self, location: str, run: str, own_lock: bool = False) -> None:
+        self._final = UrlFiles(location)
+        self.final: Files = self._final
+        self._work = UrlFiles(join_location(location, f".{run}{PARTIAL}"))
+        self._objects, _ = self._final.object("")
+        lock_key = self._final.key(f".{run}.lock" if own_lock else LOCK_FILE)
+        self._lock = ObjectLock(self._objects, lock_key, self._final.where())
+        self._known: dict[str, ObjectInfo] | None = None  # objects of work files; None: not listed
+        self._local = set[str]()  # names of files whose content is in the temporary directory
+        self._uploads: Threads | None = None
+        self._waiting: dict[str, Task[None]] = {}  # name of a finished file -> its upload
+        self._syncing = self._pause = 0.0  # seconds of syncs since the last entry of the journal
+
+    @property
+    def seconds_between_syncs(self) -> float:
+        """Longer if files that are not finished take long to upload."""
+        return max(SECONDS_BETWEEN_SYNCS, self._pause)
+
+    # --- the lock, and requests under it ---
+
+    def __enter__(self) -> Self:
+        with _written(OUTPUTS_KEPT):
+            self._lock.acquire()
+        self._known = None
+        with ExitStack() as stack:
+            stack.push(self)
+            self._complete_removal()
+            stack.pop_all()
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object, /) -> None:
+        self._end_uploads()
+        try:
+            # A server that is away is not waited for again: the lock expires.
+            cause = getattr(error, "__cause__", None)
+            is_away = isinstance(error, RemoteError) or isinstance(cause, RemoteError)
+            with _written(OUTPUTS_KEPT):
+                self._lock.release(is_away)
+        finally:
+            self._work.spool.close()
+            self._final.spool.close()
+            self._local.clear()
+
+    def _end_uploads(self) -> None:
+        """Wait until nothing is uploaded any more; what has not begun is left out."""
+        if self._uploads is not None:
+            self._uploads.close()
+            self._uploads, self._waiting = None, {}
+
+    def check_writable(self) -> None:
+        """Do nothing: taking the lock is the first write."""
+
+    def _remove_keys(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._lock.check()
+            self._objects.remove(key)
+
+    # --- work files ---
+
+    @property
+    def known(self) -> dict[str, ObjectInfo]:
+        """What was put or found last as the object of each work file."""
+        if self._known is None:
+            prefix, found = self._work.key(""), dict[str, ObjectInfo]()
+            for key, info in self._objects.keys(prefix):
+                found[key[len(prefix) :]] = info
+            if any("/" in name for name in found):
+                raise DamagedStateError(
+                    f"{self.where()}: of an unfinished run of another version of tokenmill; finish"
+                    " it with that version, or start over (--overwrite)"
+                )
+            self._known = found
+        return self._known
+
+    @property
+    def _here(self) -> LocalFiles:
+        return LocalFiles(self._work.spool.directory)
+
+    def names(self) -> list[str]:
+        return sorted({*self.known, *self._local})
+
+    def size(self, name: str) -> int | None:
+        if name in self._local and (found := self._here.size(name)) is not None:
+            return found
+        return self.known[name].n_bytes if name in self.known else None
+
+    def sizes(self) -> dict[str, int]:
+        return {name: self.size(name) or 0 for name in self.names()}
+
+    def get(self, name: str) -> bytes | None:
+        size = self.size(name)
+        return None if size is None else self.read(name, 0, size)
+
+    def read(self, name: str, start: int, stop: int) -> bytes:
+        if name in self._local:
+            found = self._here.read(name, start, stop)
+            if found or name in self._local:  # else the copy was removed meanwhile
+                return found
+        return self._work.read(name, start, stop) if name in self.known else b""
+
+    def where(self, name: str = "") -> str:
+        return self._work.where(name)
+
+    def path(self, name: str = "") -> Path:
+        if name and name not in self._local and name in self.known:
+            self._fetch(name)
+        return self._here.path(name)
+
+    def put(self, name: str, data: bytes) -> None:
+        self._settle(name)
+        self._put(name, data)
+        self._drop(name)
+
+    def _put(self, name: str, data: bytes | memoryview) -> None:
+        if len(data) > LARGEST_OBJECT:
+            raise OutputError(
+                f"{self.where(name)}: {len(data):,} bytes, and an object has at most"
+                f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
+                " --max-shard-size), and divide documents that are larger (--split-documents)"
+            )
+        if name == JOURNAL_FILE:  # after what it describes
+            for waiting in list(self._waiting):
+                self._settle(waiting)
+        key, before = self._work.key(name), self.known.get(name)
+        with _written():
+            self._lock.check()
+            version = self._objects.put(key, data, "" if before is None else before.version)
+            if version is None:
+                # A request whose answer was lost was repeated, and found our own object.
+                found = self._objects.info(key)
+                if found is None or self._objects.get(key) != bytes(data):
+                    raise OutputError(
+                        f"{self.where(name)}: another process writes the files of this run; let it"
+                        " finish, or stop it and run the same command again"
+                    )
+                version = found.version
+        self.known[name] = ObjectInfo(len(data), 0, version)
+
+    def remove(self, name: str) -> None:
+        self._settle(name)
+        if name in self.known:
+            with _written():
+                self._remove_keys([self._work.key(name)])
+            del self.known[name]
+        self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        self._local.discard(name)
+        self._work.spool.remove(name)
+
+    def _fetch(self, name: str) -> None:
+        """Have the content of an object in the temporary directory."""
+        path = self._here.path(name)
+        with writing(path), open(path, "wb") as file:
+            for start in range(0, self.known[name].n_bytes, READ_AT_ONCE):
+                file.write(self._work.read(name, start, start + READ_AT_ONCE))
+        self._local.add(name)
+
+    # --- streams ---
+
+    def stream(self, name: str, n_bytes: int = 0) -> Stream:
+        self._settle(name)
+        check_length(self.where(name), n_bytes, self.size(name) or 0)
+        is_synced = name in self.known and self.known[name].n_bytes == n_bytes
+        if n_bytes and name not in self._local:
+            self._fetch(name)
+        self._local.add(name)
+        return _BucketStream(self, name, n_bytes, is_synced)
+
+    def sync(self, name: str, n_bytes: int) -> None:
+        """Put the first bytes of a local file."""
+        began = time.monotonic()
+        self._put(name, _map(self._here.path(name), n_bytes))
+        self._syncing += time.monotonic() - began
+        if name == JOURNAL_FILE:
+            self._pause, self._syncing = (_SYNC_SHARE - 1) * self._syncing, 0.0
+
+    def finish(self, name: str, n_bytes: int) -> None:
+        """Begin to put a local file that is complete, and to remove it here."""
+        if self._uploads is None:
+            self._uploads = Threads(_UPLOADS_AT_ONCE)
+        waiting = list(self._waiting)
+        for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
+            self._settle(other)
+        self._waiting[name] = self._uploads.submit(self._put_finished, name, n_bytes)
+
+    def _put_finished(self, name: str, n_bytes: int) -> None:
+        self._put(name, _map(self._here.path(name), n_bytes))
+        self._drop(name)
+
+    def _settle(self, name: str) -> None:
+        """Wait until a finished file is durable, and raise if that failed."""
+        if (upload := self._waiting.get(name)) is not None:
+            upload.result()
+            self._waiting.pop(name, None)
+
+    # --- the end of a run ---
+
+    def publish(
+        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
+    ) -> None:
+        for name in list(self._waiting):
+            self._settle(name)
+        missing = [name for name in (*names, *last) if name not in self.known]
+        if missing:
+            self._check_published(names, last, missing)
+            return
+        with _written(PUBLISHED_KEPT):
+            self._remove_keys(map(self._final.key, (*last, *gone)))
+            for_each(names, lambda _, name: self._publish(name), _REQUESTS_AT_ONCE)
+            for name in last:
+                self._publish(name)
+
+    def _publish(self, name: str) -> None:
+        self._lock.check()
+        self._objects.copy(self._work.key(name), self._final.key(name))
+
+    def _check_published(
+        self, names: Sequence[str], last: Sequence[str], missing: Sequence[str]
+    ) -> None:
+        """Check that work files are missing because all files have their final names.
+
+        They are removed only after the last of them, the manifests, were published.
+        """
+        sizes = self._final.sizes()
+        absent = [name for name in (*names, *last) if name not in sizes]
+        for name in last:
+            if name not in absent and name in self.known:
+                absent += [name] if self._final.get(name) != self.get(name) else []
+        if absent:
+            raise DamagedStateError(
+                f"{self._final.where(missing[0])}: was complete, and is missing now, also in"
+                f" {self.where()}; start over (--overwrite)"
+            )
+
+    def remove_finished(self, names: Sequence[str]) -> None:
+        with _written(OUTPUTS_KEPT):
+            self._lock.check()
+            listed = json.dumps(dict.fromkeys(names)).encode()
+            self._objects.put(self._final.key(REMOVAL_FILE), listed)
+        self._complete_removal()
+
+    def _complete_removal(self) -> None:
+        with _written(OUTPUTS_KEPT):
+            if (listed := self._final.get(REMOVAL_FILE)) is not None:
+                names = names_to_remove(listed, self._final.where(REMOVAL_FILE))
+                self._remove_keys(map(self._final.key, (*names, REMOVAL_FILE)))
+
+    def clear(self) -> None:
+        self._end_uploads()
+        with _written(OUTPUTS_KEPT):
+            keys = [key for key, _ in self._objects.keys(self._work.key(""))]
+            journal = [key for key in keys if key == self._work.key(JOURNAL_FILE)]
+            others = [key for key in keys if key not in journal]
+            for_each(others, lambda _, key: self._remove_keys([key]), _REQUESTS_AT_ONCE)
+            self._remove_keys(journal)
+        self._known = {}
+        for name in list(self._local):
+            self._drop(name)
+
+    def runs(self) -> list[str]:
+        prefix = self._final.key("")
+        parts = [key[len(prefix) :].partition("/") for key, _ in self._objects.keys(prefix)]
+        found = {place for place, slash, _ in parts if slash and place.endswith(PARTIAL)}
+        return sorted(place[1 : -len(PARTIAL)] for place in found if place[0] == ".")
+
+    def space(self) -> tuple[int, int]:
+        return self._work.spool.space()
+
+
+class _BucketStream(LocalStream):
+    """A `Stream` of a local file that its storage puts as a whole."""
+
+    def __init__(self, storage: BucketStorage, name: str, n_bytes: int, is_synced: bool) -> None:
+        super().__init__(storage.path(name), n_bytes)
+        self._storage, self._name = storage, name
+        self._synced = n_bytes if is_synced else -1
+
+    def sync(self) -> None:
+        with self._lock:
+            if self._descriptor is not None and self._synced != (n_bytes := self.n_bytes):
+                self._storage.sync(self._name, n_bytes)
+                self._synced = n_bytes
+
+    def finish(self, n_bytes: int) -> None:
+        # A sync that comes meanwhile must find the stream open, or else the file on its way: an
+        # entry of the journal follows it.
+        with self._lock:
+            self._storage.finish(self._name, self.n_bytes)
+            self._close()
+
+
+@contextmanager
+def _written(kept: str = WORK_KEPT) -> Iterator[None]:
+    """Convert errors of the server inside the `with` to OutputError."""
+    try:
+        yield
+    except (RemoteError, ChangedError) as error:
+        raise OutputError(f"{error}; {kept}") from error
+
+
+def _map(path: Path, n_bytes: int) -> memoryview:
+    """Map the first bytes of a file, read-only."""
+    return np.memmap(path, np.uint8, "r", 0, (n_bytes,)).data if n_bytes else memoryview(b"")
