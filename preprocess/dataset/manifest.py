@@ -224,8 +224,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
         if not isinstance(data, dict) or data.get("format") not in spellings_of(FORMAT):
             raise table.TokenFileError(
                 f'{path}: not a manifest of tokenmill: a JSON object with "format": "{FORMAT}" is '
-                "expected; for a .bin that another tool made, pass np.memmap(path, dtype=...) "
-                "instead"
+                "expected; give the .bin of a dataset, or read one that another tool made: "
+                "tokenmill import, or np.memmap(path, dtype=...) in Python"
             )
         if data.get("format_version") != FORMAT_VERSION:
             raise table.TokenFileError(

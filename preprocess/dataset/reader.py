@@ -315,7 +315,7 @@ def open_tokens(
     if os.path.splitext(shown)[1] not in (".bin", ".json"):
         raise TokenFileError(
             f"{shown}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
-            "that another tool made, pass np.memmap(path, dtype=...) instead"
+            "that another tool made: tokenmill import, or np.memmap(path, dtype=...) in Python"
         )
     bin_path = url or Path(path).with_suffix(".bin")
     manifest = _read_manifest(bin_path)
@@ -392,8 +392,8 @@ def _why_missing(bin_path: Path) -> str:
         )
     if bin_path.exists():
         return (
-            f"has no manifest ({name}), so its dtype is unknown; if another tool made it, pass"
-            " np.memmap(path, dtype=np.uint16, mode='r') with its dtype instead"
+            f"has no manifest ({name}), so its dtype is unknown; if another tool made it, use"
+            " tokenmill import, or np.memmap(path, dtype=np.uint16, mode='r') in Python"
         )
     return "there is no such file; build it first (tokenmill build, or make preprocess)"
 
