@@ -93,15 +93,15 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
 class WordLevelTokenizer(TextTokenizer):
     """A tokenizer whose tokens are words and punctuation.
 
-    Ids are those of the words, then of the special tokens: `<|unk|>` for words outside the
-    vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
+    Ids are those of the vocabulary, then of the special tokens that it lacks: `<|unk|>` for words
+    outside the vocabulary, `<|bos|>`, `<|eos|>`, `<|pad|>` and `<|endoftext|>`.
 
     Args:
-        vocabulary: Words in the order of their ids, as from `create_vocabulary`, word -> id, or a
-            text that has them.
+        vocabulary: Words, and special tokens, in the order of their ids, as from
+            `create_vocabulary`, word -> id, or a text that has the words.
 
     Attributes:
-        vocabulary: The words.
+        vocabulary: As given, in the order of ids.
 
     Raises:
         VocabularyError: A word appears twice, or `split` never returns it; ids have gaps.
@@ -118,22 +118,27 @@ class WordLevelTokenizer(TextTokenizer):
                 )
             vocabulary = sorted(vocabulary, key=vocabulary.__getitem__)
         self.vocabulary: tuple[str, ...] = tuple(vocabulary)
-        self._ids: dict[str, int] = {}
+        ids: dict[str, int] = {}
         for word in self.vocabulary:
             if not isinstance(word, str) or split(word) != [word]:
                 raise VocabularyError(
                     f"{word!r} in the vocabulary is no word: expected text that split() leaves as"
                     " it is, without white space, and punctuation only by itself"
                 )
-            if word in SPECIAL_TOKENS or re.search("[\ud800-\udfff]", word):
-                kind = "a special token" if word in SPECIAL_TOKENS else "not valid Unicode"
-                raise VocabularyError(f"{word!r} in the vocabulary is no word but {kind}: drop it")
-            if word in self._ids:
+            if re.search("[\ud800-\udfff]", word):
+                raise VocabularyError(
+                    f"{word!r} in the vocabulary is no word but not valid Unicode: drop it"
+                )
+            if word in ids:
                 raise VocabularyError(f"{word!r} is in the vocabulary twice: expected it once")
-            self._ids[word] = len(self._ids)
-        self._text_of_id = dict(enumerate([*self.vocabulary, *SPECIAL_TOKENS]))
-        self._known_ids = range(len(self._text_of_id))
-        self._special_ids = {text: i for i, text in enumerate(SPECIAL_TOKENS, len(self.vocabulary))}
+            ids[word] = len(ids)
+        for token in SPECIAL_TOKENS:
+            ids.setdefault(token, len(ids))
+        self._text_of_id = {token_id: text for text, token_id in ids.items()}
+        self._known_ids = range(len(ids))
+        self._special_ids = {text: i for text, i in ids.items() if text in SPECIAL_TOKENS}
+        # Text that spells a special token is no special token.
+        self._ids = {text: i for text, i in ids.items() if text not in SPECIAL_TOKENS}
 
     eos_token = END_OF_TEXT
     bos_token = BEGIN
@@ -171,7 +176,9 @@ class WordLevelTokenizer(TextTokenizer):
                 " expected a file that WordLevelTokenizer.save wrote"
             )
         try:
-            tokenizer = cls(sorted(vocab.keys() - {UNKNOWN}, key=vocab.__getitem__))
+            words = sorted(vocab, key=vocab.__getitem__)
+            # The unknown token is there in any case, last if the vocabulary lacks it.
+            tokenizer = cls(words[:-1] if words[-1:] == [UNKNOWN] else words)
         except VocabularyError as error:
             raise UnsupportedTokenizerError(f"{path}: {error}") from error
         for name, value in tokenizer._top_level().items():
@@ -195,7 +202,8 @@ class WordLevelTokenizer(TextTokenizer):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Only the unknown token is in the model, so text of others is an unknown word.
+            # Of those that the vocabulary lacks, only the unknown token is in the model, so text of
+            # others is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **_FLAGS, "special": True}
                 for text, token_id in self._special_ids.items()
@@ -212,7 +220,10 @@ class WordLevelTokenizer(TextTokenizer):
             "unk_token": UNKNOWN,
             "unicode_version": UNICODE_VERSION,
             "pattern": PATTERN,
-            "vocab": self._ids | {UNKNOWN: self._special_ids[UNKNOWN]},
+            "vocab": {
+                text: token_id for token_id, text in self._text_of_id.items()
+                if token_id < len(self.vocabulary) or text == UNKNOWN
+            },
         }
 
     def to_json(self) -> str:
@@ -224,11 +235,11 @@ class WordLevelTokenizer(TextTokenizer):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, WordLevelTokenizer):
-            return self.vocabulary == other.vocabulary
+            return self._text_of_id == other._text_of_id
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.vocabulary)
+        return hash(tuple(self._text_of_id.values()))
 
     def __repr__(self) -> str:
         return f"WordLevelTokenizer(vocab_size={self.vocab_size})"

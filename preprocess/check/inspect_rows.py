@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from preprocess.check.findings import noted
-from preprocess.check.verify_rows import ids_of, row_files
-from preprocess.rows.access import batches_of
-from preprocess.rows.formats import RowsError
+from preprocess.check.verify_rows import ids_of
+from preprocess.rows.access import row_files
+from preprocess.rows.formats import RowsError, open_file
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.sampling.data import IGNORED
 
@@ -31,24 +29,20 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     n_rows = n_places = n_tokens = n_trained = longest = 0
     for path in files:
         with noted(bad, path):
-            for batch in batches_of(path):
-                if columns and tuple(batch.values) != columns:
+            for row in open_file(path).rows():
+                if columns and tuple(row) != columns:
                     raise RowsError(
-                        f"{path}: has the columns {', '.join(batch.values)}, and files before it"
+                        f"{path}: has the columns {', '.join(row)}, and files before it"
                         f" {', '.join(columns)}; keep different rows in different directories"
                     )
-                ids, columns = ids_of(path, batch), tuple(batch.values)
-                masks = "attention_mask", "segment_ids"
-                known = [batch.values[name] for name in masks if name in columns]
-                has_mask = has_mask or bool(known)
-                is_token = (known[0] if known else np.ones(len(ids), np.int32)) > 0
-                before = np.append(0, np.cumsum(is_token))
-                sizes = np.diff(before[batch.offsets])
-                n_rows, n_places = n_rows + len(sizes), n_places + len(ids)
-                n_tokens += int(sizes.sum())
-                longest = max(longest, int(sizes.max(initial=0)))
-                if "labels" in batch.values:
-                    n_trained += int((batch.values["labels"] != IGNORED).sum())
+                ids, columns = ids_of(path, row), tuple(row)
+                mask = row.get("attention_mask", row.get("segment_ids"))
+                has_mask = has_mask or mask is not None
+                n = len(ids) if mask is None else int((mask > 0).sum())
+                n_rows, n_places, n_tokens = n_rows + 1, n_places + len(ids), n_tokens + n
+                longest = max(longest, n)
+                if "labels" in row:
+                    n_trained += int((row["labels"] != IGNORED).sum())
     # Files of others may have other integers.
     dtype = "int32" if (directory / MANIFEST_FILE).exists() else "read as int32"
     return {

@@ -20,10 +20,9 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowSettings, RowsSettings
 from preprocess.report.progress import Progress
-from preprocess.rows.access import batches_of
-from preprocess.rows.arrow import check_ids
-from preprocess.rows.columns import RowBatch, RowReader, Values
-from preprocess.rows.formats import RowsError, format_of
+from preprocess.rows.access import row_files
+from preprocess.rows.columns import RowReader, Values
+from preprocess.rows.formats import Row, RowsError, open_file
 from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
@@ -85,12 +84,6 @@ def find_unfinished(directory: Path) -> list[tuple[Path, str]]:
     """List (directory, name) of unfinished runs: in a directory, and of rows inside of it."""
     places = (directory, *_inside(directory))
     return [(each, run) for each in places for run in open_storage(each).runs()]
-
-
-def row_files(directory: Path) -> list[Path]:
-    """List the files of rows in a directory that has no manifest, by their names."""
-    files = (each for each in directory.iterdir() if each.is_file())
-    return sorted(each for each in files if format_of(each) is not None)
 
 
 def verify(
@@ -195,9 +188,9 @@ def _check_shard(directory: Path, manifest: RowsManifest, facts: ShardFacts) -> 
 def _content_in(path: Path) -> tuple[int, str]:
     """Return (number of rows, digest of the content) of a file of rows."""
     digest, n_rows = ContentDigest(), 0
-    for batch in batches_of(path):
-        digest.update(batch)
-        n_rows += len(batch)
+    for row in open_file(path).rows():
+        digest.update_row(row)
+        n_rows += 1
     return n_rows, digest.hexdigest()
 
 
@@ -274,18 +267,15 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
         n_rows = n_tokens = 0
         has_mask = True
         try:
-            for batch in batches_of(path):
-                has_mask = "attention_mask" in batch.values
-                ids = ids_of(path, batch)
-                if vocab_size is not None and len(ids):
-                    wrong = ids[ids >= vocab_size]
-                    if len(wrong):
-                        raise RowsError(
-                            f"{path}: has the id {int(wrong[0]):,} in one of rows {n_rows:,} to"
-                            f" {n_rows + len(batch):,}, outside of the vocabulary of"
-                            f" {vocab_size:,}; make the rows with this tokenizer"
-                        )
-                n_rows, n_tokens = n_rows + len(batch), n_tokens + len(ids)
+            for row in open_file(path).rows():
+                has_mask = "attention_mask" in row
+                ids = ids_of(path, row)
+                if vocab_size is not None and len(ids) and ids.max() >= vocab_size:
+                    raise RowsError(
+                        f"{path}: has the id {int(ids.max()):,} in row {n_rows:,}, outside of the"
+                        f" vocabulary of {vocab_size:,}; make the rows with this tokenizer"
+                    )
+                n_rows, n_tokens = n_rows + 1, n_tokens + len(ids)
         except (RowsError, OutputError) as error:
             yield Finding(path, False, str(error).removeprefix(f"{path}: "))
             continue
@@ -295,12 +285,11 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
         yield Finding(path, True, f"{n_rows:,} rows, {n_tokens:,} values per column, {checked}")
 
 
-def ids_of(path: Path, batch: RowBatch) -> Values:
-    """Return the ids of rows; raise RowsError if there is no such column, or one is below 0."""
-    if "input_ids" not in batch.values:
+def ids_of(path: Path, row: Row) -> Values:
+    """Return the ids of a row; raise RowsError if there is no such column."""
+    if "input_ids" not in row:
         raise RowsError(
-            f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
-            " the one with token ids"
+            f"{path}: has no column input_ids, its columns are {', '.join(row)}; rename the one"
+            " with token ids"
         )
-    check_ids(f"{path}:", batch.values["input_ids"])
-    return batch.values["input_ids"]
+    return row["input_ids"]

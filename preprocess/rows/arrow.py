@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -16,12 +17,19 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import RowsError
+from preprocess.rows.formats import Block, Record, RecordFile, RowsError, damaged
 from preprocess.rows.places import AnyPath
 from preprocess.sources.remote import Handle
 
+KEPT_BYTES = 1 << 28
+ROWS = 1 << 10  # whose columns are decoded at a time
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+# Those of 64 bits without a sign have no array: they are hashes rather than ids.
+_DTYPES = {
+    "int8": np.int32, "int16": np.int32, "int32": np.int32, "uint8": np.int32, "uint16": np.int32,
+    "uint32": np.int64, "int64": np.int64,
+}
 
 
 def write_shard(
@@ -36,25 +44,96 @@ def write_shard(
             writer.write_table(table_of(batch))
 
 
-def read_shard(path: AnyPath) -> Iterator[RowBatch]:
-    """Yield the rows of a file in batches."""
-    with arrow_errors(path, "Arrow"):
-        for batch in record_batches(path):
-            batch.validate(full=True)
-            yield batch_of(path, batch)
+class File(RecordFile):
+    """An Arrow file or stream; a block is a record batch. Local ones are memory-mapped."""
+
+    kept_bytes = KEPT_BYTES
+
+    def _sizes(self) -> Iterable[int]:
+        with reading(self.path, "Arrow"):
+            # One column, so that a compressed file is not decompressed to count its records.
+            return [*map(len, _record_batches(self.path, only_first_column=True))]
+
+    def block(self, number: int) -> Block:
+        """Read a record batch."""
+        none = TableBlock(self.path, "Arrow", pyarrow().table({}))
+        return next(self._blocks(number), none)  # the file was replaced
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the records from a number on."""
+        number = int(np.searchsorted(self.starts, first, "right")) - 1 if first else 0
+        first -= int(self.starts[number]) if first else 0
+        for block in self._blocks(number):
+            yield from block.between(first)
+            first = 0
+
+    def _blocks(self, number: int) -> Iterator[TableBlock]:
+        """Yield the record batches from a number on."""
+        batches = _record_batches(self.path, number)
+        while True:
+            with reading(self.path, what := f"Arrow, record batch {number:,}"):
+                if (batch := next(batches, None)) is None:
+                    return
+                batch.validate(full=True)
+                block = TableBlock(self.path, what, pyarrow().Table.from_batches([batch]))
+            yield block
+            number += 1
 
 
-def record_batches(path: AnyPath, first: int = 0, only_sizes: bool = False) -> Iterator[Any]:
-    """Yield the `pyarrow.RecordBatch`es of a file or stream from a number on.
+class TableBlock:
+    """Records in a `pyarrow.Table`, which is `what` of a file, for messages."""
 
-    Local ones are memory-mapped. They are not validated. With `only_sizes` they have one column, so
-    that a compressed file is not decompressed to count its rows.
+    def __init__(self, path: AnyPath, what: str, table: Any) -> None:
+        self._path, self._what, self._table = path, what, table
+        self.nbytes = table.nbytes
 
-    Raises:
-        pyarrow.ArrowException, OSError: It is damaged, or of another kind.
-    """
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> Record:
+        with reading(self._path, self._what):
+            return {name: value_of(index) for name, value_of in self._columns.items()}
+
+    def between(self, first: int) -> Iterator[Record]:
+        """Yield the records from a number on, of which some are decoded at a time."""
+        for start in range(first, len(self), ROWS):
+            part = TableBlock(self._path, self._what, self._table.slice(start, ROWS))
+            yield from map(part.__getitem__, range(len(part)))
+
+    @cached_property
+    def _columns(self) -> dict[str, Callable[[int], Any]]:
+        """For each column a function that returns the value of a record."""
+        names, columns = self._table.column_names, self._table.combine_chunks().columns
+        return {name: _values_of(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _values_of(column: Any) -> Callable[[int], Any]:
+    """Return a function of the number of a record, which returns its value: an array or plain."""
+    import pyarrow.compute as pc
+
+    types, kind = pyarrow().types, column.type
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    dtype = _DTYPES.get(str(kind.value_type)) if is_list else None
+    flat = None if dtype is None else pc.list_flatten(column)
+    if flat is None or flat.null_count:
+        return lambda index: column[index].as_py()
+    numbers, is_valid = flat.to_numpy(), column.is_valid().to_numpy()
+    ends = np.append(0, np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()))
+
+    def values(index: int) -> Any:
+        begin, end = ends[index : index + 2].tolist()
+        # A copy, which does not keep the block in memory.
+        return numbers[begin:end].astype(dtype) if is_valid[index] else None
+
+    return values
+
+
+def _record_batches(
+    path: AnyPath, first: int = 0, only_first_column: bool = False
+) -> Iterator[Any]:
+    """Yield the `pyarrow.RecordBatch`es from a number on; they are not validated."""
     pa = pyarrow()
-    fields = [0] if only_sizes else []  # [] is all
+    fields = [0] if only_first_column else []  # [] is all
     options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
     with native_file(path, is_mapped=True) as source:
         is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
@@ -106,57 +185,13 @@ def table_of(batch: RowBatch) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema_of(batch.values))
 
 
-def batch_of(path: AnyPath, batch: Any) -> RowBatch:
-    """Return the rows of a `pyarrow.RecordBatch`; raise RowsError if they are no such rows."""
-    pa = pyarrow()
-    values, offsets = {}, None
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
-        kind = array.type
-        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        if not is_list or not pa.types.is_integer(kind.value_type):
-            raise RowsError(
-                f"{path}: column {name!r} is {kind}, expected lists of int32; these are no rows of"
-                " tokens"
-            )
-        if array.null_count or array.values.null_count:
-            raise RowsError(
-                f"{path}: column {name!r} has nulls, expected lists of int32; replace them"
-            )
-        found = array.offsets.to_numpy().astype(np.int64)
-        if offsets is not None and not np.array_equal(np.diff(found), np.diff(offsets)):
-            raise RowsError(f"{path}: the columns of a row differ in length; make the rows again")
-        offsets = found - found[0]
-        values[name] = as_int32(path, name, array.flatten().to_numpy(zero_copy_only=False))
-    return RowBatch(np.zeros(1, np.int64) if offsets is None else offsets, values)
-
-
-def as_int32(path: AnyPath, name: str, values: Any) -> Any:
-    """Return integers as int32; raise RowsError if one does not fit."""
-    if np.can_cast(values.dtype, np.int32):  # memory-mapped values are not read here
-        return values.astype(np.int32, copy=False)
-    if len(values) and not (int(values.min()) >= -(2**31) and int(values.max()) < 2**31):
-        raise RowsError(f"{path}: column {name!r} has numbers that are no int32; make it again")
-    return values.astype(np.int32, copy=False)
-
-
-def check_ids(where: str, ids: Any) -> None:
-    """Raise RowsError if an id of a token is below 0; `where` begins the message."""
-    if len(ids) and (least := int(ids.min())) < 0:
-        raise RowsError(f"{where} has the id {least:,}, expected 0 or more; make the file again")
-
-
 @contextmanager
-def arrow_errors(path: AnyPath, kind: str) -> Iterator[None]:
+def reading(path: AnyPath, what: str) -> Iterator[None]:
     """Convert errors of pyarrow to RowsError."""
     try:
         yield
-    except TokenmillError:  # of the server
+    except TokenmillError:  # of a server
         raise
-    # ValueError is of names that are not UTF-8, and of negative sizes.
-    except (
-        pyarrow().ArrowException, OSError, ValueError, LookupError, MemoryError
-    ) as error:
-        raise RowsError(
-            f"{path}: is no {kind} file, or damaged ({' '.join(str(error).split())[:200]}); make it"
-            " again, or run tokenmill verify --repair"
-        ) from error
+    # ValueError is of text that is not UTF-8, and of negative sizes.
+    except (pyarrow().ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+        raise damaged(path, what, error) from error

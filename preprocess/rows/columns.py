@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile
-from preprocess.dataset.shards import ShardView
-from preprocess.rows.plan import RowPieces, RowPlan
-from preprocess.sampling.data import IGNORED
+from preprocess.sampling.data import IGNORED, gather
+from preprocess.sampling.fields import number_segments, segment_numbers
+from preprocess.sampling.packing import PackedWindows
+from preprocess.sampling.windows import DocumentRows, RowPieces
 
 Values = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.int64]
+RowPlan = DocumentRows | PackedWindows  # `len` is the number of rows
 
 COLUMNS = ("input_ids", "attention_mask", "labels", "segment_ids", "position_ids")
 _AT_ONCE = 1 << 20  # tokens of rows whose arrays are made at a time
@@ -73,11 +74,6 @@ class RowBatch:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        return self.offsets.nbytes + sum(each.nbytes for each in self.values.values())
-
 
 class RowReader:
     """Makes the arrays of rows of a dataset."""
@@ -90,7 +86,7 @@ class RowReader:
         """Yield ranges of rows that are read at a time; they depend on `first` alone."""
         while first < stop:
             end = min(first + _ROWS_AT_ONCE, stop)
-            lengths = self.plan.pieces(first, end).row_lengths() + self.shape.n_around
+            lengths = self.plan.rows(first, end).row_lengths() + self.shape.n_around
             if self.shape.length:
                 lengths[:] = self.shape.length
             ends = np.cumsum(lengths)
@@ -109,50 +105,58 @@ class RowReader:
 
     def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:
         """Make the arrays of rows [first, stop), in memory from `space` if it is given."""
-        made = _Made(self._file, self.plan.pieces(first, stop), self.shape, space)
+        made = _Made(self._file, self.plan.rows(first, stop), self.shape, space)
         values = {name: getattr(made, name) for name in self.shape.columns}
         return RowBatch(made.offsets, values, made.n_tokens)
 
 
 class _Made:
-    """Columns of some rows, each made when it is asked for."""
+    """Columns of some rows, each made when it is asked for.
+
+    The tables of rows and of pieces are as of `sampling.windows.Pieces`: a row has the special ids
+    around it, and its padding on the right.
+    """
 
     def __init__(
         self, file: TokenFile, pieces: RowPieces, shape: Shape, space: Values | None
     ) -> None:
-        self._file, self._pieces, self._shape = file, pieces, shape
-        n_before = len(shape.before)
-        self._sizes = pieces.row_lengths() + shape.n_around
-        n_rows, self.n_tokens = len(self._sizes), int(self._sizes.sum())
-        lengths = np.full(n_rows, shape.length) if shape.length else self._sizes
+        self._file, self._starts, self._shape = file, pieces.starts, shape
+        sizes = pieces.row_lengths() + shape.n_around
+        n_rows, self.n_tokens = len(sizes), int(sizes.sum())
+        lengths = np.full(n_rows, shape.length) if shape.length else sizes
         self.offsets = np.append(0, np.cumsum(lengths))
-        self._begins = self.offsets[:-1] + (lengths - self._sizes if shape.pads_left else 0)
+        begins = self.offsets[:-1] + (lengths - sizes if shape.pads_left else 0)
+        self._rows = np.stack([begins, sizes, sizes, begins, self.offsets[1:]])
+        self._is_full = bool((sizes == lengths).all())
         # Place of each piece: after the earlier pieces of its row.
+        n_in_rows = np.diff(pieces.offsets)
         ends = np.cumsum(pieces.lengths)
-        of_row = np.repeat(np.arange(n_rows), np.diff(pieces.offsets))
         before_row = np.append(0, ends)[pieces.offsets[:-1]]
-        inside = ends - pieces.lengths - before_row[of_row]
-        self._places = self._begins[of_row] + n_before + inside
-        self._is_full = bool((self._sizes == lengths).all())
+        shift = np.repeat(begins + len(shape.before) - before_row, n_in_rows)
+        ends += shift
+        places = ends - pieces.lengths
+        ends[pieces.offsets[1:] - 1] = self.offsets[1:]  # where padding ends
+        self._pieces = np.stack([places, pieces.lengths, pieces.lengths, places, ends])
+        self._firsts = pieces.offsets[:-1]
         n_values = len(shape.columns) * int(self.offsets[-1])
         space = np.empty(n_values, np.int32) if space is None else space[:n_values]
         self._free = iter(space.reshape(len(shape.columns), -1))  # an array for each column
 
     @cached_property
     def input_ids(self) -> Values:
-        shape = self._shape
+        shape, (begins, sizes, *_) = self._shape, self._rows
         found = self._filled(shape.pad_id)
-        gather(self._file.tokens, self._pieces, self._places, found)
+        self._gather(self._file.tokens, found)
         for i, token in enumerate(shape.before):
-            found[self._begins + i] = token
+            found[begins + i] = token
         for i, token in enumerate(reversed(shape.after), start=1):
-            found[self._begins + self._sizes - i] = token
+            found[begins + sizes - i] = token
         return found
 
     @cached_property
     def attention_mask(self) -> Values:
         """1 for tokens, 0 for padding."""
-        return self._numbered(np.ones(len(self._sizes), np.int32), 0, self._sizes, self._begins)
+        return self._numbered(np.ones(self._rows.shape[1], np.int64), 0, self._rows)
 
     @cached_property
     def labels(self) -> Values:
@@ -160,14 +164,14 @@ class _Made:
 
         A model compares the label at a place with its prediction from the places before.
         """
-        found = self._filled(IGNORED)
-        _copy(self.input_ids, self._begins, self._sizes, self._begins, found)
+        found, (begins, sizes, *_) = self._filled(IGNORED), self._rows
+        gather(self.input_ids, begins, sizes, begins, found)
         if self._file.has_mask:
             trained = np.zeros(len(found), np.uint8)  # special ids around a row are not trained on
-            gather(self._file.loss_mask, self._pieces, self._places, trained)
+            self._gather(self._file.loss_mask, trained)
             found[trained == 0] = IGNORED
         if self._shape.is_packed:
-            found[self._places] = IGNORED
+            found[self._pieces[0]] = IGNORED
         return found
 
     @cached_property
@@ -175,17 +179,20 @@ class _Made:
         """Number of the segment in its row, from 1; 0 for padding."""
         if not self._shape.is_packed:
             return self.attention_mask
-        offsets, lengths = self._pieces.offsets, self._pieces.lengths
-        numbers = np.arange(1, offsets[-1] + 1) - np.repeat(offsets[:-1], np.diff(offsets))
-        return self._numbered(numbers.astype(np.int32), 0, lengths, self._places)
+        is_first = np.zeros(self._pieces.shape[1], np.bool_)
+        is_first[self._firsts] = True
+        return self._numbered(segment_numbers(is_first), 0, self._pieces)
 
     @cached_property
     def position_ids(self) -> Values:
         """Place in the segment, from 0; 0 for padding."""
-        lengths, places = self._sizes, self._begins
-        if self._shape.is_packed:
-            lengths, places = self._pieces.lengths, self._places
-        return self._numbered(np.zeros(len(lengths), np.int32), 1, lengths, places)
+        table = self._pieces if self._shape.is_packed else self._rows
+        return self._numbered(np.zeros(table.shape[1], np.int64), 1, table)
+
+    def _gather(self, values: Any, out: npt.NDArray[Any]) -> None:
+        """Copy values of the tokens to their places."""
+        places, lengths, *_ = self._pieces
+        gather(values, self._starts, lengths, places, out)
 
     def _filled(self, padding: int) -> Values:
         """Return an array that has the value at padding, and anything at tokens."""
@@ -194,57 +201,7 @@ class _Made:
             found.fill(padding)
         return found
 
-    def _numbered(self, firsts: Values, step: int, lengths: Numbers, places: Numbers) -> Values:
-        """Return an array with numbers in spans, and 0 for padding."""
-        from preprocess.sampling.pieces import number_spans
-
+    def _numbered(self, firsts: Numbers, step: int, table: Numbers) -> Values:
         found = self._filled(0)
-        if not number_spans(firsts, step, lengths, places, found):
-            raise _outside()
+        number_segments(firsts, step, table, found)
         return found
-
-
-def gather(
-    values: npt.NDArray[Any] | ShardView, pieces: RowPieces, places: Numbers,
-    out: npt.NDArray[Any],
-) -> None:
-    """Copy pieces of an array to their places in another; raise TokenFileError for one outside."""
-    starts, lengths = pieces.starts, pieces.lengths
-    if not isinstance(values, ShardView):
-        _copy(values, starts, lengths, places, out)
-        return
-    if len(starts) and (starts.min() < 0 or (starts + lengths).max() > len(values)):
-        raise _outside()
-    with values.at(lambda: (starts, starts + lengths)) as here:
-        _gather_of_shards(here, starts, lengths, places, out)
-
-
-def _gather_of_shards(
-    values: ShardView, starts: Numbers, lengths: Numbers, places: Numbers, out: npt.NDArray[Any]
-) -> None:
-    """Copy spans, all inside the view."""
-    of = np.searchsorted(values.starts, starts, "right") - 1
-    inside = starts + lengths <= values.starts[of + 1]
-    for number in np.unique(of[inside]).tolist():
-        here = inside & (of == number)
-        within = starts[here] - values.starts[number]
-        _copy(values.arrays[number], within, lengths[here], places[here], out)
-    for i in np.flatnonzero(~inside).tolist():
-        out[places[i] : places[i] + lengths[i]] = values[starts[i] : starts[i] + lengths[i]]
-
-
-def _copy(
-    values: npt.NDArray[Any], starts: Numbers, lengths: Numbers, places: Numbers,
-    out: npt.NDArray[Any],
-) -> None:
-    from preprocess.sampling.pieces import copy_spans
-
-    if not copy_spans(values, starts, lengths, places, out):
-        raise _outside()
-
-
-def _outside() -> TokenFileError:
-    return TokenFileError(
-        "a row has positions outside of the dataset, so its document ends are damaged; run"
-        " tokenmill verify on the dataset"
-    )

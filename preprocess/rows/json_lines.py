@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import IO, Any
 
@@ -12,13 +13,12 @@ import msgspec
 import numpy as np
 
 from bpe.errors import TokenmillError
-from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import RowsError
+from preprocess.rows.formats import Block, Record, RecordFile, RowsError, damaged
 from preprocess.rows.places import AnyPath, open_binary
 from preprocess.sources.base import import_zstandard
 
-_ROWS = 1 << 8  # that are read at a time
+_COMPRESSED = (".gz", ".zst")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -36,14 +36,66 @@ def write_shard(
                 stream.write(encoder.encode(row) + b"\n")
 
 
-def read_shard(path: AnyPath) -> Iterator[RowBatch]:
-    """Yield the rows of a file in batches; blank lines are none."""
-    lines = ((number, line) for _, number, line in numbered_lines(path))
-    while some := [*islice(lines, _ROWS)]:
-        yield decode_lines(path, some)
+class File(RecordFile):
+    """A file of JSON Lines, which is one block; blank lines are no records.
+
+    To read any line, the positions of all are kept in memory; of a compressed file the text, for as
+    long as the block is.
+    """
+
+    def _sizes(self) -> Iterable[int]:
+        return [len(self._lines)] if self._is_plain else super()._sizes()
+
+    def block(self, number: int) -> Block:
+        """Return the lines."""
+        return self._lines if self._is_plain else Lines(self.path)
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the records from a number on."""
+        for _, number, line in islice(_numbered_lines(self.path), first, None):
+            yield _decoded(self.path, number, line)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.path.suffix not in _COMPRESSED
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self.path)
 
 
-def numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
+class Lines:
+    """The lines of a file, found by their positions in it; of a compressed one in its text."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path, places = path, array("q")
+        self._text = bytearray() if path.suffix in _COMPRESSED else None
+        for place, number, line in _numbered_lines(path):
+            if self._text is not None:
+                place = len(self._text)
+                self._text += line
+            places.extend((place, number))
+        self._places = np.array(places, np.int64).reshape(-1, 2)
+        self.nbytes = self._places.nbytes + len(self._text or b"")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Record:
+        place, number = self._places[index].tolist()
+        if self._text is not None:
+            line = bytes(self._text[place : self._text.find(b"\n", place) + 1 or None])
+            return _decoded(self._path, number, line)
+        try:
+            with open_binary(self._path) as stream:
+                stream.seek(place)
+                line = stream.readline()
+        except OSError as error:
+            raise damaged(self._path, "JSON Lines", error) from error
+        return _decoded(self._path, number, line)
+
+
+def _numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
     """Yield (its position, its number from 1, a line) of a file, without blank lines.
 
     Positions are those in the decompressed file.
@@ -64,77 +116,33 @@ def numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
     except TokenmillError:  # of a server
         raise
     except errors as error:
-        raise RowsError(
-            f"{path}: cannot be read as JSON Lines, after line {number:,}"
-            f" ({' '.join(str(error).split())[:200]}); get the file again, or run tokenmill verify"
-            " --repair"
-        ) from error
+        raise damaged(path, f"JSON Lines, after line {number:,}", error) from error
 
 
-class Lines:
-    """The lines of a file, without blank ones, found by number.
+def _decoded(path: AnyPath, number: int, line: bytes) -> Record:
+    """Return the object in a line, lists of integers as int64[n]."""
+    from preprocess.sources.json_strings import MAX_NESTING, is_nested_deeper
 
-    Positions are kept in memory; of a compressed file also the text.
-
-    Attributes:
-        nbytes: Bytes in memory.
-    """
-
-    def __init__(self, path: AnyPath) -> None:
-        self._path, self._text = path, bytearray()
-        is_plain, places = path.suffix not in (".gz", ".zst"), array("q")
-        for place, number, line in numbered_lines(path):
-            places.extend((place if is_plain else len(self._text), number))
-            self._text += b"" if is_plain else line
-        self._places = np.array(places, np.int64).reshape(-1, 2)
-        self._is_plain, self.nbytes = is_plain, self._places.nbytes + len(self._text)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def line(self, index: int) -> tuple[int, bytes]:
-        """Return (its number in the file, a line), 0 <= index < len."""
-        place, number = self._places[index].tolist()
-        if not self._is_plain:
-            return number, bytes(self._text[place : self._text.find(b"\n", place) + 1 or None])
-        try:
-            with open_binary(self._path) as stream:
-                stream.seek(place)
-                return number, stream.readline()
-        except OSError as error:
-            raise RowsError(
-                f"{self._path}: cannot be read ({error.strerror}); get the file again"
-            ) from error
-
-
-def decode_lines(path: AnyPath, lines: list[tuple[int, bytes]]) -> RowBatch:
-    """Return the rows of one or more (line number, line); raise RowsError if one is none."""
-    decoder = msgspec.json.Decoder(dict[str, list[int]])
-    rows = []
-    for number, line in lines:
-        try:
-            rows.append(decoder.decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RowsError(
-                f"{path}: line {number:,} is no row of tokens ({error}); make the file"
-                " again, or run tokenmill verify --repair"
-            ) from error
-    names = [*rows[0]]
-    for (number, _), row in zip(lines, rows, strict=True):
-        if [*row] != names or len({len(each) for each in row.values()}) > 1:
-            raise RowsError(
-                f"{path}: line {number:,} has other columns than the line before it, or columns of"
-                " different lengths; make the file again"
-            )
-    offsets = np.append(0, np.cumsum([len(row[names[0]]) if names else 0 for row in rows]))
     try:
-        values = {
-            name: as_int32(path, name, np.array([x for row in rows for x in row[name]], np.int64))
-            for name in names
-        }
-    except OverflowError as error:
-        raise RowsError(f"{path}: has numbers that are no int32; make it again") from error
-    return RowBatch(offsets.astype(np.int64), values)
+        if is_nested_deeper(line):
+            raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
+        record = msgspec.json.decode(line, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RowsError(
+            f"{path}: line {number:,} is no JSON object ({error}); correct the line, or get the"
+            " file again"
+        ) from error
+    return {key: _array_of(value) for key, value in record.items()}
+
+
+def _array_of(value: Any) -> Any:
+    """Return a list of integers as int64[n], other values unchanged."""
+    if not isinstance(value, list) or {*map(type, value)} != {int}:
+        return value
+    try:
+        return np.array(value, np.int64)
+    except OverflowError:
+        return value
 
 
 @contextmanager

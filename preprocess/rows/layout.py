@@ -15,9 +15,10 @@ from preprocess.dataset.manifest import SELECTED
 from preprocess.dataset.reader import TokenFile
 from preprocess.options import RowSettings
 from preprocess.report.progress import logger
-from preprocess.rows.columns import COLUMNS, RowReader, Shape
+from preprocess.rows.columns import COLUMNS, RowPlan, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
-from preprocess.rows.plan import DocumentRows, PackedRows, RowPlan
+from preprocess.sampling.packing import PackedWindows
+from preprocess.sampling.windows import DocumentRows
 from preprocess.settings import SettingsError, TokenizerSource, options_of
 from preprocess.sources.compressed import CODECS
 
@@ -107,7 +108,7 @@ def plan_rows(
     plan: RowPlan
     if settings.seq_length is not None:
         if settings.strategy is not None:
-            plan = PackedRows(file, settings.seq_length, settings.strategy)
+            plan = PackedWindows(file, settings.seq_length, settings.strategy)
         else:
             bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
             edges = [int(ends[number - 1]) if number else 0 for number in bounds]

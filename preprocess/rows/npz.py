@@ -1,21 +1,18 @@
-"""Rows in NPZ files: a compressed array int32[n_rows, length] for each column, as of NumPy.
-
-Arrays of other integers are read, too, as far as their values are int32.
-"""
+"""Rows in NPZ files: a compressed array int32[n_rows, length] for each column, as of NumPy."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
-from preprocess.rows.arrow import as_int32
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import RowsError
+from preprocess.rows.formats import Record, RowsError, WholeFile, damaged
 from preprocess.rows.places import AnyPath, open_binary
 
 _ROWS_BYTES = 1 << 22  # of a column that are read at a time
@@ -42,46 +39,57 @@ def write_shard(
                     member.write(batch.values[name].astype("<i4", copy=False).data)
 
 
-def read_shard(path: AnyPath) -> Iterator[RowBatch]:
-    """Yield the rows of a file in batches."""
-    try:
-        with open_binary(path) as file, zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            if len(entries) > _MOST_ARRAYS:
-                raise RowsError(f"{path}: has {len(entries):,} arrays; these are no rows of tokens")
-            for entry in entries:
-                is_plain = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-                if not is_plain or entry.flag_bits & 1:
-                    raise RowsError(
-                        f"{path}: {entry.filename!r} is encrypted, or of another compression than"
-                        " NumPy's; write it with numpy.savez_compressed"
-                    )
-            names = [entry.filename.removesuffix(".npy") for entry in entries]
-            members = [archive.open(entry) for entry in entries]
-            arrays = zip(names, members, entries, strict=True)
-            headers = [_header_of(path, *each) for each in arrays]
-            shapes = {shape for shape, _ in headers}
-            if len(shapes) != 1:
-                raise RowsError(f"{path}: the arrays differ in shape, expected one; make it again")
-            ((n_rows, length),) = shapes
-            at_once = max(1, _ROWS_BYTES // (4 * max(1, length)))
-            for first in range(0, n_rows, at_once):
-                n = min(at_once, n_rows - first)
-                values = {
-                    name: _read(path, name, member, n * length, dtype)
-                    for name, member, (_, dtype) in zip(names, members, headers, strict=True)
-                }
-                yield RowBatch(np.arange(n + 1) * length, values)
-            for member in members:
-                member.close()
-    except TokenmillError:
-        raise
-    # NumPy reads the header of an array as Python, which fails in many ways.
-    except Exception as error:
-        raise RowsError(
-            f"{path}: is no NPZ file, or damaged ({' '.join(str(error).split())[:200]}); make it"
-            " again, or run tokenmill verify --repair"
-        ) from error
+class File(WholeFile):
+    """An NPZ file of arrays of integers, whose rows have one length."""
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the rows from a number on."""
+        try:
+            with open_binary(self.path) as file, zipfile.ZipFile(file) as archive:
+                entries = archive.infolist()
+                _check_entries(self.path, entries)
+                yield from islice(_read_rows(self.path, archive, entries), first, None)
+        except TokenmillError:
+            raise
+        # NumPy reads the header of an array as Python, which fails in many ways.
+        except Exception as error:
+            raise damaged(self.path, "NPZ", error) from error
+
+
+def _check_entries(path: AnyPath, entries: list[zipfile.ZipInfo]) -> None:
+    """Raise RowsError for an archive that NumPy has not written."""
+    if len(entries) > _MOST_ARRAYS:
+        raise RowsError(f"{path}: has {len(entries):,} arrays; these are no rows of tokens")
+    for entry in entries:
+        is_plain = entry.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        if not is_plain or entry.flag_bits & 1:
+            raise RowsError(
+                f"{path}: {entry.filename!r} is encrypted, or of another compression than"
+                " NumPy's; write it with numpy.savez_compressed"
+            )
+
+
+def _read_rows(
+    path: AnyPath, archive: zipfile.ZipFile, entries: list[zipfile.ZipInfo]
+) -> Iterator[Record]:
+    names = [entry.filename.removesuffix(".npy") for entry in entries]
+    members = [archive.open(entry) for entry in entries]
+    arrays = zip(names, members, entries, strict=True)
+    headers = [_header_of(path, *each) for each in arrays]
+    if len(shapes := {shape for shape, _ in headers}) != 1:
+        raise RowsError(f"{path}: the arrays differ in shape, expected one; make it again")
+    ((n_rows, length),) = shapes
+    at_once = max(1, _ROWS_BYTES // (4 * max(1, length)))
+    for first in range(0, n_rows, at_once):
+        n = min(at_once, n_rows - first)
+        found = [
+            _read(path, member, n * length, dtype).reshape(n, length)
+            for member, (_, dtype) in zip(members, headers, strict=True)
+        ]
+        for rows in zip(*found, strict=True):
+            yield dict(zip(names, rows, strict=True))
+    for member in members:
+        member.close()  # compares the digest of an array
 
 
 def _header_of(
@@ -107,8 +115,8 @@ def _header_of(
     return (n_rows, length), dtype
 
 
-def _read(path: AnyPath, name: str, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
+def _read(path: AnyPath, member: IO[bytes], n: int, dtype: np.dtype[Any]) -> Any:
     data = member.read(dtype.itemsize * n)
     if len(data) != dtype.itemsize * n:
         raise RowsError(f"{path}: an array is shorter than its entry says; make it again")
-    return as_int32(path, name, np.frombuffer(data, dtype))
+    return np.frombuffer(data, dtype)

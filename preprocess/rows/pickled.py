@@ -17,13 +17,12 @@ from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from preprocess.rows.arrow import as_int32, check_ids
-from preprocess.rows.columns import Numbers, RowBatch
-from preprocess.rows.formats import RowsError
+from preprocess.rows.columns import RowBatch
+from preprocess.rows.formats import Record, RowsError, WholeFile, damaged
 from preprocess.rows.places import AnyPath
 
-_ROWS = 1 << 10  # that are returned at a time
 # Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
 _PROTOCOL = 2
 # Numbers of 8, 16 and 32 bits, lists, frames, and places in the memo, which nothing reads; these
@@ -60,39 +59,41 @@ def write_shard(
         file.write(pickle.dumps(counts, _PROTOCOL))
 
 
-def read_shard(path: AnyPath) -> Iterator[RowBatch]:
-    """Yield the rows of a file in batches; padded ones that were written here have a mask."""
-    rows, counts = load(path)
-    for first in range(0, len(rows), _ROWS):
-        some = rows[first : first + _ROWS]
-        try:
-            parts = [np.asarray(row) if len(row) else np.empty(0, np.int32) for row in some]
-            if any(part.ndim != 1 or part.dtype.kind not in "iu" for part in parts):
-                raise ValueError(len(parts))
-        except (ValueError, TypeError) as error:
-            raise _not_rows(path, "something else inside of rows") from error
-        lengths = np.array([*map(len, parts)], np.int64)
-        offsets = np.append(0, np.cumsum(lengths))
-        parts = [as_int32(path, "input_ids", part) for part in parts]
-        values = {"input_ids": np.concatenate([np.empty(0, np.int32), *parts])}
-        check_ids(f"{path}:", values["input_ids"])
-        if counts is not None:
-            n_tokens = np.repeat(counts[first : first + _ROWS], lengths)
-            places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-            is_token = np.where(
-                n_tokens < 0, places >= np.repeat(lengths, lengths) + n_tokens, places < n_tokens
-            )
-            values["attention_mask"] = is_token.astype(np.int32)
-        yield RowBatch(offsets, values)
+class File(WholeFile):
+    """A pickled list of rows; those that were padded here have a mask."""
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the rows from a number on."""
+        rows, counts = _load(self.path)
+        for index in range(first, len(rows)):
+            ids = _ids_of(self.path, rows[index])
+            record = {"input_ids": ids}
+            if counts:
+                n_tokens, n = counts[index], len(ids)
+                record["attention_mask"] = np.zeros(n, np.int32)
+                record["attention_mask"][: n_tokens] = n_tokens > 0
+                record["attention_mask"][n + n_tokens :] = n_tokens < 0
+            yield record
 
 
-def load(path: AnyPath) -> tuple[list[Any] | Any, Numbers | None]:
+def _ids_of(path: AnyPath, row: Any) -> npt.NDArray[np.integer[Any]]:
+    """Return the ids of a row; raise RowsError if they are none."""
+    try:
+        ids = np.asarray(row) if len(row) else np.empty(0, np.int32)
+    except (ValueError, TypeError):
+        ids = np.empty((0, 0))
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise _not_rows(path, "something else inside of rows")
+    return ids
+
+
+def _load(path: AnyPath) -> tuple[list[Any] | Any, list[int]]:
     """Load rows; anything else is refused, and nothing of it runs.
 
     Returns:
         (list of lists of ids, or of arrays, or an array of two dimensions;
-        int64[n_rows], the number of tokens in each row, negative if padding is before them; None
-        if rows are not padded).
+        the number of tokens in each row, negative if padding is before them; none if rows are not
+        padded).
 
     Raises:
         RowsError: It is no such file, or damaged.
@@ -100,25 +101,24 @@ def load(path: AnyPath) -> tuple[list[Any] | Any, Numbers | None]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise RowsError(f"{path}: cannot be read: {error.strerror}; check the path") from error
-    rows, end = _load(path, data, 0)
+        raise damaged(path, "a pickle", error) from error
+    rows, end = _load_one(path, data, 0)
     is_array = isinstance(rows, np.ndarray) and rows.ndim == 2
-    if not is_array and not (
-        isinstance(rows, list) and all(isinstance(row, list | np.ndarray) for row in rows)
-    ):
+    is_list = isinstance(rows, list) and all(isinstance(row, list | np.ndarray) for row in rows)
+    if not is_array and not is_list:
         raise _not_rows(path, f"a {type(rows).__name__}")
     if end == len(data):
-        return rows, None
-    found, last = _load(path, data, end)
-    lengths = np.array([*map(len, rows)], np.int64)
-    is_counts = isinstance(found, list) and {*map(type, found)} == {int}
-    counts = np.array(found if is_counts else [], np.int64)
-    if last != len(data) or len(counts) != len(rows) or (np.abs(counts) > lengths).any():
-        raise _damaged(path, "the list of padding is of other rows")
+        return rows, []
+    counts, last = _load_one(path, data, end)
+    is_of_rows = isinstance(counts, list) and {*map(type, counts)} == {int} and last == len(data)
+    if not is_of_rows or len(counts) != len(rows) or any(
+        abs(count) > len(row) for count, row in zip(counts, rows, strict=True)
+    ):
+        raise damaged(path, "a pickle", "the list of padding is of other rows")
     return rows, counts
 
 
-def _load(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
+def _load_one(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
     """Return (content of the pickle that begins at a byte, where it ends)."""
     match = _PLAIN.match(data, begin)
     place = begin if match is None else match.end()
@@ -130,7 +130,7 @@ def _load(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
     except RowsError:
         raise
     except Exception as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+        raise damaged(path, "a pickle", error) from error
     raise RowsError(
         f"{path}: byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of"
         " numbers; it is refused, for a pickle may run any program when it is loaded. If it should"
@@ -187,12 +187,6 @@ def _load_arrays(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
     stream = io.BytesIO(data)
     stream.seek(begin)
     return plain(Reader(stream).load()), stream.tell()
-
-
-def _damaged(path: AnyPath, what: str) -> RowsError:
-    return RowsError(
-        f"{path}: is a damaged pickle ({what}); make it again, or run tokenmill verify --repair"
-    )
 
 
 def _not_rows(path: AnyPath, found: str) -> RowsError:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import glob
 import io
 import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing
+from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO
 
 from bpe.files.locations import given_location, is_url, is_web, shown_url, url_name
-from bpe.parallel import run_in_order
 from preprocess.sources.remote import Handle, RemoteFile, find_object, read_ahead
 from preprocess.sources.urls import matching_files
 from preprocess.storage.files import url_beside
 
 _BUFFER_BYTES = 1 << 20
-_FILES_AT_ONCE = 16  # servers answer slowly, but many requests at once
-
-Found = TypeVar("Found")
-
 
 class RemotePath:
     """A file or a directory at a URL, with the methods of `Path` that readers of rows need.
@@ -127,11 +121,3 @@ def open_binary(path: AnyPath, is_forwards: bool = False) -> IO[bytes]:
         return open(path, "rb")
     file = read_ahead(path.file) if is_forwards else path.file
     return io.BufferedReader(Handle(file), _BUFFER_BYTES)
-
-
-def for_all(function: Callable[[AnyPath], Found], paths: Collection[AnyPath]) -> list[Found]:
-    """Return the results of a function of each path; of remote ones several at a time."""
-    is_remote = any(isinstance(path, RemotePath) for path in paths)
-    workers = _FILES_AT_ONCE if is_remote else 1
-    with closing(run_in_order(paths, lambda: function, workers)) as results:
-        return [*results]

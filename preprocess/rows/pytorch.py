@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 try:
     import torch
@@ -23,14 +25,14 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bpe.arguments import checked
-from preprocess.rows import pickled
-from preprocess.rows.access import BlockCache, Row, find_part, in_order, joined, open_rows
-from preprocess.rows.columns import Numbers, RowBatch
-from preprocess.rows.formats import DUMP_FILE, RowsError
+from preprocess.rows.access import BlockCache, find_part, in_order, open_rows
+from preprocess.rows.columns import Numbers
+from preprocess.rows.formats import DUMP_FILE, RowsError, open_file
 from preprocess.rows.places import AnyPath, found_instead, place_of
 from preprocess.sampling.data import IGNORED, check_integer
 
 Tensors = dict[str, torch.Tensor]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @checked
@@ -79,13 +81,16 @@ class StreamingTokenizedDataset(TokenizedDataset):
     """
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
-        self._cache = BlockCache[RowBatch](check_integer("cache_size", cache_size, 1))
-        self._cache_size = cache_size
-        self._rows = open_rows(place_of(directory), self._cache)
+        self._cache_size = check_integer("cache_size", cache_size, 1)
+        self._rows = open_rows(place_of(directory), BlockCache(cache_size, _one))
 
     def shuffled(self, seed: int = 0) -> ShuffledBlocks:
         """Return an order in which a pass reads each block once: `DataLoader(sampler=...)`."""
         return ShuffledBlocks(self._rows.block_starts, self._cache_size, seed)
+
+
+def _one(block: object) -> int:
+    return 1
 
 
 class ShuffledBlocks(Sampler[int]):
@@ -142,38 +147,34 @@ class PickledTrainerDataset(Dataset[Tensors]):
         given = [folders] if isinstance(folders, str | os.PathLike) else [*folders]
         if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
-        batches = list[RowBatch]()
+        self._rows = list[Arrays]()
         for folder in map(place_of, given):
             inside = folder.iterdir() if folder.is_dir() else ()
             paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
             if not paths:
                 instead = found_instead(str(folder), (".pkl",))
                 raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder{instead}")
-            found = [_with_mask(batch) for path in paths for batch in pickled.read_shard(path)]
-            batches += found
+            rows = [_with_mask(row) for path in paths for row in open_file(path).rows()]
             _compare_with_meta(folder, {
-                "files": len(paths), "samples": sum(map(len, found)),
-                "tokens": sum(int(batch.values["attention_mask"].sum()) for batch in found),
+                "files": len(paths), "samples": len(rows),
+                "tokens": sum(int(row["attention_mask"].sum()) for row in rows),
             })
-        self._rows = joined(folder, batches)
+            self._rows += rows
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
         _, place = find_part(np.array([0, len(self)]), index)
-        begin, end = self._rows.offsets[place : place + 2].tolist()
-        tensors = _tensors_of({name: x[begin:end] for name, x in self._rows.values.items()})
+        tensors = _tensors_of(self._rows[place])
         ids, mask = tensors["input_ids"], tensors["attention_mask"]
         return tensors | {"labels": ids.masked_fill(mask == 0, IGNORED)}
 
 
-def _with_mask(batch: RowBatch) -> RowBatch:
-    """Return rows with a mask; without one, all are tokens."""
-    mask = np.ones_like(batch.values["input_ids"])
-    return RowBatch(batch.offsets, batch.values | {
-        "attention_mask": batch.values.get("attention_mask", mask).astype(np.int8)
-    })
+def _with_mask(row: Arrays) -> Arrays:
+    """Return a row with a mask of one byte per token; without one, all are tokens."""
+    mask = row.get("attention_mask", np.ones(len(row["input_ids"])))
+    return {**row, "attention_mask": mask.astype(np.int8)}
 
 
 def _compare_with_meta(folder: AnyPath, found: dict[str, int]) -> None:
@@ -196,6 +197,6 @@ def _compare_with_meta(folder: AnyPath, found: dict[str, int]) -> None:
             )
 
 
-def _tensors_of(row: Row) -> Tensors:
+def _tensors_of(row: Arrays) -> Tensors:
     """Return copies, which may be written to, and outlive a memory map."""
     return {name: torch.from_numpy(values.astype(np.int64)) for name, values in row.items()}

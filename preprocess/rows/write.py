@@ -28,7 +28,7 @@ from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
-from preprocess.rows.columns import RowBatch, RowReader, Shape
+from preprocess.rows.columns import RowBatch, RowPlan, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
 from preprocess.rows.layout import (
     OutputFile,
@@ -50,7 +50,6 @@ from preprocess.rows.manifest import (
     read_manifest,
 )
 from preprocess.rows.places import place_of
-from preprocess.rows.plan import RowPlan
 from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
 from preprocess.run.record import Record
 from preprocess.run.run import Run

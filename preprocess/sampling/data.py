@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import Lock
+from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import ShardView, windows_of
 from preprocess.reused_memory import ReusedMemory
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
     from preprocess.sampling.windows import Pieces
 
+Chosen = slice | npt.NDArray[np.int64]  # index of some spans
 Identity = tuple[tuple[int, ...], ...]
 Batch = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.integer[Any]] | ShardView
 OpenDataset = TokenFile | npt.NDArray[np.integer[Any]]
 Dataset = OpenDataset | str | os.PathLike[str]
 
+_ALL = slice(None)
 _GREATEST = 2**40  # of sizes and steps, so that positions of windows do not overflow
 IGNORED = -100  # a target that a loss leaves out, as in PyTorch
 
@@ -106,37 +109,86 @@ def read_pieces(
     """
     tokens, table = token_array(dataset) if column is None else column, pieces.table
     inputs, targets = inputs.reshape(-1), targets.reshape(-1)
-    if not isinstance(dataset, TokenFile):
+    if not isinstance(dataset, TokenFile):  # of any type, for which no kernel is compiled
         copy_pieces(tokens, table, padding, inputs, targets)
         return
+    from preprocess.sampling import pieces as kernels
+
     dataset.count_reads(table.shape[1], inputs.size)
-    if not isinstance(tokens, ShardView):
-        _copy_by_kernel(tokens, table, padding, inputs, targets)
-        return
     starts, n_inputs, n_targets, *_ = table
-    last = starts + np.maximum(n_inputs - 1, n_targets)
-    if len(starts) and (starts.min() < 0 or last.max() >= len(tokens)):
-        raise outside()
-    with tokens.at(lambda: (starts, last + 1)) as here:
-        _copy_of_shards(here, table, padding, inputs, targets)
+
+    def copy(ids: Any, begins: Batch, chosen: Chosen) -> bool:
+        part = table
+        if begins is not starts:
+            part = np.array(table[:, chosen], order="C")
+            part[0] = begins
+        return bool(kernels.copy_pieces(ids, part, padding, IGNORED, inputs, targets))
+
+    read_spans(tokens, starts, starts + np.maximum(n_inputs, n_targets + 1), copy)
 
 
-def _copy_of_shards(
-    tokens: ShardView, table: Batch, padding: int, inputs: Batch, targets: Batch
+def gather(
+    values: Tokens, starts: Batch, lengths: Batch, places: Batch, out: npt.NDArray[Any]
 ) -> None:
-    """Copy pieces, all inside the view."""
-    if len(tokens.arrays) == 1:
-        _copy_by_kernel(tokens.arrays[0], table, padding, inputs, targets)
+    """Copy spans of values to their places in an array; raises as `read_spans`.
+
+    Args:
+        values: uint8|uint16|uint32|int32[n], or a view of shards.
+        starts: int64[n_spans], positions in `values`.
+        lengths: int64[n_spans].
+        places: int64[n_spans], positions in `out`.
+        out: uint8|int32[m], filled in these places.
+    """
+    from preprocess.sampling.pieces import copy_spans
+
+    def copy(part: Any, begins: Batch, chosen: Chosen) -> bool:
+        return bool(copy_spans(part, begins, lengths[chosen], places[chosen], out))
+
+    read_spans(values, starts, starts + lengths, copy)
+
+
+def read_spans(
+    values: Tokens, starts: Batch, stops: Batch, copy: Callable[[Any, Batch, Chosen], bool]
+) -> None:
+    """Call a function that copies spans, for each array that has some of them.
+
+    Args:
+        values: An array, or a view of shards.
+        starts: int64[n_spans], positions where spans begin.
+        stops: int64[n_spans], where they end.
+        copy: Called with an array, where spans begin in it, and an index of these spans; returns
+            False if one is outside of the array.
+
+    Raises:
+        TokenFileError: A span is outside of the values.
+    """
+    if not isinstance(values, ShardView):
+        if not copy(values, starts, _ALL):
+            raise outside()
         return
-    starts, n_inputs, n_targets, *_ = table
-    last = starts + np.maximum(n_inputs - 1, n_targets)
-    limits = np.searchsorted(tokens.starts, (starts, last), "right") - 1
-    inside = limits[0] == limits[1]
-    for number in np.unique(limits[0, inside]).tolist():
-        here = table[:, inside & (limits[0] == number)]
-        here[0] -= tokens.starts[number]
-        _copy_by_kernel(tokens.arrays[number], here, padding, inputs, targets)
-    copy_pieces(tokens, table[:, ~inside], padding, inputs, targets)
+    if len(starts) and (starts.min() < 0 or stops.max() > len(values)):
+        raise outside()
+
+    with values.at(lambda: (starts, stops)) as here:
+        for array, begins, chosen in _arrays_with(here, starts, stops):
+            if not copy(array, begins, chosen):
+                raise outside()
+
+
+def _arrays_with(
+    view: ShardView, starts: Batch, stops: Batch
+) -> Iterator[tuple[npt.NDArray[Any], Batch, Chosen]]:
+    """Yield (an array, where spans begin in it, an index of these spans) for all spans."""
+    if len(view.arrays) == 1:
+        yield view.arrays[0], starts, _ALL
+        return
+    of = np.searchsorted(view.starts, starts, "right") - 1
+    is_inside = stops <= view.starts[of + 1]
+    for number in np.unique(of[is_inside]).tolist():
+        here = np.flatnonzero(is_inside & (of == number))
+        yield view.arrays[number], starts[here] - view.starts[number], here
+    for i in np.flatnonzero(~is_inside).tolist():
+        yield view[int(starts[i]) : int(stops[i])], np.zeros(1, np.int64), np.array([i])
 
 
 def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targets: Batch) -> None:
@@ -148,20 +200,12 @@ def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targe
         targets[place + n_targets : stop] = IGNORED
 
 
-def _copy_by_kernel(
-    ids: npt.NDArray[Any], table: Batch, padding: int, inputs: Batch, targets: Batch
-) -> None:
-    from preprocess.sampling.pieces import copy_pieces as run
-
-    if not run(ids, np.ascontiguousarray(table), padding, IGNORED, inputs, targets):
-        raise outside()
-
-
-def outside() -> SamplingError:
-    """Return the error for positions that a plan must not have."""
-    return SamplingError(
-        "a window has positions outside of the dataset: the file of its plan was changed while it"
-        " was open; remove it, and it is made again"
+def outside() -> TokenFileError:
+    """Return the error for positions that document ends, or a plan, must not have."""
+    return TokenFileError(
+        "positions are outside of the dataset, so its document ends are damaged, or its plan of"
+        " packed windows was changed while it was open; run tokenmill verify on the dataset, and"
+        " remove the .plan files beside it, which are made again"
     )
 
 

@@ -75,22 +75,18 @@ class Fields:
     @cached_property
     def segment_ids(self) -> Array:
         """Number of the document in its row, from 1; 0 for padding: int32."""
-        from preprocess.sampling.pieces import number_segments
-
         n_rows, length = self.inputs.shape
         found = new_batch(n_rows, length, np.int32)
-        if not number_segments(self._segments, length, found.reshape(-1)):
-            raise outside()
+        is_first = self._segments[3] % length == 0
+        number_segments(segment_numbers(is_first), 0, self._segments, found.reshape(-1))
         return found
 
     @cached_property
     def position_ids(self) -> Array:
         """Position in the document, or in its part in the row, from 0; 0 for padding: int64."""
-        from preprocess.sampling.pieces import number_positions
-
         found = new_batch(*self.inputs.shape)
-        if not number_positions(self._segments, found.reshape(-1)):
-            raise outside()
+        firsts = np.zeros(self._segments.shape[1], np.int64)
+        number_segments(firsts, 1, self._segments, found.reshape(-1))
         return found
 
     @cached_property
@@ -145,6 +141,30 @@ class Fields:
             is_trained &= self.trained() > 0
         mask: Array = is_trained.astype(np.int64)
         return mask
+
+
+def segment_numbers(is_first: npt.NDArray[np.bool_]) -> Array:
+    """Number segments from 1 in each row: int64[n], given which are the first of a row."""
+    places = np.arange(1, len(is_first) + 1)
+    return places - np.maximum.accumulate(np.where(is_first, places - 1, 0))
+
+
+def number_segments(firsts: Array, step: int, table: Array, out: Array) -> None:
+    """Number the tokens of segments, by `step` from a first number each; padding has 0.
+
+    Args:
+        firsts: int64[n_segments].
+        step: 1 for positions, 0 for the same number.
+        table: As of `Pieces`.
+        out: int32|int64[n], filled where the table has places.
+
+    Raises:
+        TokenFileError: The table has other places.
+    """
+    from preprocess.sampling import pieces as kernels
+
+    if not kernels.number_segments(firsts, step, table, out):
+        raise outside()
 
 
 def cumulative_lengths(table: Array, size: int) -> Array:

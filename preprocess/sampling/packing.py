@@ -40,7 +40,7 @@ from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ShardView
 from preprocess.sampling.data import IGNORED, Batch, new_batch
 from preprocess.sampling.fields import Fields
-from preprocess.sampling.windows import Numbers, Pieces
+from preprocess.sampling.windows import Numbers, Pieces, RowPieces
 
 _HEADER_BYTES = 256
 _FORMAT = "tokenmill plan 1"
@@ -102,6 +102,10 @@ class Plan(NamedTuple):
 class PackedWindows:
     """Windows of several pieces of documents each.
 
+    Attributes:
+        n_tokens: Tokens of all windows.
+        n_short: 0, for none is left out.
+
     Args:
         file: The dataset.
         context_length: Length of a row.
@@ -118,6 +122,7 @@ class PackedWindows:
         self._view = file.tokens if isinstance(file.tokens, ShardView) else None
         tokens = (file.tokens,) if self._view is None else ()
         self._packed_plan = self._with_tokens = pack((*self._plan, *tokens))
+        self.n_tokens, self.n_short = file.n_tokens, 0
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
@@ -167,6 +172,21 @@ class PackedWindows:
         if len(starts) and (starts.min() < 0 or stops.max() > self._file.n_tokens):
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return starts, stops
+
+    def rows(self, first: int, stop: int) -> RowPieces:
+        """Return the pieces of windows [first, stop), as rows of any length."""
+        offsets = np.array(self._plan.offsets[first : stop + 1])
+        chosen = slice(int(offsets[0]), int(offsets[-1]))
+        # A negative length says that the piece does not end its document.
+        lengths = np.abs(self._plan.lengths[chosen].astype(np.int64))
+        return RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """Tokens of the longest window."""
+        firsts, step = range(0, len(self), 1 << 20), 1 << 20
+        rows = (self.rows(first, min(first + step, len(self))) for first in firsts)
+        return max((int(each.row_lengths().max()) for each in rows), default=0)
 
     def pieces(self, numbers: Numbers) -> Pieces:
         """Return the pieces of windows, by their numbers from 0 on."""
@@ -257,62 +277,47 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
     from bpe.files.atomic_write import sync, sync_directory
     from preprocess.storage import writing
 
-    partial = path.with_name(f".{path.name}.partial")
-    with writing(path, _KEPT), _locked(partial) as opened:
+    with writing(path, _KEPT), _locked(path.parent) as suffix:
         if path.exists():  # the one that held the lock before has made it
-            os.unlink(opened.name)
             return
-        opened.truncate(0)
-        data = _planned(opened, file, about)
-        data.flush()
-        sync(opened.fileno())
-        os.replace(opened.name, path)
+        partial = path.with_name(f".{path.name}.partial{suffix}")
+        with open(partial, "w+b") as opened:
+            _planned(opened, file, about).flush()
+            sync(opened.fileno())
+        os.replace(partial, path)
         sync_directory(path.parent)
         _remove_old_plans(path, file)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file, which is made if it is not there, and lock it.
-
-    On a file system without locks it is a file of this process, so several may make the same plan.
-    """
-    while True:
-        with open(path, "a+b") as opened:
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX)
-            except OSError:
-                os.unlink(path)
-                with open(f"{path}.{os.getpid()}", "w+b") as own:
-                    yield own
-                return
-            # The one that held the lock before may have renamed or removed it, and another may
-            # remove a new one at any time.
-            try:
-                is_own = os.path.samestat(os.fstat(opened.fileno()), os.stat(path))
-            except FileNotFoundError:
-                continue
-            if is_own:
-                yield opened
-                return
+def _locked(directory: Path) -> Iterator[str]:
+    """Lock a directory; yields "", or a suffix of this process on a file system without locks."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            suffix = ""
+        except OSError:
+            suffix = f".{os.getpid()}"  # several processes may make the same plan
+        yield suffix
+    finally:
+        os.close(descriptor)
 
 
 def _remove_old_plans(path: Path, file: TokenFile) -> None:
     """Remove the plans, and parts of plans, of manifests that this dataset had before."""
-    manifest, digest = path.with_name(f"{Path(file.path).stem}.json"), file.manifest.digest
+    stem, digest = Path(file.path).stem, file.manifest.digest
     try:
-        if xxhash.xxh3_128_hexdigest(manifest.read_bytes()) != digest:
+        if xxhash.xxh3_128_hexdigest(path.with_name(f"{stem}.json").read_bytes()) != digest:
             return  # it was built again since the file was opened, so other plans may be newer
     except OSError:
         return  # it is being built again
-    plan = rf"{re.escape(Path(file.path).stem)}\.(?:{'|'.join(STRATEGIES)})-\d+-(\w{{16}})\.plan"
+    own = rf"{re.escape(stem)}\.(?:{'|'.join(STRATEGIES)})-\d+-(\w{{16}})\.plan"
     for name in os.listdir(path.parent):
-        match = re.fullmatch(plan, name) or re.fullmatch(rf"\.{plan}\.partial", name)
-        if match and match[1] != digest[:16]:
-            # Another process makes it, has removed it, or has not let others read it.
-            with suppress(OSError), open(path.with_name(name), "rb") as old:
-                fcntl.flock(old, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(old.name)
+        match = re.fullmatch(rf"{own}|\.{own}\.partial[.\d]*", name)
+        if match and (match[1] or match[2]) != digest[:16]:
+            with suppress(OSError):  # another process has removed it
+                os.unlink(path.with_name(name))
 
 
 def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:

@@ -222,61 +222,6 @@ def find_segments(inputs, n_inputs, end_of_text, table):
 
 
 @kernel
-def number_segments(table, row_length, out):
-    """Number the segments of each row from 1.
-
-    Args:
-        table: int64[5, n_segments].
-        row_length: Of a row.
-        out: int32[n], filled; padding has 0.
-
-    Returns:
-        False if a segment is outside of `out`; it is the last that is looked at.
-
-    Example: table 0 0 / 2 2 / 0 0 / 0 2 / 2 5, row_length 5 -> 1 1 2 2 0; True.
-    """
-    number = 0
-    for i in range(table.shape[1]):
-        n, place, stop = table[1, i], table[3, i], table[4, i]
-        if place < 0 or n < 0 or n > stop - place or stop > out.size:
-            return False
-        if place % row_length == 0:
-            number = 0
-        number += 1
-        part, padding = out[place : place + n], out[place + n : stop]
-        for k in range(part.size):
-            part[k] = number
-        for k in range(padding.size):
-            padding[k] = 0
-    return True
-
-
-@kernel
-def number_positions(table, out):
-    """Number the tokens of each segment from 0.
-
-    Args:
-        table: As of `number_segments`.
-        out: int64[n], filled; padding has 0.
-
-    Returns:
-        As of `number_segments`.
-
-    Example: table 0 0 / 2 2 / 0 0 / 0 2 / 2 5 -> 0 1 0 1 0; True.
-    """
-    for i in range(table.shape[1]):
-        n, place, stop = table[1, i], table[3, i], table[4, i]
-        if place < 0 or n < 0 or n > stop - place or stop > out.size:
-            return False
-        part, padding = out[place : place + n], out[place + n : stop]
-        for k in range(part.size):
-            part[k] = k
-        for k in range(padding.size):
-            padding[k] = 0
-    return True
-
-
-@kernel
 def copy_spans(values, starts, lengths, places, out):
     """Copy spans of an array to their places in another.
 
@@ -306,26 +251,28 @@ def copy_spans(values, starts, lengths, places, out):
 
 
 @kernel
-def number_spans(firsts, step, lengths, places, out):
-    """Number the places of spans of an array: each span from its first number, by a step.
+def number_segments(firsts, step, table, out):
+    """Number the tokens of each segment from its first number, by a step.
 
     Args:
-        firsts: int32[n_spans], numbers of the first places.
-        step: What a number is above the one before it in a span; 0 fills the span.
-        lengths: int64[n_spans].
-        places: int64[n_spans], positions in `out`.
-        out: int32[m], filled in these places.
+        firsts: int64[n_segments].
+        step: What a number is above the one before it in a segment; 0: all have the first.
+        table: int64[5, n_segments].
+        out: int32|int64[n], filled; what follows a segment up to the next has 0.
 
     Returns:
-        As of `copy_spans`.
+        False if a segment is outside of `out`; it is the last that is looked at.
 
-    Example: firsts 5 0, step 1, lengths 2 1, places 0 3, out 9 9 9 9 -> 5 6 9 0; True.
+    Example: firsts 1 2, table 0 0 / 2 2 / 0 0 / 0 2 / 2 5: with step 0 1 1 2 2 0, with step 1
+        1 2 2 3 0; True.
     """
-    for i in range(firsts.size):
-        length, place, first = lengths[i], places[i], firsts[i]
-        if min(length, place) < 0 or length > out.size - place:
+    for i in range(table.shape[1]):
+        n, place, stop, first = table[1, i], table[3, i], table[4, i], firsts[i]
+        if place < 0 or n < 0 or n > stop - place or stop > out.size:
             return False
-        numbered = out[place : place + length]
-        for k in range(length):
-            numbered[k] = np.int32(first + k * step)
+        part, padding = out[place : place + n], out[place + n : stop]
+        for k in range(part.size):
+            part[k] = first + k * step
+        for k in range(padding.size):
+            padding[k] = 0
     return True

@@ -30,7 +30,14 @@ from bpe import load_tokenizer
 from bpe.arguments import checked, checks_names
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import Dataset as Tokens
-from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.sampling.data import (
+    SamplingError,
+    check_integer,
+    check_state,
+    name_of,
+    open_dataset,
+    token_array,
+)
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
@@ -73,11 +80,6 @@ class WindowDataset(Dataset[Any]):
             max_length = check_integer("max_length", max_length, 1)
             if tokenizer is not None:
                 source = _encode(source, tokenizer)
-                if len(source) <= max_length:
-                    raise SamplingError(
-                        f"the text has {len(source):,} tokens, and a window needs max_length + 1 ="
-                        f" {max_length + 1:,}; choose a smaller max_length, or more text"
-                    )
             elif isinstance(source, str) and os.path.splitext(source)[1] not in (".bin", ".json"):
                 raise SamplingError(
                     "no tokenizer was given, so the source should be a sampler, ids or the path of"
@@ -85,6 +87,13 @@ class WindowDataset(Dataset[Any]):
                 )
             elif not isinstance(source, str | os.PathLike | np.ndarray | TokenFile):
                 _check_source(source, Sampler)
+            n = len(token_array(open_dataset(source)))
+            if n <= max_length:
+                name = name_of(source) if tokenizer is None else "the text"
+                raise SamplingError(
+                    f"{name} has {n:,} tokens, and a window needs max_length + 1 ="
+                    f" {max_length + 1:,}; choose a smaller max_length, or more text"
+                )
             source = Sampler(source, 1, max_length, stride=stride, order="sequential")
         _check_source(source, Sampler)
         if source.layout["order"] == "random":

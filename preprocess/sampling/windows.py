@@ -134,6 +134,35 @@ class DocumentSpans:
         return begins, sizes, counts - is_short, int(is_short.sum())
 
 
+class RowPieces(NamedTuple):
+    """The pieces of some rows, which have any length.
+
+    Attributes:
+        starts: int64[n_pieces], positions in the dataset.
+        lengths: int64[n_pieces], in tokens.
+        offsets: int64[n_rows + 1]: row i has the pieces offsets[i] to offsets[i + 1].
+    """
+
+    starts: Numbers
+    lengths: Numbers
+    offsets: Numbers
+
+    def row_lengths(self) -> Numbers:
+        """Return the number of tokens of each row: int64[n_rows]."""
+        return np.diff(np.append(0, np.cumsum(self.lengths))[self.offsets])
+
+
+class DocumentRows(DocumentSpans):
+    """Rows of one document each, or of all tokens as if they were one."""
+
+    BLOCK = 1 << 12  # they are read in order
+
+    def rows(self, first: int, stop: int) -> RowPieces:
+        """Return the pieces of rows [first, stop)."""
+        starts, left = self.find(np.arange(first, stop))
+        return RowPieces(starts, np.minimum(left, self._length), np.arange(len(starts) + 1))
+
+
 class DocumentWindows(DocumentSpans):
     """Windows of one document each; a document longer than a window has several.
 

@@ -204,7 +204,6 @@ def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
         (["a,"], "'a,' in the vocabulary is no word"),
         ([""], "'' in the vocabulary is no word"),
         (["---"], "'---' in the vocabulary is no word"),
-        (["<|eos|>"], "'<|eos|>' in the vocabulary is no word but a special token"),
         (["a\ud800"], "is no word but not valid Unicode"),
         (["a", "b", "a"], "'a' is in the vocabulary twice: expected it once"),
         ({"a": 0, "b": 2}, "the ids of the vocabulary are not the numbers from 0 to 1: number the"),
@@ -214,6 +213,22 @@ def test_vocabularies_that_are_refused(words: Any, message: str) -> None:
     with pytest.raises(VocabularyError) as refused:
         WordLevelTokenizer(words)
     assert message in str(refused.value)
+
+
+def test_special_tokens_in_a_vocabulary_keep_their_ids(tmp_path: Path) -> None:
+    """As of vocabularies that end with `<|endoftext|>` and `<|unk|>`; others come after them."""
+    given = {"<|pad|>": 0, "Hello": 1, "world": 2, "<|endoftext|>": 3, "<|unk|>": 4}
+    for vocabulary in (given, [*given]):
+        tokenizer = WordLevelTokenizer(vocabulary)
+        assert tokenizer.vocabulary == tuple(given)
+        assert tokenizer.encode("Hello there<|endoftext|>world<|eos|>") == [1, 4, 3, 2, 6]
+        assert tokenizer.encode_ordinary("Hello <|endoftext|>") == [1, 4]
+        assert tokenizer.decode([1, 3, 2]) == "Hello <|endoftext|> world"
+        assert (tokenizer.special_tokens["<|pad|>"], tokenizer.vocab_size) == (0, 7)
+        tokenizer.save(tmp_path / "tokenizer.json")
+        again = WordLevelTokenizer.from_file(tmp_path / "tokenizer.json")
+        assert again == tokenizer
+        assert again.special_tokens == tokenizer.special_tokens
 
 
 def test_arguments_of_create_vocabulary() -> None:
@@ -262,7 +277,7 @@ def test_the_configuration_names_every_special_token(
         ({"decoder": {"type": "WordPiece"}}, "decoder is not what"),
         ({"unk_token": "[UNK]"}, "unk_token is not what WordLevelTokenizer.save writes: '[UN"),
         ({"unicode_version": "15.0.0"}, "model.unicode_version is not what"),
-        ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "model.vocab is not what"),
+        ({"vocab": {"a": 0, "b": 2, "<|unk|>": 1}}, "added_tokens is not what"),
         ({"vocab": {"a": "0", "b": 1, "<|unk|>": 2}}, "ids in model.vocab are not the numb"),
         ({"vocab": {"a": 0, "b": 3, "<|unk|>": 1}}, "ids in model.vocab are not the numb"),
         ({"vocab": {"a": 0, "b": 0, "<|unk|>": 1}}, "ids in model.vocab are not the numb"),

@@ -279,13 +279,13 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     found = {each.path.name: each for each in verify(rows, tokenizer=tmp_path / "t.json")}
     for name, text in {
         "good.jsonl": "1 rows, 2 values per column, ids in the vocabulary, no attention_mask, so",
-        "ids.jsonl": "has the id 260 in one of rows 0 to 2, outside of the vocabulary of 260",
+        "ids.jsonl": "has the id 260 in row 1, outside of the vocabulary of 260",
         "names.jsonl": "has no column input_ids, its columns are text; rename",
-        "other.jsonl": "line 1 is no row of tokens",
-        "uneven.jsonl": "has other columns than the line before it, or columns of different",
+        "other.jsonl": "row 0, counted from 0, has str in column 'input_ids', expected integers, w",
+        "uneven.jsonl": "has columns of different lengths; make the file again",
         "under.jsonl": "has the id -100, expected 0 or more; make the file again",
         "wide.jsonl": "column 'input_ids' has numbers that are no int32; make it again",
-        "wider.jsonl": "has numbers that are no int32; make it again",
+        "wider.jsonl": "has list in column 'input_ids', expected integers",
     }.items():
         assert text in found[name].text
         assert found[name].sound == (name == "good.jsonl")

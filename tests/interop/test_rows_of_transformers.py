@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chat_cases import DIALOGUES, make_model
+from row_cases import rows_in
 
 from bpe import TokenizerFileError, load_tokenizer
 from preprocess import (
@@ -32,8 +33,7 @@ from preprocess import (
 from preprocess.cli import run
 from preprocess.documents.chat_template import CHATML
 from preprocess.documents.tokenizer_files import read_special_ids
-from preprocess.rows.formats import FORMATS, RowsError, format_of
-from preprocess.rows.manifest import read_manifest
+from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.write import write_rows
 from preprocess.settings import SettingsError
 
@@ -86,18 +86,6 @@ def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "text.jsonl").write_text(lines)
     build(train=directory / "text.jsonl", val_fraction=0, tokenizer=model, out=directory / "out")
     return directory / "out"
-
-
-def rows_in(directory: Path) -> list[dict[str, list[int]]]:
-    found = []
-    for each in read_manifest(directory).shards:
-        path = directory / each.name
-        for batch in FORMATS[format_of(path)].codec().read_shard(path):
-            found += [
-                {name: values[a:b].tolist() for name, values in batch.values.items()}
-                for a, b in zip(batch.offsets, batch.offsets[1:], strict=False)
-            ]
-    return found
 
 
 @pytest.mark.parametrize("adds", [False, True])

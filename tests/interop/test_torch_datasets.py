@@ -490,6 +490,8 @@ def test_what_a_text_may_be(file: TokenFile) -> None:
         window_loader("abcdefghi", Letters(), batch_size=4, max_length=4)
     with pytest.raises(SamplingError, match=r"a window needs max_length \+ 1 = 257; choose a"):
         window_loader("abc", ours)
+    with pytest.raises(SamplingError, match=r"the array has 9 tokens, and a window needs max"):
+        window_loader(np.arange(9))
 
 
 def test_a_text_with_special_tokens(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from preprocess import TokenFileError
 from preprocess.sampling import pieces as kernels
 from preprocess.sampling.data import copy_pieces
+from preprocess.sampling.fields import number_segments, segment_numbers
 
 
 @given(st.data())
@@ -78,33 +80,6 @@ def test_spans_out_of_bounds_are_refused(start: int, length: int, place: int) ->
     assert not out.any()
 
 
-@given(st.data())
-@pytest.mark.parametrize("step", [0, 1])
-def test_spans_are_numbered(step: int, data: Any) -> None:
-    lengths = data.draw(st.lists(st.integers(0, 40), max_size=6))
-    firsts = [data.draw(st.integers(-5, 5)) for _ in lengths]
-    gaps = [data.draw(st.integers(0, 3)) for _ in lengths]
-    expected, places = [], []
-    for first, length, gap in zip(firsts, lengths, gaps, strict=True):
-        expected += [99] * gap
-        places.append(len(expected))
-        expected += [first + step * i for i in range(length)]
-    out = np.full(len(expected) + 2, 99, np.int32)
-    spans = np.array(lengths, np.int64), np.array(places, np.int64)
-    assert kernels.number_spans(np.array(firsts, np.int32), step, *spans, out)
-    assert out.tolist() == [*expected, 99, 99]
-
-
-@pytest.mark.parametrize(
-    ("length", "place"), [(-1, 0), (2, -1), (6, 0), (2, 4), (2**62, 0), (2, 2**62)]
-)
-def test_spans_to_number_out_of_bounds_are_refused(length: int, place: int) -> None:
-    out = np.zeros(5, np.int32)
-    spans = (np.array([0, each], np.int64) for each in (length, place))
-    assert not kernels.number_spans(np.ones(2, np.int32), 1, *spans, out)
-    assert not out.any()
-
-
 def test_pieces_of_rows_by_hand() -> None:
     offsets, starts = np.array([0, 1, 3]), np.array([2, 0, 5])
     lengths = np.array([-3, 2, 1], np.int32)
@@ -143,7 +118,7 @@ def test_packed_rows_are_those_of_the_kernels_for_each_step(data: Any) -> None:
     expected = [np.full(shape, -1), np.full(shape, -1), np.full(shape, -1, np.int32)]
     inputs, targets, segments = (each.reshape(-1) for each in expected)
     assert kernels.copy_pieces(tokens, table, 5, -100, inputs, targets)
-    assert kernels.number_segments(table, row_length, segments)
+    number_segments(segment_numbers(table[3] % row_length == 0), 0, table, segments)
     for n_segment_rows in (len(rows), 0):
         found = [np.full(shape, -2), np.full(shape, -2)]
         found.append(np.full((n_segment_rows, row_length), -2, np.int32))
@@ -191,8 +166,9 @@ def test_segments_and_positions_are_numbered(
     n_segments = kernels.find_segments(inputs, n_inputs, ends, table)
     table = table[:, :n_segments].copy()
     segments, positions = np.full(n * length, 9, np.int32), np.full(n * length, 9)
-    assert kernels.number_segments(table, length, segments)
-    assert kernels.number_positions(table, positions)
+    firsts = segment_numbers(table[3] % length == 0)
+    number_segments(firsts, 0, table, segments)
+    number_segments(0 * firsts, 1, table, positions)
     # A row without a token has no segment, and is left as it is.
     segments, positions = segments.reshape(n, length), positions.reshape(n, length)
     segments[n_inputs == 0], positions[n_inputs == 0] = 0, 0
@@ -219,7 +195,8 @@ def test_segments_and_positions_are_numbered(
 def test_segments_out_of_bounds_are_refused(segment: list[int]) -> None:
     n, place, stop = segment
     table = np.array([[0], [n], [0], [place], [stop]])
-    out = np.zeros(5, np.int64)
-    assert not kernels.number_segments(table, 5, out.astype(np.int32))
-    assert not kernels.number_positions(table, out)
-    assert not out.any()
+    for step, dtype in ((0, np.int32), (1, np.int64)):
+        out = np.zeros(5, dtype)
+        with pytest.raises(TokenFileError, match="positions are outside of the dataset, so its d"):
+            number_segments(np.ones(1, np.int64), step, table, out)
+        assert not out.any()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -183,61 +181,6 @@ def test_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) 
     assert found < {path.name for path in plans(tmp_path)}  # and no newer plan was removed
 
 
-def test_parts_of_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) -> None:
-    """Parts that another process is writing are kept."""
-    dead, alive = (tmp_path / f".train.pool-{n}-{'0' * 16}.plan.partial" for n in (8, 9))
-    dead.touch()
-    with open(alive, "a") as opened:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        packed(file, 8, "best_fit")
-    assert [each.exists() for each in (dead, alive)] == [False, True]
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read all files")
-def test_plans_that_cannot_be_read_are_left_alone(file: TokenFile, tmp_path: Path) -> None:
-    other = tmp_path / f"train.pool-8-{'0' * 16}.plan"
-    other.touch(0o000)
-    packed(file, 8, "best_fit")
-    assert other.exists()
-
-
-def test_a_lock_is_of_the_file_that_has_the_name(tmp_path: Path) -> None:
-    """Also if the file was removed while another process, or thread, waited for its lock."""
-    path, found = tmp_path / "x.partial", list[bool]()
-
-    def lock() -> None:
-        with packing._locked(path) as opened:
-            found.append(os.path.samestat(os.fstat(opened.fileno()), os.stat(path)))
-
-    with packing._locked(path):
-        waiting = [threading.Thread(target=lock) for _ in range(3)]
-        for each in waiting:
-            each.start()
-        path.unlink()
-    for each in waiting:
-        each.join()
-    assert found == [True, True, True]
-
-
-@pytest.mark.parametrize("look", [1, 2])
-def test_a_locked_file_is_removed_while_it_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: int
-) -> None:
-    """By another process, which holds the lock of a later file of that name."""
-    path, stat, looks = tmp_path / "x.partial", os.stat, list[Any]()
-
-    def watched(place: Any, *more: Any, **options: Any) -> os.stat_result:
-        looks.append(place)
-        if len(looks) == look:
-            path.unlink()
-        return stat(place, *more, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "stat", watched)
-        with packing._locked(path) as opened:
-            assert os.path.samestat(os.fstat(opened.fileno()), stat(path))
-
-
 def test_a_plan_that_is_removed_while_it_is_opened(
     file: TokenFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,23 +194,16 @@ def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path, place: int) 
     packed(file, 8, "best_fit")
     (path,) = plans(tmp_path)
     data = bytearray(path.read_bytes())
+    for n in (0, 100, 256, 300, len(data) - 1):
+        path.write_bytes(data[:n])
+        with pytest.raises(TokenFileError, match="damaged: expected a header of this dataset, and"):
+            packed(file, 8, "best_fit")
     data[place] ^= 4
     path.write_bytes(data)
-    if place == 255:
-        data[place] = 0
     with pytest.raises(TokenFileError, match=r"\.plan: damaged: expected .*; remove it, and it is"):
         packed(file, 8, "best_fit")
     path.unlink()
     packed(file, 8, "best_fit")
-
-
-@pytest.mark.parametrize("size", [0, 100, 256, 300, -1])
-def test_a_truncated_plan_is_refused(file: TokenFile, tmp_path: Path, size: int) -> None:
-    packed(file, 8, "best_fit")
-    (path,) = plans(tmp_path)
-    os.truncate(path, size if size >= 0 else path.stat().st_size - 1)
-    with pytest.raises(TokenFileError, match="damaged: expected a header of this dataset, and the"):
-        packed(file, 8, "best_fit")
 
 
 def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(file: TokenFile, tmp_path: Path) -> None:
@@ -289,7 +225,7 @@ def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(file: TokenFile, tmp_pat
     ("shard_tokens", "error", "message"),
     [
         (None, TokenFileError, "expected the pieces that it had when it was opened"),
-        (50, SamplingError, "the file of its plan was changed while it was open; remove it"),
+        (50, TokenFileError, "its plan of packed windows was changed while it was open; run"),
     ],
 )
 def test_a_plan_that_changes_while_it_is_open(
@@ -343,13 +279,6 @@ elif step == "rename":
     os.replace = lambda *names: os.kill(os.getpid(), signal.SIGKILL)
 print(Sampler(path, 3, 8, windows="packed").n_windows)
 """
-
-
-def test_who_waited_leaves_no_file(file: TokenFile, tmp_path: Path) -> None:
-    packed(file, 8, "best_fit")
-    (path,) = plans(tmp_path)
-    packing._make_plan(path, file, {})  # another process has renamed its file since
-    assert plans(tmp_path) == [path]
 
 
 @pytest.mark.parametrize("n_rows", [-2, 1.0, True])

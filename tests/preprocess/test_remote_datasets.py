@@ -15,8 +15,7 @@ import written
 from remote_cases import assert_same_batches, flip, make_dataset, pair, upload
 
 from preprocess import Mixture, Sampler, TokenFile, TokenFileError, get_batch, open_tokens
-from preprocess.rows.columns import gather
-from preprocess.rows.plan import RowPieces
+from preprocess.sampling.data import gather
 from preprocess.storage.remote import RemoteError, open_objects
 
 
@@ -99,11 +98,10 @@ def test_a_state_continues_on_the_remote_dataset(bucket: str, tmp_path: Path) ->
 
 def test_rows_are_gathered(files: list[TokenFile]) -> None:
     starts, lengths = np.array([2_950, 10, 19_000]), np.array([100, 3, 1_000])
-    pieces = RowPieces(starts, lengths, np.array([0, 1, 3]))
     places = np.append(0, np.cumsum(lengths)[:-1])
     found = [np.zeros(1_103, np.int32) for _ in files]
     for file, out in zip(files, found, strict=True):
-        gather(file.tokens, pieces, places, out)
+        gather(file.tokens, starts, lengths, places, out)
     np.testing.assert_array_equal(*found)
 
 

@@ -154,7 +154,7 @@ def test_a_killed_run_makes_its_unfinished_shard_again(
     with pytest.raises(faults.CutOff):
         write_rows(data, **options)
     assert not [key for key in bucket.contents("out/") if key.endswith(".jsonl") and "/" not in key]
-    with pytest.raises(OutputError, match="an unfinished run of other rows exists; run its comm"):
+    with pytest.raises(OutputError, match="an unfinished run with other inputs exists"):
         write_rows(data, **options | {"max_length": 8})
     write_rows(data, **options)
     names = [f"train-0000{i}-of-00003.jsonl" for i in range(3)]

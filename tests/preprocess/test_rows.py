@@ -28,8 +28,8 @@ from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.layout import divided
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.rows.plan import DocumentRows
 from preprocess.rows.write import write_rows
+from preprocess.sampling.windows import DocumentRows
 from preprocess.settings import SettingsError
 from preprocess.storage import OutputError
 
@@ -49,7 +49,7 @@ def windows(document: list[int], length: int, stride: int) -> list[list[int]]:
 
 def test_windows_over_six_tokens() -> None:
     plan = DocumentRows(np.array([6], np.uint64), 4, 2)
-    pieces = plan.pieces(0, len(plan))
+    pieces = plan.rows(0, len(plan))
     assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([0, 2], [4, 4])
     assert (len(plan), plan.n_tokens, plan.longest) == (2, 8, 4)
 
@@ -92,7 +92,7 @@ def test_rows_of_documents(data: st.DataObject) -> None:
         assert plan.n_short == n_short
         first = data.draw(st.integers(0, len(expected)))
         stop = data.draw(st.integers(first, len(expected)))
-        pieces = plan.pieces(first, stop)
+        pieces = plan.rows(first, stop)
         found = [
             [*range(start, start + n)]
             for start, n in zip(pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
@@ -108,12 +108,12 @@ def stream_rows(tokens: range, length: int, **more: Any) -> DocumentRows:
 def test_cuts_of_the_stream() -> None:
     plan = stream_rows(range(10), 4)
     assert (len(plan), plan.n_tokens, plan.longest) == (3, 10, 4)
-    pieces = plan.pieces(1, 3)
+    pieces = plan.rows(1, 3)
     assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([4, 8], [4, 2])
     assert (len(stream_rows(range(8), 4)), stream_rows(range(3), 4).longest) == (2, 3)
     plan = stream_rows(range(7, 17), 4, drop_short=True)
     assert (len(plan), plan.n_tokens, plan.longest, plan.n_short) == (2, 8, 4, 1)
-    assert plan.pieces(0, 2).starts.tolist() == [7, 11]
+    assert plan.rows(0, 2).starts.tolist() == [7, 11]
 
 
 def test_shards_differ_by_one_row() -> None:
@@ -345,7 +345,7 @@ def test_damaged_document_ends_are_named(tmp_path: Path, shards: int | None) -> 
     ends = np.fromfile(path, np.uint64)
     ends[-1] = 10_000
     path.write_bytes(ends.tobytes())
-    with pytest.raises(TokenFileError, match="a row has positions outside of the dataset, so its"):
+    with pytest.raises(TokenFileError, match="positions are outside of the dataset, so its docu"):
         write_rows(tmp_path / "data", out=tmp_path / "rows", format="jsonl")
 
 

@@ -13,7 +13,7 @@ import written
 from preprocess import TokenFile, open_tokens
 from preprocess.dataset.columns import MASK
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import FORMATS, format_of
+from preprocess.rows.formats import open_file
 from preprocess.rows.manifest import read_manifest
 
 END = 299
@@ -49,12 +49,7 @@ def documents_of(file: TokenFile) -> list[list[int]]:
 
 def rows_in(directory: Path) -> list[dict[str, list[int]]]:
     """All rows of a directory, read back."""
-    found = []
-    for each in read_manifest(directory).shards:
-        path = directory / each.name
-        for batch in FORMATS[format_of(path)].codec().read_shard(path):
-            found += rows_of(batch)
-    return found
+    return [row for each in read_manifest(directory).shards for row in read(directory / each.name)]
 
 
 def rows_of(batch: RowBatch) -> list[dict[str, list[int]]]:
@@ -65,6 +60,7 @@ def rows_of(batch: RowBatch) -> list[dict[str, list[int]]]:
 
 
 def read(path: Path) -> list[dict[str, list[int]]]:
-    name = format_of(path)
-    assert name is not None
-    return [row for batch in FORMATS[name].codec().read_shard(path) for row in rows_of(batch)]
+    """All rows of a file."""
+    return [
+        {name: values.tolist() for name, values in row.items()} for row in open_file(path).rows()
+    ]
