@@ -307,7 +307,7 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
             {"val_fraction": "a"},
             "val_fraction: should be a number of at least 0 and less than 1; got 'a'",
         ),
-        ({"overwrite": 1}, "overwrite: should be true or false; got 1"),
+        ({"overwrite": 1}, "overwrite: should be True or False; got 1"),
         ({"special_tokens": "<s>"}, "special_tokens: should be a list of texts; got '<s>'"),
         ({"special_tokens": [7]}, r"special_tokens: should be a list of texts; got \[7\]"),
         ({"special_tokens": {"a": 1}}, "special_tokens: should be a list of texts; got"),

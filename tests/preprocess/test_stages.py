@@ -337,7 +337,7 @@ def test_what_wins(text: Path, tokenizer: Path, tmp_path: Path) -> None:
         found = PipelineConfig(
             datasets=[{"data_files": text, "name": "a"} | dataset], tokenize=stage,
             tokenizer={"name_or_path": tokenizer, "max_length": 40}, save={},
-        ).rows["a"]
+        ).plans["a"].rows
         names = ("max_length", "truncation", "padding")
         assert tuple(getattr(found, name) for name in names) == expected[:3]
 
@@ -506,7 +506,7 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
     path.write_text(path.read_text().replace("format: jsonl", "format: jsonl, compression: zlib"))
     assert run(["build", str(path)]) == 2
     error = capsys.readouterr().err
-    assert "corpus.yaml:2: save: compression 'zlib' is not for format 'jsonl', which" in error
+    assert "corpus.yaml:6: save: compression 'zlib' is not for format 'jsonl', which" in error
     path.write_text(path.read_text().replace("jsonl, compression: zlib", "csv"))
     assert run(["build", str(path)]) == 2
     assert "corpus.yaml:6: format: should be 'parquet'" in capsys.readouterr().err
