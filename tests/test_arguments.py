@@ -37,8 +37,8 @@ WRONG = [
 # Results, which users do not make; and what other parts of the package call at each batch.
 RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
 INTERNAL = {
-    "arrays_of", "count_reads", "to_device", "read", "as_json", "from_mapping", "override",
-    "with_stages", "columns_of_rows", "restore", "from_files", "add_stage_before", "begin", "stage",
+    "arrays_of", "count_reads", "to_device", "read", "as_json", "from_mapping", "with_options_of",
+    "with_stages", "restore", "from_files", "add_stage_before", "begin", "stage",
     "advice", "check", "replace", "check_state", "counts",
     "token_bytes", "token_id", "note_memory", "part",
 }  # fmt: skip
