@@ -103,6 +103,11 @@ def build(settings: BuildSettings) -> BuildResult:
         OutputError: Outputs exist already, or cannot be written.
         TokenmillError: Any other expected error.
     """
+    for name, option in options_of(BuildSettings).items():
+        if name in ("train", "val") and settings.given.get(name) == ():
+            raise SettingsError(
+                f"{name}: should not be empty; leave it out for {option.default_text}"
+            )
     if settings.config is not None:
         return _build_corpus(settings)
     return _build(*_begin(settings))

@@ -325,13 +325,15 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"out": 7}, "out: should be a path; got 7"),
         ({"train": 7}, "train: should be a path or URL, or a list of them; got 7"),
         ({"train": [7]}, r"train: should be a path or URL, or a list of them; got \[7\]"),
+        ({"train": []}, r"train: should not be empty; leave it out for text that Python"),
+        ({"val": []}, r"val: should not be empty; leave it out for documents of train"),
         ({"pattern": 7}, "pattern: should be text; got 7"),
         ({"workers": 0, "x": 1}, "workers: .* of at least 1; got 0; x: there is no such"),
     ],
 )
 def test_settings_of_the_function(options: dict[str, Any], expected: str) -> None:
     with pytest.raises(SettingsError, match=expected):
-        BuildSettings(**options)
+        build(**options)
 
 
 @pytest.mark.parametrize(
