@@ -101,11 +101,11 @@ def training_kernels(pattern: str) -> Kernels:
 
 def encoding_kernels() -> Kernels:
     """Return the kernels of encoding, without those of reading."""
-    from bpe.encode import cache_rows, merge_tables
+    from bpe.encode import cache_rows, model
     from bpe.encode import encode_pretokens as encode
 
     return {
-        merge_tables.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
+        model.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
     }  # fmt: skip
 
 
