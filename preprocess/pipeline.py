@@ -31,7 +31,7 @@ from preprocess.options import (
 )
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
-from preprocess.run.compiling import KernelCompiler
+from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
@@ -116,12 +116,11 @@ def build(settings: BuildSettings) -> BuildResult:
 def _build(settings: BuildSettings, progress: Progress) -> BuildResult:
     """Build one dataset."""
     given: AnyTokenizer | None = None
-    with KernelCompiler(progress) as compiler:
-        if settings.tokenizer is not None:
-            given = _load_for_build(settings)
-            if settings.executor != "ray":
-                compiler.compile_encoding(given)
-        return _run(_plan("build", settings, given, settings.out), compiler)
+    if settings.tokenizer is not None:
+        given = _load_for_build(settings)
+        if settings.executor != "ray":
+            compile_encoding(given, progress)
+    return _run(_plan("build", settings, given, settings.out), progress)
 
 
 def _plan(
@@ -309,8 +308,8 @@ def _check_padding(plan: DatasetPlan, tokenizer: AnyTokenizer) -> None:
         pad_id_of(token, tokenizer.vocab_size, known, where, option)
 
 
-def _run(plan: Plan, compiler: KernelCompiler) -> BuildResult:
-    return BuildResult(plan.place, *run_plan(plan, compiler))
+def _run(plan: Plan, progress: Progress) -> BuildResult:
+    return BuildResult(plan.place, *run_plan(plan, progress))
 
 
 def _begin(settings: Settings) -> tuple[Settings, Progress]:
@@ -373,8 +372,7 @@ def _train_file(
         run.begin()
         selected = plan.prepare(run.journal, progress)
         with open_parts(plan, run, progress) as parts:
-            compiler = KernelCompiler(progress)
-            tokenizer = train_on_plan(plan, run, compiler, left_out, parts)
+            tokenizer = train_on_plan(plan, run, progress, left_out, parts)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
@@ -395,10 +393,9 @@ def encode(settings: EncodeSettings) -> BuildResult:
     """
     settings, progress = _begin(settings)
     given = load_given_tokenizer(settings, settings.pattern)
-    compiler = KernelCompiler(progress)
     if settings.executor != "ray":
-        compiler.compile_encoding(given)
-    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), compiler)
+        compile_encoding(given, progress)
+    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), progress)
 
 
 @takes(CountSettings)

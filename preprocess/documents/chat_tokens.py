@@ -129,7 +129,7 @@ def encode_segments(
     firsts, lasts = firsts[is_text], lasts[is_text]
     low, high = (int(firsts[0]), int(lasts[-1])) if len(firsts) else (0, 0)
     bounds = np.stack([firsts, lasts], axis=1).ravel() - low
-    ids, offsets = encoder.encode(batch.buffer[low:high], bounds, gaps=True)
+    ids, offsets = encoder.encode(batch.buffer[low:high], bounds.reshape(-1, 2))
     spelled = np.append(0, np.cumsum(lengths[ids]))
     assert (np.diff(spelled[offsets]) == lasts - firsts).all(), "tokens spell other text"
     n_ids, values = np.diff(offsets), special.values

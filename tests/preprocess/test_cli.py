@@ -22,7 +22,7 @@ from bpe import Tokenizer
 from preprocess.cli import COMMANDS as KNOWN
 from preprocess.cli import run
 from preprocess.options import OTHER_SPELLINGS
-from preprocess.report.progress import Progress, Stage, logger
+from preprocess.report.progress import Progress, logger
 
 ROOT = Path(preprocess.__file__).parents[1]
 COMMAND = [sys.executable, "-m", "preprocess"]
@@ -356,22 +356,6 @@ def test_one_line_every_30_seconds(caplog: pytest.LogCaptureFixture, capsys: Any
     assert lines[0] == "encoding: 30 %, 0.0 of 0.0 MB, 0.0 MB/s, about 1 min 10 s left"
     assert progress.stages[0].seconds == 100.0
     assert capsys.readouterr().err == ""
-
-
-def test_a_stage_with_lines_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    seconds = 0.0
-    progress = Progress("lines", clock=lambda: seconds)
-    caplog.set_level("INFO", logger=logger.name)
-
-    def line(stage: Stage, took: float) -> str:
-        return f"{stage.done} of {stage.total} in {took:.0f} s"
-
-    with progress.stage("x", 9, "kernels", line=line, seconds_between_lines=2.0) as stage:
-        for _ in range(5):
-            stage.advance(1)
-            seconds += 1.0
-    lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["1 of 9 in 0 s", "3 of 9 in 2 s", "5 of 9 in 4 s"]
 
 
 def test_memory_between_two_notes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
