@@ -89,9 +89,11 @@ def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("padding", [False, "longest", "max_length"])
-@pytest.mark.parametrize("truncation", [False, True])
+@pytest.mark.parametrize(
+    ("padding", "side", "truncation"),
+    [(False, "right", False), (False, "right", True), ("longest", "left", False),
+     ("longest", "right", True), ("max_length", "left", True), ("max_length", "right", False)],
+)
 def test_rows_are_those_of_the_tokenizer(
     model: Path, data: Path, tmp_path: Path, adds: bool, side: Any, padding: Any, truncation: bool
 ) -> None:
@@ -115,9 +117,11 @@ def test_rows_are_those_of_the_tokenizer(
     assert [row["attention_mask"] for row in found] == expected["attention_mask"]
 
 
-@pytest.mark.parametrize("padding", [False, True, "longest", "max_length"])
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("kind", ["path", "object", "options"])
+@pytest.mark.parametrize(
+    ("padding", "adds", "kind"),
+    [(False, False, "path"), (True, True, "object"), ("longest", False, "options"),
+     ("max_length", True, "path"), (False, True, "options"), ("max_length", False, "object")],
+)
 def test_pipelines_in_the_spelling_of_transformers(
     model: Path, data: Path, tmp_path: Path, adds: bool, padding: Any, kind: str
 ) -> None:
