@@ -285,7 +285,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
         "other.jsonl": "row 0, counted from 0, has str in column 'input_ids', expected integers, w",
         "uneven.jsonl": "has columns of different lengths; make the file again",
         "under.jsonl": "has the id -100, expected 0 or more; make the file again",
-        "wide.jsonl": "column 'input_ids' has numbers that are no int32; make it again",
+        "wide.jsonl": "numbers that are no int32 in column",
         "wider.jsonl": "has list in column 'input_ids', expected integers",
     }.items():
         assert text in found[name].text
