@@ -185,7 +185,7 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
     pretokenizer = Pretokenizer(job.pattern)
     dtype, memory = token_dtype(tokenizer.vocab_size), ReusedMemory(limit=256, largest=1 << 26)
     encoder = tokenizer.new_encoder(dtype)
-    encoder.encode(np.frombuffer(b"text", np.uint8), np.array([0, 4]))
+    encoder.encode(np.frombuffer(b"text", np.uint8), np.array([[0, 4]]))
 
     batches = clock.time("read", lambda: [unit.read() for unit in units])
     xxh = xxhash.xxh3_128()
@@ -203,11 +203,10 @@ def measure_breakdown(job: Job, clock: Clock) -> Result:
         return [
             encoder.encode(
                 batch.buffer,
-                batch.bounds,
+                batch.bounds.reshape(-1, 2),
                 suffix_id=end_of_text,
                 starts_mid_document=batch.starts_mid_document,
                 ends_mid_document=batch.ends_mid_document,
-                gaps=True,
                 memory=memory.array,
             )
             for batch in batches

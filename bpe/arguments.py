@@ -10,12 +10,10 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
-from itertools import chain
 from numbers import Real
 from typing import Any, Literal, TypeVar
 
@@ -97,19 +95,12 @@ def _checked(function: Checked, with_types: bool) -> Checked:
 
 
 def _checking(function: Checked, with_types: bool) -> Checked:
-    own = function
-    while hasattr(own, "__wrapped__"):  # by another decorator
-        own = own.__wrapped__
+    own = inspect.unwrap(function)
 
     @wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
-        least, plain = _plain_types(own)
-        if not given and least <= len(arguments) <= len(plain):
-            for value, kinds in zip(arguments, plain, strict=False):
-                if kinds and type(value) not in kinds:
-                    break
-            else:
-                return function(*arguments)
+        if not given and _are_plain(own, tuple(map(type, arguments))):
+            return function(*arguments)
         check(own, arguments, given, with_types)
         try:
             return function(*arguments, **given)
@@ -121,17 +112,27 @@ def _checking(function: Checked, with_types: bool) -> Checked:
     return call  # type: ignore[return-value]
 
 
+@lru_cache(maxsize=1024)
+def _are_plain(function: Any, kinds: tuple[type, ...]) -> bool:
+    """Return True if values of these types, given by place, fit without a look at them."""
+    by_place, required = _parameters(function)[1:]
+    if not len(required) <= len(kinds) <= len(by_place):
+        return False
+    hints = [_hint(function, name) for name in by_place]
+    return all(
+        hint is Any or (kind in (int, bool, bytes) and kind in (hint, *typing.get_args(hint)))
+        for kind, hint in zip(kinds, hints, strict=False)
+    )
+
+
 def check(
     function: Any, arguments: Sequence[Any], given: Mapping[str, Any], with_types: bool = True
 ) -> None:
-    """Raise ArgumentError if a function does not take these arguments.
-
-    Its `options`, if it has them, are a TypedDict of its module.
-    """
-    names, by_place, required, more = _signature(function)
+    """Raise ArgumentError if a function does not take these arguments."""
+    names, by_place, required = _parameters(function)
     wrong = [
-        f"{name}: there is no such argument{nearest(name, more)}" for name in given
-        if name not in more
+        f"{name}: there is no such argument{nearest(name, names)}" for name in given
+        if name not in names
     ]
     n = len(by_place)
     if len(arguments) > n:
@@ -149,29 +150,14 @@ def check(
 
 
 @lru_cache(maxsize=1024)
-def _signature(function: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the names of all parameters, of positional and required ones, and of keywords."""
+def _parameters(function: Any) -> tuple[tuple[str, ...], ...]:
+    """Return the names of all parameters, of positional and of required ones."""
     code = function.__code__
     defaults = [each for each in function.__defaults__ or () if each is not MISSING]
     n, keywords = code.co_argcount, function.__kwdefaults__ or {}
     names = code.co_varnames[: n + code.co_kwonlyargcount]
     required = [*names[: n - len(defaults)], *(x for x in names[n:] if x not in keywords)]
-    others = re.findall(r"Unpack\[(\w+)\]", str(function.__annotations__.get("options")))
-    options = chain(*(function.__globals__[x].__annotations__ for x in others))
-    return names, names[:n], tuple(required), (*names, *options)
-
-
-@lru_cache(maxsize=1024)
-def _plain_types(function: Any) -> tuple[int, list[set[Any]]]:
-    """Return how many arguments are required, and types that fit without a look, {} for all."""
-    _, by_place, required, _ = _signature(function)
-    hints = [_hint(function, name) for name in by_place]
-    plain = [
-        {x for x in (int, bool, bytes) if x is hint or x in typing.get_args(hint)}
-        for hint in hints
-    ]
-    others: list[set[Any]] = [set() if hint is Any else {None} for hint in hints]
-    return len(required), [kinds or other for kinds, other in zip(plain, others, strict=True)]
+    return names, names[:n], tuple(required)
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Collection
+from itertools import accumulate
 
 import numpy as np
 
@@ -46,9 +47,5 @@ def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
         pairs = ((text, from_byte_level(text)) for text in spelled)
         return {text: token for text, token in pairs if token is not None}
     data = found.astype(np.uint8).tobytes()
-    tokens: dict[str, bytes] = {}
-    stop = 0
-    for text in spelled:
-        start, stop = stop, stop + len(text)
-        tokens[text] = data[start:stop]
-    return tokens
+    ends = [0, *accumulate(map(len, spelled))]
+    return dict(zip(spelled, map(data.__getitem__, map(slice, ends, ends[1:])), strict=True))

@@ -10,7 +10,6 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -171,24 +170,23 @@ class TextEncoder:
         self._dtype = np.uint32 if dtype is None else dtype
 
     def encode(
-        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64], *,
+        self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], *,
         prefix_id: int = -1, suffix_id: int = -1,
         starts_mid_document: bool = False, ends_mid_document: bool = False,
-        gaps: bool = False, memory: Callable[[int], NDArray[np.uint8]] | None = None,
+        memory: Callable[[int], NDArray[np.uint8]] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Encode documents, see `bpe.encode.encoder.Encoder.encode`; `memory` is not used.
 
         Raises:
-            EncodingError: The arrays or offsets are others, a document is cut, or an id does not
+            EncodingError: The arrays or spans are others, a document is cut, or an id does not
                 fit into the encoder's type.
         """
-        from bpe.text.spans import check_documents
+        from bpe.text.spans import check_spans
 
-        check_documents(buffer, offsets, gaps)
+        check_spans(buffer, spans)
         if starts_mid_document or ends_mid_document:
             raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
-        bounds = zip(offsets[::2], offsets[1::2], strict=True) if gaps else pairwise(offsets)
-        texts = [buffer[start:stop].tobytes().decode() for start, stop in bounds]
+        texts = [buffer[start:stop].tobytes().decode() for start, stop in spans]
         before = [prefix_id] if prefix_id >= 0 else []
         after = [suffix_id] if suffix_id >= 0 else []
         encoded = self._encode_texts(texts)

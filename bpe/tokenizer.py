@@ -123,17 +123,7 @@ class Tokenizer:
     @classmethod
     def from_files(cls, files: hf_read.TokenizerFiles) -> Tokenizer:
         """Read a byte-level BPE from the text of its files; raises as `from_file`."""
-        from bpe.formats import tokenizer_cache
-
-        kept = tokenizer_cache.find(files)
-        if kept is not None:
-            tokenizer = cls._of(kept[0])
-            tokenizer.fingerprint = kept[1]
-            return tokenizer
-        tokenizer = cls._of(files.parts())
-        if tokenizer_cache.is_kept(files, tokenizer._parts):
-            tokenizer_cache.keep(files, tokenizer._parts, tokenizer.fingerprint)
-        return tokenizer
+        return cls._of(files.parts())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json.

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import functools
 import heapq
+import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,15 +80,16 @@ class Vocabulary:
     Args:
         tokens: Id -> bytes of every ordinary token, including all bytes that UTF-8 has. One may be
             empty, which text never gives.
-        merges: Pairs of tokens in the order of their ranks; each makes a token of `tokens`. Of
-            equal pairs the last counts, as in Hugging Face.
+        merges: Pairs of tokens in the order of their ranks, or of their ids, int32[n, 2]; each
+            makes a token of `tokens`. Of equal pairs the last counts, as in Hugging Face. None: the
+            ids are tiktoken's ranks.
         special_tokens: Text -> id, or all added tokens, special or not.
-        ignore_merges: A pre-token that is a token is not merged, as in Hugging Face.
+        ignore_merges: A pre-token that is a token is not merged, as in Hugging Face and tiktoken.
         normal_forms: Unicode normal forms of text, in order: added tokens with `normalized` decode
             to normalized text.
 
     Attributes:
-        pairs: `pair_table()` of a list of merges; None for tiktoken's ranks.
+        has_tiktoken_ranks: Whether the ids are tiktoken's ranks.
 
     Raises:
         VocabularyError: Arguments are inconsistent.
@@ -95,7 +97,7 @@ class Vocabulary:
 
     @checks_names
     def __init__(
-        self, tokens: Mapping[int, bytes], merges: Iterable[Pair],
+        self, tokens: Mapping[int, bytes], merges: Iterable[Pair] | NDArray[np.int32] | None,
         special_tokens: Mapping[str, int] | Iterable[AddedToken], *, ignore_merges: bool = False,
         normal_forms: tuple[str, ...] = (),
     ) -> None:
@@ -103,25 +105,12 @@ class Vocabulary:
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
         added = list(special_tokens)
         self.tokens = dict(tokens)
+        self.has_tiktoken_ranks = merges is None
         self.ignore_merges, self.normal_forms = ignore_merges, tuple(normal_forms)
         self._ids = _check_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
-        self._merges: list[Pair] | None = list(merges)
-        self.pairs: PairTable | None = _pairs_of_merges(self._merges, self._ids)
-
-    @classmethod
-    def restore(
-        cls, tokens: FlatTokens, pairs: PairTable | None, added_tokens: Iterable[AddedToken], *,
-        ignore_merges: bool, normal_forms: tuple[str, ...],
-    ) -> Vocabulary:
-        """Make a vocabulary from valid attributes; `tokens` is built at its first use."""
-        vocabulary = cls.__new__(cls)
-        vocabulary.flat = tokens
-        vocabulary.ignore_merges, vocabulary.normal_forms = ignore_merges, normal_forms
-        vocabulary.added_tokens = tuple(added_tokens)
-        vocabulary._merges, vocabulary.pairs = None, pairs
-        return vocabulary
+        self._pairs = None if merges is None else _pairs_of_merges(merges, self.tokens, self._ids)
 
     @classmethod
     @checks_names
@@ -141,8 +130,6 @@ class Vocabulary:
     ) -> Vocabulary:
         """Make a vocabulary from `int32[n_merges, 2]`: merge i joins two ids to the id 256 + i.
 
-        `merges` is built at its first use: garbage collection of its tuples takes most of the time.
-
         Raises:
             VocabularyError: A special token is repeated, two merges make the same token, or one
                 joins ids that no merge before it makes.
@@ -154,15 +141,9 @@ class Vocabulary:
                 " merge i, none negative"
             )
         tokens = [bytes([byte]) for byte in range(256)]
-        for left, right in zip(merge_ids[:, 0].tolist(), merge_ids[:, 1].tolist(), strict=True):
+        for left, right in merge_ids.tolist():
             tokens.append(tokens[left] + tokens[right])
-        special = number_tokens(special_tokens, len(tokens))
-        vocabulary = cls(dict(enumerate(tokens)), (), special)
-        order = np.arange(len(merge_ids), dtype=np.int32)
-        lefts, rights = merge_ids.T.copy()
-        vocabulary._merges = None
-        vocabulary.pairs = PairTable(lefts, rights, order, order + np.int32(256))
-        return vocabulary
+        return cls(dict(enumerate(tokens)), merge_ids, number_tokens(special_tokens, len(tokens)))
 
     @classmethod
     @checks_names
@@ -183,42 +164,23 @@ class Vocabulary:
                     "expected one token for each rank"
                 )
             tokens[rank] = token
-        vocabulary = cls(
-            tokens, (), special_tokens, ignore_merges=True, normal_forms=normal_forms
-        )
-        vocabulary._merges = vocabulary.pairs = None
-        return vocabulary
-
-    @property
-    def has_tiktoken_ranks(self) -> bool:
-        """Whether the ids are tiktoken's ranks."""
-        return self.pairs is None
-
-    @property
-    def merges(self) -> list[Pair]:
-        """The merges in the order of their ranks; derived if the ranks are tiktoken's."""
-        if self._merges is None and self.pairs is not None:
-            columns = (map(self.tokens.__getitem__, ids.tolist()) for ids in self.pairs[:2])
-            self._merges = list(zip(*columns, strict=True))
-        elif self._merges is None:
-            self._merges = merges_of_ranks(self._ids)
-        return self._merges
+        return cls(tokens, None, special_tokens, ignore_merges=True, normal_forms=normal_forms)
 
     @functools.cached_property
-    def tokens(self) -> dict[int, bytes]:
-        """Id -> bytes of every ordinary token."""
-        data, offsets = self.flat.data.tobytes(), self.flat.offsets.tolist()
-        tokens = map(data.__getitem__, map(slice, offsets, offsets[1:]))
-        return dict(zip(self.flat.ids.tolist(), tokens, strict=True))
+    def merges(self) -> list[Pair]:
+        """The merges in the order of their ranks; derived if the ranks are tiktoken's.
+
+        The list is made at its first use: garbage collection of its tuples takes most of the time.
+        """
+        if self._pairs is None:
+            return merges_of_ranks(self._ids)
+        lefts, rights = (map(self.tokens.__getitem__, ids.tolist()) for ids in self._pairs[:2])
+        return list(zip(lefts, rights, strict=True))
 
     @functools.cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens, in the order of ids."""
         return {token.text: token.id for token in self.added_tokens if token.special}
-
-    @functools.cached_property
-    def _ids(self) -> dict[bytes, int]:
-        return {token: token_id for token_id, token in self.tokens.items()}
 
     @functools.cached_property
     def flat(self) -> FlatTokens:
@@ -233,7 +195,7 @@ class Vocabulary:
     @functools.cached_property
     def size(self) -> int:
         """The largest id plus one."""
-        return max(int(self.flat.ids.max()), *(token.id for token in self.added_tokens), 0) + 1
+        return max(*self.tokens, *(token.id for token in self.added_tokens)) + 1
 
     @property
     def n_joined(self) -> int:
@@ -285,8 +247,8 @@ class Vocabulary:
         With tiktoken's ranks, rows are all splits of a token into two tokens, and can share a rank.
         Do not modify the arrays.
         """
-        if self.pairs is not None:
-            return self.pairs
+        if self._pairs is not None:
+            return self._pairs
         ids = self._ids
         rows = [(left, right, ids[token]) for token, left, right in _iterate_splits(ids)]
         lefts, rights, ranks = np.array(rows, np.int32).reshape(-1, 3).T.copy()
@@ -326,11 +288,12 @@ class Vocabulary:
                     f"rank {rank}, below one of its parts {parts}"
                 )
 
-    def __getstate__(self) -> dict[str, object]:
-        # Computed again from `tokens`, or from `flat` if `tokens` has not been used.
-        derived = {"size", "bytes_of_id", "byte_ids", "flat_by_id", "special_tokens"}
-        derived |= {"flat"} if "tokens" in self.__dict__ else set()
-        return {name: value for name, value in self.__dict__.items() if name not in derived}
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = functools.partial(
+            Vocabulary, ignore_merges=self.ignore_merges, normal_forms=self.normal_forms
+        )
+        merges = None if self._pairs is None else np.stack(self._pairs[:2], axis=1)
+        return make, (self.tokens, merges, self.added_tokens)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
@@ -366,16 +329,20 @@ def number_tokens(
 
 
 def _check_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
-    ids: dict[bytes, int] = {}
-    for token_id, token in tokens.items():
-        if not isinstance(token, bytes):
-            raise VocabularyError(f"token {token_id!r} is {token!r}: expected bytes")
-        _check_id(token_id, f"token {token!r}")
-        if token in ids:
-            raise VocabularyError(
-                f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
-            )
-        ids[token] = token_id
+    """Return bytes -> id; raise VocabularyError if an id or a token is none, or not unique."""
+    kinds = {*map(type, tokens), *map(type, tokens.values())}
+    ids = dict(zip(tokens.values(), tokens, strict=True)) if kinds <= {int, bytes} else {}
+    if len(ids) < len(tokens) or not 0 <= min(tokens, default=0) <= max(tokens) <= _LARGEST_ID:
+        ids = {}
+        for token_id, token in tokens.items():
+            if not isinstance(token, bytes):
+                raise VocabularyError(f"token {token_id!r} is {token!r}: expected bytes")
+            _check_id(token_id, f"token {token!r}")
+            if token in ids:
+                raise VocabularyError(
+                    f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
+                )
+            ids[token] = token_id
     missing = [x for x in range(256) if bytes([x]) not in ids and x not in _NOT_IN_UTF8]
     if missing:
         raise VocabularyError(
@@ -392,23 +359,40 @@ def _check_id(token_id: object, name: str) -> None:
         )
 
 
-def _pairs_of_merges(merges: list[Pair], ids: Mapping[bytes, int]) -> PairTable:
-    """Return the ids of merges; raise a `VocabularyError` if one is inconsistent.
+def _pairs_of_merges(
+    merges: Iterable[Pair] | NDArray[np.int32], tokens: Mapping[int, bytes], ids: dict[bytes, int]
+) -> PairTable:
+    """Return the table of merges; raise VocabularyError if one is inconsistent.
 
-    Of equal merges the last is kept, in `merges`, too, as in Hugging Face's engine.
+    Of equal merges the last is kept, as in Hugging Face's engine.
     """
-    # Comprehensions without a condition, for speed: there are 32,000 merges or more.
+    if isinstance(merges, np.ndarray):
+        table = merges
+    else:
+        listed = list(merges)
+        flat = [token for pair in listed for token in pair]
+        if not {*flat} <= ids.keys():
+            _raise_for_merges(listed, ids)
+        table = np.array([ids[token] for token in flat], np.int32).reshape(-1, 2)
+    lefts, rights = table.T.copy()
+    keys = lefts.astype(np.int64) << 32 | rights
+    in_order = np.sort(keys)
+    if (in_order[1:] == in_order[:-1]).any():
+        _, last = np.unique(keys[::-1], return_index=True)
+        lefts, rights = table[np.sort(len(keys) - 1 - last)].T.copy()
+    # No loop, for speed: there are 32,000 merges or more.
     try:
-        lefts = np.array([ids[left] for left, _ in merges], np.int32)
-        rights = np.array([ids[right] for _, right in merges], np.int32)
-        made = np.array([ids[left + right] for left, right in merges], np.int32)
+        parts = [list(map(tokens.__getitem__, each.tolist())) for each in (lefts, rights)]
+    except KeyError as error:
+        raise VocabularyError(
+            f"a merge joins the id {error.args[0]}, which has no token: expected ids of tokens"
+        ) from None
+    joined = map(operator.add, *parts)
+    try:
+        made = np.fromiter(map(ids.__getitem__, joined), np.int32, len(lefts))
     except KeyError:
-        _raise_for_merges(merges, ids)
-    pairs = np.sort(lefts.astype(np.int64) << 32 | rights)
-    if (pairs[1:] == pairs[:-1]).any():
-        merges[:] = [*dict.fromkeys(reversed(merges))][::-1]
-        return _pairs_of_merges(merges, ids)
-    return PairTable(lefts, rights, np.arange(len(merges), dtype=np.int32), made)
+        _raise_for_merges(list(zip(*parts, strict=True)), ids)
+    return PairTable(lefts, rights, np.arange(len(lefts), dtype=np.int32), made)
 
 
 def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:

@@ -6,11 +6,10 @@ Annotations are not postponed in this module, see `preprocess.options`.
 import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from inspect import Signature
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Never
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Never
 
 from msgspec import Meta
 
@@ -68,7 +67,8 @@ _DEPTH = 4  # of keys with a line; aliases may refer to themselves
 _TOKENS = "tokens"  # directory of a dataset, inside that of its rows
 CORPUS_FORMAT = "tokenmill-corpus"  # of config.json
 Key = tuple[str | int, ...]  # such as ("datasets", 0, "name")
-Where = Callable[[Key], str]  # returns the place of a key in a file: "corpus.yaml:3: "
+# Returns how the place of a key is spelled, to begin a message: "corpus.yaml:3: name: ".
+Where = Callable[[Key], str]
 
 
 class _Section(Settings):
@@ -275,6 +275,124 @@ _SECTIONS: dict[str, type[_Section]] = {
 }
 
 
+def _in_python(key: Key) -> str:
+    """Spell the place of a key of arguments.
+
+    >>> _in_python(("datasets", 0, "name"))
+    'datasets[0].name: '
+    """
+    parts = (f"[{x}]" if isinstance(x, int) else f".{x}" for x in key)
+    return f"{''.join(parts).lstrip('.')}: "
+
+
+class _Reader:
+    """Reads sections, and lists what is wrong with all of them.
+
+    Args:
+        where: Spells places.
+
+    Attributes:
+        wrong: Messages.
+        notes: What has no effect, in order.
+    """
+
+    def __init__(self, where: Where) -> None:
+        self.where, self.wrong, self.notes = where, list[str](), dict[str, None]()
+
+    def section(self, key: Key, given: Any, kind: type[_Section]) -> dict[str, Any]:
+        """Return the valid options that are given in a section, or in an object of its class."""
+        if isinstance(given, kind):
+            return given.given
+        if not isinstance(given, Mapping | None):
+            self.wrong.append(f"{self.where(key)}expected options with values, found {given!r}")
+            return {}
+        read, wrong = read_values({str(x): y for x, y in (given or {}).items()}, kind)
+        self.wrong += [f"{self.where((*key, name))}{what}" for name, what in wrong]
+        return read
+
+    def tokenizer(self, key: Key, given: Any) -> dict[str, Any]:
+        """Return the options of a tokenizer, which may be given alone."""
+        if given is not None and not isinstance(given, TokenizerConfig | Mapping):
+            read, wrong = read_values({"name_or_path": given}, TokenizerConfig)
+            self.wrong += [f"{self.where(key)}{what}" for _, what in wrong]
+            return read
+        read = self.section(key, given, TokenizerConfig)
+        if len(key) > 1 and "name_or_path" not in read and _of(VocabularySettings, read):
+            self.wrong.append(
+                f"{self.where(key)}a tokenizer is trained on all datasets; train it in the section"
+                " tokenizer, or give name_or_path"
+            )
+        if read.pop("trust_remote_code", False):
+            self.notes["trust_remote_code has no effect: no code of a repository is run"] = None
+        return read
+
+    def stage(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of all runs and datasets."""
+        stage = self.section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
+        if stage.pop("batch_size", None):
+            self.notes["batch_size has no effect: units of work have unit_size bytes"] = None
+        on_ray = self.section(("ray",), values.get("ray"), RayConfig)
+        return stage | RayConfig(**on_ray).of_runs if values.get("ray") is not None else stage
+
+    def switched(self, name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the options of a section that may be missing, or not enabled: None."""
+        if values.get(name) is None:
+            return None
+        read = self.section((name,), values[name], _SECTIONS[name])
+        return read if read.pop("enabled", True) else None
+
+    def datasets(self, given: Any) -> list[dict[str, Any]]:
+        """Return the options of each dataset, those of its tokenizer in one."""
+        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
+            self.wrong.append(
+                f"{self.where(('datasets',))}expected a list of at least one; got"
+                f" {given!r:.100}{'; put it into a list' * isinstance(given, _Section | Mapping)}"
+            )
+            return []
+        parts = [self.section(("datasets", i), x, DatasetConfig) for i, x in enumerate(given)]
+        for i, part in enumerate(parts):
+            key = ("datasets", i, "tokenizer")
+            part["tokenizer"] = self.tokenizer(key, part.get("tokenizer"))
+            for argument in part.pop("tokenizer_kwargs", None) or ():
+                self.notes[f"tokenizer_kwargs: {argument} has no effect"] = None
+        return parts
+
+
+class DatasetPlan(NamedTuple):
+    """One dataset of a configuration, with all its options.
+
+    Attributes:
+        build: Settings of its build; without tokenizer if it has none of its own.
+        rows: Settings of its rows; None: none are written.
+        pack: Options of the section `pack`; None: rows are of documents.
+        adds_special_tokens: True if documents of packed rows have the special tokens that the
+            tokenizer puts around a text.
+        has_mask: Whether rows have attention_mask; None: if they need it.
+        key: Place of its options.
+    """
+
+    build: BuildSettings
+    rows: RowsSettings | None
+    pack: dict[str, Any] | None
+    adds_special_tokens: bool
+    has_mask: bool | None
+    key: Key
+
+    def columns(self, has_loss_mask: bool) -> tuple[str, ...]:
+        """Return the arrays of the rows: as given, else those that they need."""
+        assert self.rows is not None
+        if self.rows.columns or self.rows.format == "pickle":
+            return self.rows.columns
+        segments = self.pack is not None and self.pack.get("include_segment_ids", True)
+        has = {
+            "input_ids": True,
+            "attention_mask": not segments if self.has_mask is None else self.has_mask,
+            "labels": self.pack is not None or has_loss_mask, "segment_ids": segments,
+            "position_ids": segments,
+        }
+        return tuple(filter(has.__getitem__, has))
+
+
 class PipelineConfig:
     """A corpus of several datasets.
 
@@ -294,23 +412,20 @@ class PipelineConfig:
             datasets. None: output_dir of `save`, the save_path of a single dataset, or "tokenized".
 
     Attributes:
-        max_minutes: Time limit of all runs together; None: none.
-        builds: Name of a dataset -> settings of its build; without tokenizer if it has none.
-        given: Name of a dataset -> the options of its build that are given.
-        places: Name of a dataset -> the place of its files, for messages.
+        plans: Name of a dataset -> what is made of it.
         training: Settings of the tokenizer to be trained; None if none is needed.
-        rows: Name of a dataset -> settings of its rows; {}: none are written.
-        special: Name of a dataset with packed rows -> (id after each document; None: the usual one;
-            True for the special tokens that the tokenizer puts around a text).
-        has_mask: Name of a dataset -> whether rows have attention_mask; None: if they need it.
+        max_minutes: Time limit of all runs together; None: none.
         uses_output_path: False if each dataset has a place and a tokenizer of its own.
         sections: Names of the arguments that are given.
+        where: Spells places of options, to begin messages.
         notes: What has no effect, for the log.
 
     Raises:
         SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
             contradictory; datasets have the same name or outputs.
     """
+
+    plans: dict[str, DatasetPlan]
 
     @checks_names
     def __init__(
@@ -326,137 +441,35 @@ class PipelineConfig:
             "datasets": datasets, "tokenizer": tokenizer, "tokenize": tokenize, "pack": pack,
             "save": save, "ray": ray, "output_path": output_path,
         }
-        self._read(given, lambda path: ": ".join([*map(str, path[:2]), ""]))
+        self._read(given, _in_python, {})
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any], where: Where) -> "PipelineConfig":
-        """Return the configuration in a mapping; `where` formats places in messages."""
+    def from_mapping(
+        cls, values: Mapping[str, Any], where: Where, of_run: dict[str, Any] | None = None
+    ) -> "PipelineConfig":
+        """Return the configuration in a mapping; options `of_run` win over it."""
         config = object.__new__(cls)
-        config._read(values, where)
+        config._read(values, where, of_run or {})
         return config
 
     def __repr__(self) -> str:
         given = (f"{x}={y!r}" for x, y in self._values.items() if x in self.sections)
         return f"PipelineConfig({', '.join(given)})"
 
-    def _read(self, values: Mapping[str, Any], where: Where) -> None:
-        known = ("datasets", "output_path", *_SECTIONS)
-        self.sections = {name for name, each in values.items() if each is not None}
-        self._values, self._where, self.notes = values, where, dict[str, None]()
-        wrong = [
-            f"{where((name,))}{name}: there is no such section{nearest(str(name), known)}"
-            for name in values
-            if name not in known
-        ]
+    @property
+    def builds(self) -> dict[str, BuildSettings]:
+        """Name of a dataset -> settings of its build."""
+        return {name: each.build for name, each in self.plans.items()}
 
-        def section(path: Key, found: Any, kind: type[_Section]) -> dict[str, Any]:
-            """Return the valid options of a section; list what is wrong."""
-            if isinstance(found, kind):
-                return found.given
-            if not isinstance(found, Mapping | None):
-                wrong.append(f"{where(path)}expected options with values, found {found!r}")
-                return {}
-            read, of_section = read_values({str(x): y for x, y in (found or {}).items()}, kind)
-            for name, what in of_section:
-                wrong.append(f"{where((*path, name))}{name}: {what}")
-            return read
+    @property
+    def untrained(self) -> dict[str, BuildSettings]:
+        """The datasets without a tokenizer of their own, by name."""
+        return {name: each for name, each in self.builds.items() if each.tokenizer is None}
 
-        def tokenizer(path: Key, found: Any) -> dict[str, Any]:
-            """Return the options of a tokenizer, which may be given alone."""
-            is_alone = found is not None and not isinstance(found, TokenizerConfig | Mapping)
-            if is_alone:
-                read, of_alone = read_values({"name_or_path": found}, TokenizerConfig)
-                wrong.extend(f"{where(path[:-1])}tokenizer: {what}" for _, what in of_alone)
-                return read
-            read = section(path, found, TokenizerConfig)
-            if len(path) > 1 and "name_or_path" not in read and _of(VocabularySettings, read):
-                wrong.append(
-                    f"{where(path)}tokenizer: a tokenizer is trained on all datasets; train it in"
-                    " the section tokenizer, or give name_or_path"
-                )
-            if read.pop("trust_remote_code", False):
-                self.notes["trust_remote_code has no effect: no code of a repository is run"] = None
-            return read
-
-        shared = tokenizer(("tokenizer",), values.get("tokenizer"))
-        stage = section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
-        if stage.pop("batch_size", None):
-            self.notes["batch_size has no effect: units of work have unit_size bytes"] = None
-        on_ray = section(("ray",), values.get("ray"), RayConfig)
-        if "ray" in self.sections:
-            stage |= RayConfig(**on_ray).of_runs
-        pack, save = (
-            section((name,), values[name], _SECTIONS[name]) if name in self.sections else {}
-            for name in ("pack", "save")
-        )
-        out, of_out = read_values({"output_dir": values.get("output_path")}, SaveStageConfig)
-        wrong += [f"{where(('output_path',))}output_path: {what}" for _, what in of_out]
-        given = values.get("datasets") or ()
-        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-            wrong.append(
-                f"{where(('datasets',))}datasets: expected a list of at least one; got"
-                f" {given!r:.100}{'; put it into a list' * isinstance(given, _Section | Mapping)}"
-            )
-            given = ()
-        parts = [section(("datasets", i), each, DatasetConfig) for i, each in enumerate(given)]
-        own = [
-            tokenizer(("datasets", i, "tokenizer"), part.pop("tokenizer", None))
-            for i, part in enumerate(parts)
-        ]
-        if wrong:
-            raise SettingsError("; ".join(wrong))
-        self.max_minutes: float | None = stage.get("max_minutes")
-        self._pack = pack if "pack" in self.sections and pack.pop("enabled", True) else None
-        self._save = save if "save" in self.sections and save.pop("enabled", True) else None
-        of_rows, places = save.get("output_dir"), [part.get("save_path") for part in parts]
-        named = (out.get("output_dir"), of_rows, *(places if len(parts) == 1 else ()))
-        own_path = next((path for path in named if path is not None), None)
-        self.output_path = str("tokenized" if own_path is None else own_path)
-        self._add_datasets(shared, stage, parts, own)
-        self.uses_output_path = bool(own_path or None in places or self.training)
-
-    def _add_datasets(
-        self, shared: dict[str, Any], stage: dict[str, Any], parts: list[dict[str, Any]],
-        own: list[dict[str, Any]],
-    ) -> None:
-        """Set `builds` and what belongs to them, from the options of sections and datasets.
-
-        Args:
-            shared: Options of the tokenizer of datasets without one of their own.
-            stage: Options of all datasets.
-            parts: Options of each dataset.
-            own: Options of the tokenizer of each dataset.
-        """
-        where = self._where
-        self.builds: dict[str, BuildSettings] = {}
-        self.given: dict[str, dict[str, Any]] = {}
-        self.places: dict[str, str] = {}
-        self.rows: dict[str, RowsSettings] = {}
-        self.special: dict[str, tuple[int | None, bool]] = {}
-        self.has_mask: dict[str, bool | None] = {}
-        names = {part["name"] for part in parts if part.get("name")}
-        for number, (part, of_part) in enumerate(zip(parts, own, strict=True)):
-            if "name_or_path" not in of_part:
-                of_part = shared | of_part
-            for argument in part.pop("tokenizer_kwargs", None) or ():
-                self.notes[f"tokenizer_kwargs: {argument} has no effect"] = None
-            given_one, ranks = of_part.get("name_or_path"), dict[str, Any]()
-            if is_ranks_file(given_one):
-                ranks = {x: shared[x] for x in _OF_RANK_FILES if x in shared}
-            # Options of training, too, to say that nothing is trained.
-            options = {} if given_one is None else ranks | _of(VocabularySettings, of_part)
-            options |= stage | _of(WindowSettings, of_part) | part | {"tokenizer": given_one}
-            name = options.pop("name", None) or _new_name(part, names)
-            windows = {x: options.pop(x) for x in options_of(WindowSettings) if x in options}
-            self._add(name, options, windows, len(parts), where(("datasets", number)))
-            self.places[name] = where(("datasets", number, "data_files"))
-            self.has_mask[name] = of_part.get("return_attention_mask")
-        vocabulary = _of(VocabularySettings, shared)
-        section_of_training = "tokenizer" if vocabulary else "tokenize"
-        try:
-            self.training = self._training(vocabulary, stage)
-        except SettingsError as error:
-            raise SettingsError(f"{where((section_of_training,))}{error}") from None
+    @property
+    def tokenizer_file(self) -> str:
+        """The tokenizer that is trained."""
+        return join_location(self.output_path, "tokenizer.json")
 
     def with_stages(self, stages: Sequence[str]) -> "PipelineConfig":
         """Return the configuration with only some of the stages "pack" and "save" enabled."""
@@ -466,84 +479,124 @@ class PipelineConfig:
                 given = getattr(values[name], "given", values[name])
                 # Without rows, the dataset is where it would be beside them.
                 values[name] = {**given, "enabled": name == "save" or name in stages}
-        config = PipelineConfig.from_mapping(values, self._where)
-        if "save" not in stages:
-            config.rows = {}
-        return config
+        config = PipelineConfig.from_mapping(values, self.where)
+        return config if "save" in stages else config._without_rows()
 
-    @property
-    def tokenizer_file(self) -> str:
-        """The tokenizer that is trained."""
-        return join_location(self.output_path, "tokenizer.json")
+    def _without_rows(self) -> "PipelineConfig":
+        self.plans = {name: each._replace(rows=None) for name, each in self.plans.items()}
+        return self
 
-    @property
-    def untrained(self) -> dict[str, BuildSettings]:
-        """The datasets without a tokenizer of their own, by name."""
-        return {name: each for name, each in self.builds.items() if each.tokenizer is None}
+    def with_options_of(self, run: BuildSettings) -> "PipelineConfig":
+        """Return the configuration with the options of a run, which win over its own.
 
-    def columns_of_rows(self, name: str, has_loss_mask: bool) -> tuple[str, ...]:
-        """Return the arrays of the rows of a dataset: as given, else those that it needs."""
-        if self.rows[name].columns or self.rows[name].format == "pickle":
-            return self.rows[name].columns
-        segments = bool(self._pack and self._pack.get("include_segment_ids", True))
-        mask = self.has_mask[name]
-        has = {
-            "input_ids": True, "attention_mask": not segments if mask is None else mask,
-            "labels": bool(self._pack) or has_loss_mask, "segment_ids": segments,
-            "position_ids": segments,
-        }
-        return tuple(filter(has.__getitem__, has))
-
-    def override(self, options: Mapping[str, Any]) -> None:
-        """Set options of all runs; raise SettingsError for any other one."""
+        Raises:
+            SettingsError: An option is of a dataset, not of all runs.
+        """
         known, of_tasks = options_of(RunSettings), options_of(TaskSettings)
-        read, wrong = read_values(options, BuildSettings)
-        wrong += [
-            (name, "divides one dataset, not the datasets of a configuration; leave it out")
+        given = {x: y for x, y in run.given.items() if x not in ("config", "progress")}
+        wrong = [
+            f"{name}: divides one dataset, not the datasets of a configuration; leave it out"
             if name in of_tasks
-            else (name, "belongs in the configuration, which is given, too")
-            for name in read
+            else f"{name}: belongs in the configuration, which is given, too"
+            for name in given
             if name not in known or known[name].changes_result
         ]
         if wrong:
-            raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
-        if read.get("executor", "ray") != "ray":
-            read = {"ray_address": None, "ray_resources": ()} | read
-        self.max_minutes = read.get("max_minutes", self.max_minutes)
-        self.given = {name: each | read for name, each in self.given.items()}
-        self.builds = {name: each.replace(**read) for name, each in self.builds.items()}
-        if self.training is not None:
-            self.training = self.training.replace(**read)
-        of_rows = {name: read[name] for name in ("workers", "overwrite") if name in read}
-        self.rows = {name: each.replace(**of_rows) for name, each in self.rows.items()}
+            raise SettingsError("; ".join(wrong))
+        if given.get("executor", "ray") != "ray":
+            given = {"ray_address": None, "ray_resources": ()} | given
+        config = PipelineConfig.from_mapping(self._values, self.where, given)
+        saves = any(each.rows for each in self.plans.values())
+        return config if saves else config._without_rows()
 
     def as_json(self) -> dict[str, Any]:
         """Return the effective configuration for config.json."""
-        training = None if self.training is None else self.training.as_json()
         datasets = {}
         for name, each in self.builds.items():
             built = each.as_json(options_of(VocabularySettings))
             datasets[name] = built | {"tokenizer": built["tokenizer"] or self.tokenizer_file}
+        rows = {name: x.rows.as_json() for name, x in self.plans.items() if x.rows is not None}
         return {
-            "format": CORPUS_FORMAT,
-            "output_path": self.output_path,
-            "tokenizer": training,
-            "datasets": datasets,
-            "rows": {name: each.as_json() for name, each in self.rows.items()},
+            "format": CORPUS_FORMAT, "output_path": self.output_path,
+            "tokenizer": None if self.training is None else self.training.as_json(),
+            "datasets": datasets, "rows": rows,
         }
 
+    def _read(self, values: Mapping[str, Any], where: Where, of_run: dict[str, Any]) -> None:
+        """Set the attributes; options `of_run` win over those of all runs."""
+        known = ("datasets", "output_path", *_SECTIONS)
+        self.sections = {name for name, each in values.items() if each is not None}
+        self._values, self.where, reader = values, where, _Reader(where)
+        reader.wrong += [
+            f"{where((name,))}there is no such section{nearest(str(name), known)}"
+            for name in values if name not in known
+        ]
+        shared = reader.tokenizer(("tokenizer",), values.get("tokenizer"))
+        stage = reader.stage(values)
+        self._pack, self._save = (reader.switched(name, values) for name in ("pack", "save"))
+        out, wrong = read_values({"output_dir": values.get("output_path")}, SaveStageConfig)
+        reader.wrong += [f"{where(('output_path',))}{what}" for _, what in wrong]
+        parts = reader.datasets(values.get("datasets") or ())
+        if reader.wrong:
+            raise SettingsError("; ".join(reader.wrong))
+        self.notes, self.max_minutes = reader.notes, (stage | of_run).get("max_minutes")
+        places = [part.get("save_path") for part in parts]
+        named = (
+            out.get("output_dir"), (self._save or {}).get("output_dir"),
+            *(places if len(parts) == 1 else ()),
+        )
+        own_path = next((path for path in named if path is not None), None)
+        self.output_path = str("tokenized" if own_path is None else own_path)
+        self.plans = {}
+        names = {part["name"] for part in parts if part.get("name")}
+        for number, part in enumerate(parts):
+            self._add(number, part, names, len(parts) > 1, shared, stage, of_run)
+        self.training = self._training(_of(VocabularySettings, shared), stage | of_run)
+        self.uses_output_path = bool(own_path or None in places or self.training)
+
     def _add(
-        self, name: str, options: dict[str, Any], windows: dict[str, Any], n_datasets: int,
-        place: str,
+        self, number: int, part: dict[str, Any], names: set[str], has_others: bool,
+        shared: dict[str, Any], stage: dict[str, Any], of_run: dict[str, Any],
     ) -> None:
-        """Add the build of a dataset, and its rows; `windows` are options of `WindowSettings`."""
-        if name in self.builds:
-            raise SettingsError(f"{place}name: {name!r} is an earlier dataset; rename one of them")
+        """Add the plan of a dataset.
+
+        Args:
+            number: Its index.
+            part: Its options.
+            names: Names of datasets that are taken.
+            has_others: True if there are several datasets.
+            shared: Options of the tokenizer of datasets without one of their own.
+            stage: Options of all datasets.
+            of_run: Options of runs that win over all others.
+        """
+        own = part.pop("tokenizer")
+        own = own if "name_or_path" in own else shared | own
+        given, ranks = own.get("name_or_path"), dict[str, Any]()
+        if is_ranks_file(given):
+            ranks = {x: shared[x] for x in _OF_RANK_FILES if x in shared}
+        # Options of training, too, to say that nothing is trained.
+        options = {} if given is None else ranks | _of(VocabularySettings, own)
+        options |= stage | _of(WindowSettings, own) | part | {"tokenizer": given} | of_run
+        name = options.pop("name", None) or _new_name(part, names)
+        windows = {x: options.pop(x) for x in options_of(WindowSettings) if x in options}
+        key = ("datasets", number)
+        if name in self.plans:
+            raise SettingsError(
+                f"{self.where((*key, 'name'))}{name!r} is an earlier dataset; rename one of them"
+            )
         of_rows = (self._save or {}).get("output_dir")
         usual = of_rows or self.output_path
-        if not of_rows or n_datasets > 1:
+        if has_others or of_rows is None:
             usual = join_location(usual, name)
         out = options.pop("save_path", None) or usual
+        build = self._build(key, out, options)
+        rows, adds = self._rows(build, out, windows)
+        self.plans[name] = DatasetPlan(
+            build, rows, self._pack, adds, own.get("return_attention_mask"), key
+        )
+
+    def _build(self, key: Key, out: str, options: dict[str, Any]) -> BuildSettings:
+        """Return the settings of the build of a dataset whose outputs are in `out`."""
         built = {_NAMES_OF_BUILD.get(x, x): value for x, value in options.items()}
         built["out"] = out if self._save is None else join_location(out, _TOKENS)
         if not built.get("val"):
@@ -551,64 +604,74 @@ class PipelineConfig:
         try:
             settings = BuildSettings(**built)
         except SettingsError as error:
-            raise SettingsError(f"{place}{error}") from None
+            raise SettingsError(f"{self.where(key)}{error}") from None
         for other, before in self.builds.items():
             if Path(before.out).absolute() == Path(settings.out).absolute():
                 raise SettingsError(
-                    f"{place}save_path: {out!r} is that of the dataset {other!r}, too; give each"
-                    " its own"
+                    f"{self.where((*key, 'save_path'))}{out!r} is that of the dataset {other!r},"
+                    " too; give each its own"
                 )
-        self.builds[name], self.given[name] = settings, built
+        return settings
+
+    def _rows(
+        self, build: BuildSettings, out: str, windows: dict[str, Any]
+    ) -> tuple[RowsSettings | None, bool]:
+        """Return the settings of rows, and whether packed ones have the tokenizer's special tokens.
+
+        `windows` are the options of `WindowSettings` that are given.
+        """
+        where, adds = self.where(("save",)), False
         if self._save is None:
             if told := sorted([*windows, *["pack"] * (self._pack is not None)]):
                 raise SettingsError(
-                    f"{self._where(('save',))}{', '.join(told)}: for rows, which are not written;"
-                    " add a section save"
+                    f"{where}{', '.join(told)}: for rows, which are not written; add a section save"
                 )
-            return
+            return None, adds
         options = {x: y for x, y in self._save.items() if x != "output_dir"}
         if self._pack is not None:
             options |= {"strategy": "greedy"} | self._pack | {"padding": "max-length"}
-            options.pop("include_segment_ids", None)
+            for name in ("include_segment_ids", "eos_token_id"):
+                options.pop(name, None)
             if (pad_id := options.pop("pad_token_id", None)) is not None:
                 options["pad_token"] = pad_id
-            self.special[name] = (
-                options.pop("eos_token_id", None), windows.pop("add_special_tokens", False)
-            )
+            adds = windows.pop("add_special_tokens", False)
             if windows.get("max_length") and not windows.keys() & {"truncation", "stride"}:
                 length = windows.pop("max_length")
                 if length != options["seq_length"]:
                     self.notes[f"max_length {length:,} has no effect on packed rows"] = None
         try:
-            self.rows[name] = RowsSettings(
-                path=settings.out, out=out, workers=settings.workers, overwrite=settings.overwrite,
+            return RowsSettings(
+                path=build.out, out=out, workers=build.workers, overwrite=build.overwrite,
                 **windows | options,
-            )
+            ), adds
         except SettingsError as error:
-            raise SettingsError(f"{self._where(('save',))}{error}") from None
+            raise SettingsError(f"{where}{error}") from None
 
     def _training(
-        self, vocabulary: dict[str, Any], stage: dict[str, Any]
+        self, vocabulary: dict[str, Any], stage: Mapping[str, Any]
     ) -> TrainFileSettings | None:
         """Return the settings of the tokenizer that is trained, None if all datasets have one."""
         untrained = self.untrained.values()
         if not untrained:
             return None
+        where = self.where(("tokenizer" if vocabulary else "tokenize",))
         special = [
             token for each in untrained for token in (each.end_of_text, each.begin_of_text) if token
         ]
         special += vocabulary.pop("special_tokens", ())
-        options = _of(TrainFileSettings, stage)
-        around = options.get("end_of_text"), options.get("begin_of_text")
-        return TrainFileSettings(
-            **options | vocabulary,
-            special_tokens=tuple(x for x in dict.fromkeys(special) if x not in around),
-            paths=tuple(path for each in untrained for path in each.train),
-            out=self.tokenizer_file,
-        )
+        around = stage.get("end_of_text"), stage.get("begin_of_text")
+        try:
+            return TrainFileSettings(
+                **_of(TrainFileSettings, stage) | vocabulary,
+                special_tokens=tuple(x for x in dict.fromkeys(special) if x not in around),
+                paths=tuple(path for each in untrained for path in each.train),
+                out=self.tokenizer_file,
+            )
+        except SettingsError as error:
+            raise SettingsError(f"{where}{error}") from None
 
 
-def _of(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+def _of(kind: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options that a class of settings has."""
     return {name: value for name, value in options.items() if name in options_of(kind)}
 
@@ -628,7 +691,7 @@ def _new_name(part: Mapping[str, Any], taken: set[str]) -> str:
 
 
 def read_corpus(settings: BuildSettings) -> PipelineConfig:
-    """Read the configuration in the settings of a build, and apply the other ones to it.
+    """Read the configuration in the settings of a build, whose other options win over it.
 
     Raises:
         SettingsError: As `load_config`; or an option belongs in the configuration.
@@ -638,10 +701,7 @@ def read_corpus(settings: BuildSettings) -> PipelineConfig:
         config = load_config(Path(config))
     if not isinstance(config, PipelineConfig):
         raise SettingsError(f"config: should be a path or a PipelineConfig; got {config!r:.100}")
-    config = copy(config)
-    given = settings.given.items()
-    config.override({x: y for x, y in given if x not in ("config", "progress")})
-    return config
+    return config.with_options_of(settings)
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -683,7 +743,8 @@ def load_config(path: Path) -> PipelineConfig:
 
     def where(key: Key) -> str:
         known = next(key[:n] for n in range(len(key), -1, -1) if key[:n] in lines)
-        return f"{path}:{lines[known]}: "
+        name = f"{key[-1]}: " if isinstance(key[-1], str) else ""
+        return f"{path}:{lines[known]}: {name}"
 
     return PipelineConfig.from_mapping(values, where)
 

@@ -31,6 +31,7 @@ from preprocess.settings import (
     Output,
     Pattern,
     Prefix,
+    Readable,
     Seed,
     Settings,
     SettingsError,
@@ -779,7 +780,7 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
 class DecodeSettings(BuiltWithSettings):
     """Options of `decode`: the text of a token file."""
 
-    path: Option[Location, StrPath] = option("Token file.", kw_only=False)
+    path: Option[Readable, StrPath] = option("Token file, or its URL.", kw_only=False)
     start: Is[Index] = option("First token.", default=0)
     count: Is[Index | None] = option("Number of tokens.", default=None, default_text="all")
 
@@ -787,8 +788,9 @@ class DecodeSettings(BuiltWithSettings):
 class InspectSettings(RanksSettings):
     """Options of `inspect`: a description of a file or directory."""
 
-    path: Option[Location, StrPath] = option(
-        "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs.",
+    path: Option[Readable, StrPath] = option(
+        "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs; or the URL of"
+        " a .bin file or of a directory with some.",
         kw_only=False,
     )
 
@@ -796,8 +798,8 @@ class InspectSettings(RanksSettings):
 class VerifySettings(BuiltWithSettings, ProgressSettings):
     """Options of `verify`: a check of token files against manifests."""
 
-    path: Option[Location, StrPath] = option(
-        "A directory of outputs, or one .bin file.", kw_only=False,
+    path: Option[Readable, StrPath] = option(
+        "A directory of outputs, or one .bin file; or its URL.", kw_only=False,
     )
     deep: Is[bool] = option("Encode the sources again and compare.", default=False)
     repair: Is[bool] = option("Rebuild what is damaged from the sources.", default=False)
@@ -841,8 +843,8 @@ class RowsSettings(RowSettings, ProgressSettings):
 class ExportSettings(ProgressSettings):
     """Options of `export`: a dataset as files of another program."""
 
-    path: Option[Location, StrPath] = option(
-        "A directory with datasets, or one .bin file.", kw_only=False,
+    path: Option[Readable, StrPath] = option(
+        "A directory with datasets, or one .bin file; or its URL.", kw_only=False,
     )
     to: Is[Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"]] = option(
         "Format, which docs/exports.md describes."

@@ -10,7 +10,7 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -31,7 +31,7 @@ from preprocess.options import (
 )
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
-from preprocess.run.compiling import KernelCompiler
+from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.finished import read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
@@ -49,12 +49,12 @@ from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
 from preprocess.sources.parts import count_parts
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
-from preprocess.storage import Files, OutputError, open_storage
+from preprocess.storage import OutputError, open_storage
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.config import PipelineConfig
+    from preprocess.config import DatasetPlan, PipelineConfig
     from preprocess.rows.write import RowsResult
 
 _CONFIG_FILE = "config.json"  # of a corpus
@@ -103,6 +103,11 @@ def build(settings: BuildSettings) -> BuildResult:
         OutputError: Outputs exist already, or cannot be written.
         TokenmillError: Any other expected error.
     """
+    for name, option in options_of(BuildSettings).items():
+        if name in ("train", "val") and settings.given.get(name) == ():
+            raise SettingsError(
+                f"{name}: should not be empty; leave it out for {option.default_text}"
+            )
     if settings.config is not None:
         return _build_corpus(settings)
     return _build(*_begin(settings))
@@ -111,12 +116,11 @@ def build(settings: BuildSettings) -> BuildResult:
 def _build(settings: BuildSettings, progress: Progress) -> BuildResult:
     """Build one dataset."""
     given: AnyTokenizer | None = None
-    with KernelCompiler(progress) as compiler:
-        if settings.tokenizer is not None:
-            given = _load_for_build(settings)
-            if settings.executor != "ray":
-                compiler.compile_encoding(given)
-        return _run(_plan("build", settings, given, settings.out), compiler)
+    if settings.tokenizer is not None:
+        given = _load_for_build(settings)
+        if settings.executor != "ray":
+            compile_encoding(given, progress)
+    return _run(_plan("build", settings, given, settings.out), progress)
 
 
 def _plan(
@@ -147,14 +151,12 @@ def _build_corpus(given: BuildSettings) -> BuildResult:
     The same call resumes: datasets that are finished are up to date.
     """
     from preprocess.config import read_corpus
-    from preprocess.rows.manifest import MANIFEST_FILE
     from preprocess.rows.write import write_all
 
     config = read_corpus(given)
     progress = progress_of(given.progress)
     progress.begin(config.max_minutes)
-    place = open_storage(config.output_path).final
-    _check_corpus(config, place)  # before hours of work
+    _check_corpus(config)  # before hours of work
     for note in config.notes:
         logger.warning("%s", note)
     tokenizer, results = None, dict[str, BuildResult]()
@@ -163,27 +165,21 @@ def _build_corpus(given: BuildSettings) -> BuildResult:
         training = fit_to_memory(apply_profile(config.training))
         tokenizer, lines = _train_file(training, progress.part(), config.untrained)
         logger.info("%s", lines[0])
-    for number, (name, settings) in enumerate(config.builds.items(), start=1):
-        logger.info("dataset %s, %d of %d", name, number, len(config.builds))
-        settings = _with_special_ids(config, name, settings, tokenizer)
+    for number, (name, plan) in enumerate(config.plans.items(), start=1):
+        logger.info("dataset %s, %d of %d", name, number, len(config.plans))
+        settings = _with_special_ids(plan, tokenizer)
         if settings.tokenizer is None:
             trained = config.tokenizer_file
             settings = settings.replace(tokenizer=tokenizer if is_url(trained) else trained)
             if tokenizer is not None:
-                _check_padding(config, name, tokenizer)
+                _check_padding(plan, tokenizer)
         settings = fit_to_memory(apply_profile(settings))
         results[name] = _build(settings, progress.part())
-        if name in config.rows:
+        if plan.rows is not None:
             has_mask = any(MASK in each.columns for each in results[name].manifests.values())
-            columns = config.columns_of_rows(name, has_mask)
-            of_rows = config.rows[name].replace(columns=columns)
+            of_rows = plan.rows.replace(columns=plan.columns(has_mask))
             rows[name] = write_all(of_rows, progress.part())
-    if config.uses_output_path and place.size(MANIFEST_FILE) is None:  # not of rows alone
-        content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
-        with open_storage(config.output_path, "config", own_lock=True) as storage:
-            storage.put(_CONFIG_FILE, content.encode())
-            storage.publish([_CONFIG_FILE])
-            storage.clear()
+    _save_configuration(config)
     used = config.output_path if config.uses_output_path else config.builds[name].out
     return BuildResult(
         shown_url(used) if is_url(used) else Path(used), tokenizer or results[name].tokenizer,
@@ -194,40 +190,49 @@ def _build_corpus(given: BuildSettings) -> BuildResult:
     )
 
 
-def _check_corpus(config: PipelineConfig, place: Files) -> None:
-    """Raise TokenmillError if text is missing, or config.json in `place` is of another program."""
-    from preprocess.config import CORPUS_FORMAT
+def _save_configuration(config: PipelineConfig) -> None:
+    """Write config.json, unless the output path has that of rows."""
     from preprocess.rows.manifest import MANIFEST_FILE
 
-    outputs = [*(x.out for x in config.builds.values()), *(x.out for x in config.rows.values())]
-    outputs += [config.output_path] * config.uses_output_path
-    for name, each in config.builds.items():
-        try:
-            for path, out in product((*each.train, *each.val), outputs):
-                if looks_into(path, out):
-                    raise SettingsError(
-                        f"outputs would be in {out}, where {path} is looked for, and be text of the"
-                        " next run; choose another directory (save_path or output_path)"
-                    )
-            given = None if each.tokenizer is None else load_tokenizer_of_build(each)
-            reading = structs.replace(read_options(each, None, ()), chat=each.chat)
-            if given is not None:
-                reading = make_read_options(each, given)
-            sources = find_sources((*each.train, *each.val), reading)
-            if has_standard_input(sources):
-                raise SettingsError(
-                    "standard input (-) cannot be one of several datasets, which are read more"
-                    " than once; save it to a file"
-                )
-            if given is not None:
-                SpecialIds.of(given, _with_special_ids(config, name, each, given))
-                _check_padding(config, name, given)
-        except TokenmillError as error:
-            raise type(error)(f"{config.places[name]}{error}") from error
-    if config.rows:
-        from preprocess.rows.layout import check_rows
+    if not config.uses_output_path:
+        return
+    content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
+    with open_storage(config.output_path, "config", own_lock=True) as storage:
+        if storage.final.size(MANIFEST_FILE) is None:
+            storage.put(_CONFIG_FILE, content.encode())
+            storage.publish([_CONFIG_FILE])
+        storage.clear()
 
-        check_rows(config.rows, config.places)
+
+def _check_corpus(config: PipelineConfig) -> None:
+    """Raise TokenmillError if text is missing, or config.json is of another program."""
+    from preprocess.config import CORPUS_FORMAT
+    from preprocess.rows.layout import columns_of, compression_of
+    from preprocess.rows.manifest import MANIFEST_FILE
+
+    plans = config.plans.values()
+    outputs = [out for x in plans for out in (x.build.out, *([x.rows.out] if x.rows else ()))]
+    outputs += [config.output_path] * config.uses_output_path
+    for plan in plans:
+        option = "tokenizer"
+        try:
+            build = plan.build
+            given = None if build.tokenizer is None else load_tokenizer_of_build(build)
+            option = "data_files"
+            _check_text(build, given, outputs)
+            option = "save" if plan.pack is None else "pack"
+            if given is not None:
+                SpecialIds.of(given, _with_special_ids(plan, given))
+                _check_padding(plan, given)
+            option = "save"
+            if plan.rows is not None:
+                columns_of(plan.rows)
+                compression_of(plan.rows)
+        except TokenmillError as error:
+            of_dataset = option in ("tokenizer", "data_files")
+            where = config.where((*plan.key, option) if of_dataset else (option,))
+            raise type(error)(f"{where}{error}") from error
+    place = open_storage(config.output_path).final
     has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
     if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
         raise OutputError(
@@ -236,16 +241,32 @@ def _check_corpus(config: PipelineConfig, place: Files) -> None:
         )
 
 
-def _with_special_ids(
-    config: PipelineConfig, name: str, settings: BuildSettings, trained: AnyTokenizer | None
-) -> BuildSettings:
+def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Iterable[str]) -> None:
+    """Raise TokenmillError if text of a dataset is missing, or is where outputs would be."""
+    for path, out in product((*build.train, *build.val), outputs):
+        if looks_into(path, out):
+            raise SettingsError(
+                f"outputs would be in {out}, where {path} is looked for, and be text of the next"
+                " run; choose another directory (save_path or output_path)"
+            )
+    reading = structs.replace(read_options(build, None, ()), chat=build.chat)
+    if given is not None:
+        reading = make_read_options(build, given)
+    if has_standard_input(find_sources((*build.train, *build.val), reading)):
+        raise SettingsError(
+            "standard input (-) cannot be one of several datasets, which are read more than once;"
+            " save it to a file"
+        )
+
+
+def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildSettings:
     """Return the settings of a dataset with the special tokens that its packed rows should have.
 
     Raises:
         SettingsError: An id is no id, or no special token, of the tokenizer.
     """
-    end_id, as_tokenizer = config.special.get(name, (None, False))
-    if end_id is None and not as_tokenizer:
+    settings, end_id = plan.build, (plan.pack or {}).get("eos_token_id")
+    if end_id is None and not plan.adds_special_tokens:
         return settings
     from preprocess.documents.tokenizer_files import read_special_ids
 
@@ -264,34 +285,31 @@ def _with_special_ids(
             f" ({tokenizer.special_tokens}), or leave it out"
         )
     texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
-    before, after = read_special_ids(tokenizer) if as_tokenizer else ((), ())
+    before, after = read_special_ids(tokenizer) if plan.adds_special_tokens else ((), ())
     found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
     for option, ids in found.items():
         if len(ids) > 1 or not texts.keys() >= {*ids}:
             raise SettingsError(
-                f"{name}: {option} of packed rows would be {ids}, expected the id of one special"
+                f"{option} of packed rows would be {ids}, expected the id of one special"
                 f" token ({texts}); leave out add_special_tokens"
             )
-        if ids and getattr(settings, option) is None:
-            changed: dict[str, Any] = {option: texts[ids[0]]}
-            settings = settings.replace(**changed)
-    return settings
+    of_ids = {x: texts[ids[0]] for x, ids in found.items() if ids and getattr(settings, x) is None}
+    return settings.replace(**of_ids)
 
 
-def _check_padding(config: PipelineConfig, name: str, tokenizer: AnyTokenizer) -> None:
+def _check_padding(plan: DatasetPlan, tokenizer: AnyTokenizer) -> None:
     """Raise SettingsError if the padding of the rows of a dataset is not in its vocabulary."""
     from preprocess.rows.layout import pad_id_of
 
-    rows = config.rows.get(name)
-    token = None if rows is None else rows.pad_token
+    rows, token = plan.rows, None if plan.rows is None else plan.rows.pad_token
     if rows is not None and token is not None and (rows.is_padded or isinstance(token, int)):
-        option = "pad_token_id" if name in config.special else "pad_token"
+        option = "pad_token" if plan.pack is None else "pad_token_id"
         known, where = tokenizer.special_tokens, "the tokenizer"
         pad_id_of(token, tokenizer.vocab_size, known, where, option)
 
 
-def _run(plan: Plan, compiler: KernelCompiler) -> BuildResult:
-    return BuildResult(plan.place, *run_plan(plan, compiler))
+def _run(plan: Plan, progress: Progress) -> BuildResult:
+    return BuildResult(plan.place, *run_plan(plan, progress))
 
 
 def _begin(settings: Settings) -> tuple[Settings, Progress]:
@@ -354,8 +372,7 @@ def _train_file(
         run.begin()
         selected = plan.prepare(run.journal, progress)
         with open_parts(plan, run, progress) as parts:
-            compiler = KernelCompiler(progress)
-            tokenizer = train_on_plan(plan, run, compiler, left_out, parts)
+            tokenizer = train_on_plan(plan, run, progress, left_out, parts)
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
@@ -376,10 +393,9 @@ def encode(settings: EncodeSettings) -> BuildResult:
     """
     settings, progress = _begin(settings)
     given = load_given_tokenizer(settings, settings.pattern)
-    compiler = KernelCompiler(progress)
     if settings.executor != "ray":
-        compiler.compile_encoding(given)
-    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), compiler)
+        compile_encoding(given, progress)
+    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), progress)
 
 
 @takes(CountSettings)

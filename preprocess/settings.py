@@ -288,6 +288,7 @@ Fields = Annotated[tuple[str, ...], Kind(_read_fields, "a name or a list of name
 Pattern = Annotated[str, Kind(_read_pattern, "", "PATTERN")]
 Prefix = Annotated[str, Kind(_read_prefix, "", "NAME")]
 Location = Annotated[str, Kind(_read_location, "a path", "PATH", is_location=True)]
+Readable = Annotated[str, Kind(_read_input, "a path or URL", "PATH", is_location=True)]
 Locations = Annotated[
     tuple[str, ...],
     Kind(_read_locations, "a path or URL, or a list of them", "PATH", is_location=True),

@@ -10,6 +10,7 @@ from typing import Any, Self
 from bpe.arguments import checked
 from preprocess.config import (
     DatasetConfig,
+    Key,
     PipelineConfig,
     SaveStageConfig,
     TextToRowsSettings,
@@ -53,11 +54,17 @@ def tokenize_and_save(settings: TextToRowsSettings) -> BuildResult:
         part = dataset if name in _OF_DATASET else save if name in _OF_FILES else stage
         part[name] = given[name]
     values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
-    result = build(PipelineConfig.from_mapping(values, lambda path: ""), progress=progress)
+    result = build(PipelineConfig.from_mapping(values, _name_argument), progress=progress)
     if not settings.keep_tokens:
         built = result.datasets[_TOKENS]
         _remove_dataset(str(built.directory), built.manifests)
     return result
+
+
+def _name_argument(key: Key) -> str:
+    """Spell the place of an option, which is an argument, to begin a message."""
+    is_argument = key[0] == "tokenizer" or (len(key) > 1 and isinstance(key[-1], str))
+    return f"{key[-1]}: " if is_argument else ""
 
 
 def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:

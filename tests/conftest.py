@@ -29,11 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _kernels_are_compiled() -> None:
     """So that runs have the same stages, whatever ran on this machine before."""
-    from preprocess.run import compile_ahead as ahead
+    from bpe import Tokenizer, Vocabulary
+    from preprocess.report.progress import Progress
+    from preprocess.run import compiling
 
-    if ahead.missing(ahead.training_kernels("gpt2") | ahead.encoding_kernels()):
-        ahead.compile_training("gpt2")
-        ahead.compile_encoding("gpt2")
+    compiling.compile_training("gpt2", Progress())
+    compiling.compile_encoding(Tokenizer.from_vocabulary(Vocabulary.from_merges([])), Progress())
 
 
 @pytest.fixture

@@ -85,6 +85,21 @@ def test_functions_are_short(name: str) -> None:
     assert not long
 
 
+def test_kernels_take_at_most_six_arguments() -> None:
+    kernels = [
+        (name, node)
+        for name in MODULES
+        for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8")))
+        if isinstance(node, ast.FunctionDef) and "kernel" in map(ast.unparse, node.decorator_list)
+    ]
+    assert len(kernels) > 50
+    assert [
+        f"{name}.{kernel.name}"
+        for name, kernel in kernels
+        if name.startswith("bpe.") and len(kernel.args.args) > 6
+    ] == []
+
+
 @pytest.mark.parametrize(
     "path", [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")], ids=lambda path: path.name
 )

@@ -272,15 +272,10 @@ def remember(cache, ids, n, buffer, start, length):
 
 
 @kernel
-def recall(arena, at, n, ids, n_ids):
-    """Copy n ids from word `at` of the arena; one more may be written. Returns the number now.
-
-    >>> ids = np.zeros(4, np.uint32)
-    >>> recall(np.array([5 | 6 << 32], np.uint64), 0, 2, ids, 1), ids.tolist()
-    (3, [0, 5, 6, 0])
-    """
+def recall(arena, at, n, ids):
+    """Copy n ids from word `at` of the arena to `ids`; one more may be written. Returns n."""
     for i in range((n + 1) // 2):
         word = arena[at + i]
-        ids[n_ids + 2 * i] = np.uint32(word & np.uint64(0xFFFFFFFF))
-        ids[n_ids + 2 * i + 1] = np.uint32(word >> np.uint64(32))
-    return n_ids + n
+        ids[2 * i] = np.uint32(word & np.uint64(0xFFFFFFFF))
+        ids[2 * i + 1] = np.uint32(word >> np.uint64(32))
+    return n

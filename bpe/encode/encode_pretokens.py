@@ -12,22 +12,26 @@ ids in order. Each pass prefetches for the next. A single pass was three times s
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
-from bpe.encode.apply_merges import SCRATCH_BYTES
 from bpe.encode.cache_rows import PretokenCache, is_full, publish_counts
-from bpe.encode.group import (
+from bpe.encode.merge import SCRATCH_BYTES
+from bpe.encode.misses import FACTOR, emit_unseen, look_up_misses
+from bpe.encode.work import (
     COPIED,
-    END_OF_DOCUMENT,
+    END_OF_SPAN,
+    GROUPS_LEFT,
     HIGH,
+    IGNORES_FULL,
+    LONGEST,
     MISSES,
+    N_IDS,
+    NEXT_WORD,
+    OPEN_RANGE,
+    Text,
     fill_tail,
     take_positions,
 )
-from bpe.encode.misses import FACTOR, emit_unseen, look_up_misses
 from bpe.runtime import machine
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import copy_16_ids
@@ -40,25 +44,11 @@ PADDING = np.array([2**64 - (1 << 8 * n) for n in range(TOKEN_BYTES + 1)] + [2**
 The last entry replaces all bytes, for longer tokens."""
 
 
-class Documents(NamedTuple):
-    """Bytes and ids of each document.
-
-    With gaps, range d of `offsets` is a document if d is even, and without ids if it is odd: then
-    `d & gaps` is 1.
-    """
-
-    offsets: NDArray[np.int64]  # int64[n_documents + 1], of bytes
-    token_offsets: NDArray[np.int64]  # int64[n_documents + 1], of ids; replaced
-    # int64[4]: id before and after each (-1: none), 1 if the last one continues in a later call, 1
-    # if there are gaps
-    around: NDArray[np.int64]
-
-
 @kernel
 def token_hash(word):
-    """Return an invertible hash of the 8 bytes of a short pre-token: no two have the same; 0 -> 0.
+    """Return an invertible hash of the 8 bytes of a short pre-token: no two have the same.
 
-    The lowest TOKEN_BITS, the upper bits of the product, are its place in `Tables.tokens`. The row
+    The lowest TOKEN_BITS, the upper bits of the product, are its place in `Model.tokens`. The row
     there is `hash ^ id`: `row ^ hash` is the id, and larger than any id for another hash.
     """
     return machine.rotate(machine.multiply(word, FACTOR), np.uint64(TOKEN_BITS))
@@ -66,7 +56,7 @@ def token_hash(word):
 
 @kernel
 def longest_pretoken(starts):
-    """Return the bytes of the longest pre-token, or SCRATCH_BYTES: starts 0 and 5000 -> 5000."""
+    """Return the bytes of the longest pre-token, at least SCRATCH_BYTES."""
     longest, k = np.int64(SCRATCH_BYTES), np.int64(0)
     while k < starts.size:
         if starts[k] == 0:
@@ -84,17 +74,23 @@ def longest_pretoken(starts):
 
 
 @kernel
-def tokens_between(tokens, source, source_start, positions, first, stop, group, n_misses):
-    """Put the ids of tokens among pre-tokens `first` to `stop` into `group`, and list the misses.
+def tokens_between(model, work, source, source_start, pretokens, n_misses):
+    """Put the ids of tokens into `work.group`, and list the other pre-tokens as misses.
 
-    Example: pre-tokens ab, xy, c with tokens ab, c -> their ids at 0 and 2; from MISSES on: 1.
-    `source[0]` is byte `source_start` of the text. Returns the number of misses now.
+    Args:
+        model, work: See there.
+        source, source_start: uint8; `source[0]` is byte `source_start` of the text.
+        pretokens: Numbers of the first one and of the one after the last.
+        n_misses: Misses that are listed already.
+
+    Returns the number of misses now.
     """
     machine.noinline()
+    tokens, positions, group = model.tokens, work.positions, work.group
     most = np.uint64(2**TOKEN_BITS - 1)
     # Unsigned numbers need no test for places counted from the end.
-    i, n, one = np.uint64(first), np.uint64(n_misses), np.uint64(1)
-    start, last = positions[i], positions[np.uint64(stop)]
+    i, n, one = np.uint64(pretokens[0]), np.uint64(n_misses), np.uint64(1)
+    start, last = positions[i], positions[np.uint64(pretokens[1])]
     # A loop whose end cannot be counted is not unrolled: registers are just enough.
     while start != last:
         end = positions[i + one]
@@ -111,46 +107,43 @@ def tokens_between(tokens, source, source_start, positions, first, stop, group, 
 
 
 @kernel
-def take_group(tables, scratch, documents, document, buffer, tail_start, n_pretokens):
-    """Put the ids of a group's tokens into `scratch.group`; return the number of misses.
+def take_group(model, work, text, open_range, tail_start, n_pretokens):
+    """Look up all pre-tokens of a group in the table of tokens; return the number of misses.
 
-    Ends of documents are misses, too: tokens ab | c -> END_OF_DOCUMENT | 1; `document` is open.
+    Ends of spans are listed among the misses. `open_range` is that of the first pre-token.
     """
     machine.always_inline()
-    positions, group, tail = scratch.positions, scratch.group, scratch.tail_text
-    offsets, gaps = documents.offsets, documents.around[3]
-    last = offsets.size - 1
+    positions, bounds = work.positions, text.bounds
+    last = bounds.size - 1
     first, n_misses = 0, 0
     while True:
-        # The pre-tokens of one document.
+        # The pre-tokens of one range.
         stop = n_pretokens
-        end = offsets[min(document + 1, last)]
+        end = bounds[min(open_range + 1, last)]
         if positions[n_pretokens - 1] >= end:
             stop = first
             while positions[stop] < end:
                 stop += 1
-        if not document & gaps:
+        if not open_range & 1:
             inside = stop
             while inside > first and positions[inside - 1] >= tail_start:
                 inside -= 1
+            n_misses = tokens_between(model, work, text.buffer, 0, (first, inside), n_misses)
             n_misses = tokens_between(
-                tables.tokens, buffer, 0, positions, first, inside, group, n_misses
-            )
-            n_misses = tokens_between(
-                tables.tokens, tail, tail_start, positions, inside, stop, group, n_misses
+                model, work, work.tail_text, tail_start, (inside, stop), n_misses
             )
         if stop == n_pretokens:
             return n_misses
-        group[MISSES + np.uint64(n_misses)] = END_OF_DOCUMENT | np.uint32(stop)
+        work.group[MISSES + np.uint64(n_misses)] = END_OF_SPAN | np.uint32(stop)
         n_misses += 1
         first = stop
-        while document < last and offsets[document + 1] <= positions[stop]:
-            document += 1
+        while open_range < last and bounds[open_range + 1] <= positions[stop]:
+            open_range += 1
 
 
 @kernel
 def copy_ids(source, first, stop, ids, n_ids):
-    """Append `source[first:stop]`, up to COPIED more; return the number of ids: 2:5, 7 -> 10."""
+    """Append `source[first:stop]`, and up to COPIED more to be overwritten; return n_ids now."""
     machine.always_inline()
     copy_16_ids(source, first, ids, n_ids)
     for done in range(COPIED, stop - first, COPIED):
@@ -159,15 +152,15 @@ def copy_ids(source, first, stop, ids, n_ids):
 
 
 @kernel
-def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
+def emit_ids(work, n_misses, number, copied, ids, n_ids):
     """Append ids from pre-token `copied` through the last miss before one not in the thread cache.
 
-    `first` is the index of the next miss. Returns (index of the miss that is not cached, n_misses
-    for none; first pre-token whose ids are not written; n_ids). Example: token 5, cached miss 7 8,
-    token 6, miss, n_ids 0 -> ids 5 7 8; (1, 2, 3).
+    `number` is the index of the next miss. Returns (index of the miss that is not cached, n_misses
+    for none; first pre-token whose ids are not written; n_ids).
     """
     machine.noinline()
-    number, n = np.uint64(first), np.uint64(n_misses)
+    found, group = work.found, work.group
+    number, n = np.uint64(number), np.uint64(n_misses)
     while number < n:
         second_ids = found[HIGH + number]
         n_found = np.int64(second_ids >> np.uint64(61))
@@ -184,118 +177,95 @@ def emit_ids(found, group, first, copied, n_misses, ids, n_ids):
 
 
 @kernel
-def close_documents(documents, document, position, ids, n_ids, n_before):
-    """Close every document that ends at or before `position`, and open the next.
+def close_ranges(text, out, open_range, position, n_ids, n_before):
+    """Close every range that ends at or before `position`, and open the next.
 
-    `n_before` ids were written before those in `ids`. Returns (the open document, number of ids):
-    offsets 0 3 5, document 0, position 3, id 9 after each, one id -> 9 is appended; (1, 2).
+    `n_before` ids were written before those in `out.ids`. Returns (the open range, n_ids), with the
+    ids around spans.
     """
-    last = documents.offsets.size - 2
-    before, after, ends_mid_document, gaps = documents.around
-    while document <= last and documents.offsets[document + 1] <= position:
-        is_gap = document & gaps
-        if after >= 0 and not is_gap and not (document == last and ends_mid_document):
-            ids[n_ids] = after
+    last = text.bounds.size - 2
+    before, after, ends_mid_span = text.around
+    while open_range <= last and text.bounds[open_range + 1] <= position:
+        if not open_range & 1:
+            if after >= 0 and not (open_range == last and ends_mid_span):
+                out.ids[n_ids] = after
+                n_ids += 1
+            out.offsets[(open_range >> 1) + 1] = n_before + n_ids
+        elif before >= 0:
+            out.ids[n_ids] = before
             n_ids += 1
-        document += 1
-        documents.token_offsets[document] = n_before + n_ids
-        if before >= 0 and document <= last and not document & gaps:
-            ids[n_ids] = before
-            n_ids += 1
-    return document, n_ids
+        open_range += 1
+    return open_range, n_ids
 
 
 @kernel
-def emit_group(
-    tables, thread_cache, cache, scratch, documents, document, buffer, n_pretokens, n_misses, ids,
-    n_ids, n_before,
-):
-    """Append a group's ids in order (5, miss 7 8, 6 -> 5 7 8 6); return as `close_documents`."""
+def encode_group(cache, model, work, text, out, state):
+    """Encode the next group of pre-tokens; see `encode_pretokens`."""
     machine.always_inline()
-    group, gaps = scratch.group, documents.around[3]
+    group, ids, open_range = work.group, out.ids, state[OPEN_RANGE]
+    n_bytes = text.bounds[text.bounds.size - 1]
+    tail_start = max(n_bytes - 16, np.int64(0))
+    n_pretokens = max(take_positions(text.starts, state, work.positions) - 1, 0)
+    n_misses = 0
+    if n_pretokens > 0:
+        n_misses = take_group(model, work, text, open_range, tail_start, n_pretokens)
+        look_up_misses(cache, model, work, text, tail_start, n_misses)
+    # Ids of 16 bits are written over those of 32 bits of a group, which begin after all others.
+    n_before = state[N_IDS] >> 1 if out.narrow.size else np.int64(0)
+    first_id = state[N_IDS] - n_before
+    n_ids = first_id
     number, copied = 0, 0
     while True:
-        number, copied, n_ids = emit_ids(scratch.found, group, number, copied, n_misses, ids, n_ids)
+        number, copied, n_ids = emit_ids(work, n_misses, number, copied, ids, n_ids)
         if number == n_misses:
             break
         miss = group[MISSES + np.uint64(number)]
-        i = np.int64(miss & ~END_OF_DOCUMENT)
-        if not document & gaps:
+        i = np.int64(miss & ~END_OF_SPAN)
+        if not open_range & 1:
             n_ids = copy_ids(group, copied, i, ids, n_ids)
         copied = i
-        if miss >= END_OF_DOCUMENT:
-            document, n_ids = close_documents(
-                documents, document, scratch.positions[i], ids, n_ids, n_before
-            )
+        if miss >= END_OF_SPAN:
+            position = work.positions[i]
+            open_range, n_ids = close_ranges(text, out, open_range, position, n_ids, n_before)
         else:
-            row = np.uint64(number)
-            n_ids = emit_unseen(tables, thread_cache, cache, scratch, buffer, row, ids, n_ids)
+            n_ids += emit_unseen(cache, model, work, text, np.uint64(number), ids[n_ids:])
             copied += 1
         number += 1
-    if not document & gaps:
+    if not open_range & 1:
         n_ids = copy_ids(group, copied, n_pretokens, ids, n_ids)
-    return document, n_ids
+    if state[NEXT_WORD] == text.starts.size:
+        open_range, n_ids = close_ranges(text, out, open_range, n_bytes, n_ids, n_before)
+    if out.narrow.size:
+        for i in range(first_id, n_ids, COPIED):
+            copy_16_ids(ids, i, out.narrow, n_before + i)
+    state[OPEN_RANGE], state[N_IDS] = open_range, n_ids + n_before
 
 
 @kernel
-def encode_pretokens(
-    cache, tables, scratch, documents, thread_cache, own, buffer, starts, cursor, ids, narrow,
-    n_ids, most, though_full,
-):
-    """Encode pre-tokens from `cursor` on until the text or `most` groups are done, or a full cache.
+def encode_pretokens(cache, model, work, text, out, state):
+    """Encode pre-tokens until the text or GROUPS_LEFT of the state are done, or the cache is full.
 
-    Example: b"ab c", pre-tokens ab and " c": starts 0b10101; merge (a, b) -> ids of ab, " ", c.
-
-    Args:
-        cache, tables, scratch, documents: See there; `own` replaces that of `cache`.
-        thread_cache: uint64[4 * power of two], see `bpe.encode.misses`. Modified in place.
-        buffer: uint8[n_bytes or more].
-        starts: uint64[n_bytes // 64 + 1 or more], where pre-tokens begin, and the end.
-        cursor: int64[4]: see `take_positions`; the open document; bytes of the longest pre-token,
-            0 before the first call. Modified in place.
-        ids: uint32, with room for one id per byte, those around documents, and COPIED more.
-        narrow: uint16, the same memory, if ids of 16 bits are to be written; else uint16[0].
-        n_ids: The number of ids that are written already.
-        most: Groups after which the kernel returns, so that signals are seen.
-        though_full: Go on with a full cache.
-
-    Returns:
-        The number of ids written so far. The text is done when `cursor[0]` is n_bytes // 64 + 1.
-        No group is begun if `scratch` has no room for the longest pre-token.
+    The text is done when NEXT_WORD of the state is n_bytes // 64 + 1. No group is begun if `work`
+    has no room for the longest pre-token. `work.own` replaces that of `cache`; see
+    `bpe.encode.work` for the arguments. Returns the number of ids written so far.
     """
-    n_bytes = documents.offsets[documents.offsets.size - 1]
-    starts = starts[: (n_bytes >> 6) + 1]
+    n_bytes = text.bounds[text.bounds.size - 1]
+    text = Text(text.buffer, text.bounds, text.starts[: (n_bytes >> 6) + 1], text.around)
     cache = PretokenCache(
-        cache.rows, cache.long_rows, cache.arena, cache.arena_bytes, cache.used, cache.limits, own
+        cache.rows, cache.long_rows, cache.arena, cache.arena_bytes, cache.used, cache.limits,
+        work.own,
     )
-    if cursor[3] == 0:
-        cursor[3] = longest_pretoken(starts)
-    if 4 * cursor[3] > scratch.rows.size:
-        return n_ids
-    tail_start = fill_tail(buffer, n_bytes, scratch.tail)
-    document = cursor[2]
-    while most > 0 and cursor[0] < starts.size and (though_full or not is_full(cache)):
-        most -= 1
-        n_pretokens = max(take_positions(starts, cursor, scratch.positions) - 1, 0)
-        n_misses = 0
-        if n_pretokens > 0:
-            n_misses = take_group(
-                tables, scratch, documents, document, buffer, tail_start, n_pretokens
-            )
-            look_up_misses(tables, thread_cache, cache, scratch, buffer, tail_start, n_misses)
-        # Ids of 16 bits are written over those of 32 bits of a group, which begin after all others.
-        n_before = n_ids >> 1 if narrow.size else np.int64(0)
-        first_id = n_ids - n_before
-        document, n_ids = emit_group(
-            tables, thread_cache, cache, scratch, documents, document, buffer,
-            n_pretokens, n_misses, ids, first_id, n_before,
-        )
-        if cursor[0] == starts.size:
-            document, n_ids = close_documents(documents, document, n_bytes, ids, n_ids, n_before)
-        if narrow.size:
-            for i in range(first_id, n_ids, COPIED):
-                copy_16_ids(ids, i, narrow, n_before + i)
-        n_ids += n_before
+    if state[LONGEST] == 0:
+        state[LONGEST] = longest_pretoken(text.starts)
+    if 4 * state[LONGEST] > work.links.size:
+        return state[N_IDS]
+    fill_tail(text.buffer, n_bytes, work.tail)
+    while (
+        state[GROUPS_LEFT] > 0
+        and state[NEXT_WORD] < text.starts.size
+        and (state[IGNORES_FULL] or not is_full(cache))
+    ):
+        state[GROUPS_LEFT] -= 1
+        encode_group(cache, model, work, text, out, state)
         publish_counts(cache)
-    cursor[2] = document
-    return n_ids
+    return state[N_IDS]

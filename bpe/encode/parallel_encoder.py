@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bpe.encode.part_collector import PartCollector
 from bpe.parallel import Lock, available_workers, run_in_order
 from bpe.special import Normalizer, SpecialTokenMatcher, utf8
-from bpe.text.spans import close_gaps, find_pieces
+from bpe.text.spans import close_gaps, find_pieces, spans_of
 from bpe.text.utf8 import check_utf8
 from bpe.vocabulary import AddedToken
 
@@ -55,7 +55,7 @@ class _Part(NamedTuple):
 
     start: int
     stop: int
-    bounds: NDArray[np.int64]  # int64[2 * n_spans], start and end of each, relative to `start`
+    spans: NDArray[np.int64]  # int64[n_spans, 2], start and end of each, relative to `start`
     ends_mid_span: bool  # the last one continues in the next part
 
 
@@ -169,17 +169,17 @@ class ParallelEncoder:
         if self.normalizer is not None:
             recognised = () if matcher is None else matcher.special_tokens
             return self.normalizer.encode(
-                lambda text, cuts: self._encode_spans(text, np.repeat(cuts, 2)[1:-1]),
+                lambda text, cuts: self._encode_spans(text, spans_of(cuts)),
                 buffer, offsets, recognised,
             )
-        bounds = np.repeat(offsets, 2)[1:-1]
+        spans = spans_of(offsets)
         if matcher is None or not matcher.occurs_in(buffer.data):
-            return self._encode_spans(buffer, bounds, encoder)
+            return self._encode_spans(buffer, spans, encoder)
         # Spans of text end, and begin again, at ends of documents and at special tokens, none of
         # which crosses the end of a document.
         starts, stops, special_ids = matcher.find_in_documents(buffer, offsets).T
-        bounds = np.sort(np.concatenate([bounds, starts, stops]))
-        ids, counts = self._encode_spans(buffer, bounds, encoder)
+        bounds = np.sort(np.concatenate([spans.ravel(), starts, stops]))
+        ids, counts = self._encode_spans(buffer, bounds.reshape(-1, 2), encoder)
         documents = np.searchsorted(offsets, starts, side="right")
         places = counts[documents + np.arange(len(starts))]
         n_before = np.searchsorted(starts, offsets)
@@ -187,14 +187,14 @@ class ParallelEncoder:
         return np.insert(ids, places, special_ids), token_offsets
 
     def _encode_spans(
-        self, buffer: NDArray[np.uint8], bounds: NDArray[np.int64], encoder: Encoder | None = None,
+        self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], encoder: Encoder | None = None,
         *, is_checked: bool = True,
     ) -> Encoded:
         """Encode spans of text, each a document, on all threads if they are long.
 
         Args:
             buffer: uint8[n_bytes]; what is in no span has no ids.
-            bounds: int64[2 * n_spans], start and end of each, ascending.
+            spans: int64[n_spans, 2], start and end of each, ascending.
             encoder: Encodes all of them, if given.
             is_checked: Whether the buffer is known to be UTF-8.
 
@@ -209,12 +209,12 @@ class ParallelEncoder:
             text = buffer[part.start : part.stop]
             if not is_checked:
                 check_utf8(text, part.start)
-            ids, offsets = encoder.encode_view(text, part.bounds, gaps=True)
+            ids, offsets = encoder.encode_view(text, part.spans)
             if part.ends_mid_span:
                 offsets = offsets[:-1]
             collector.put(number, ids, offsets, len(text))
 
-        parts = self._parts(buffer, bounds, n_threads)
+        parts = self._parts(buffer, spans, n_threads)
         if n_threads > 1 and encoder is None:
             self._on_threads(parts, encode_part, n_threads)
             return collector.result()
@@ -226,11 +226,11 @@ class ParallelEncoder:
         return collector.result()
 
     def _parts(
-        self, buffer: NDArray[np.uint8], bounds: NDArray[np.int64], n_threads: int
+        self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], n_threads: int
     ) -> Iterator[_Part]:
         """Cut spans into parts: between two, or inside a long one where no token changes."""
         safe_cut = self.tables().pretokenizer.safe_cut
-        starts, stops = bounds[::2], bounds[1::2]
+        starts, stops = spans.T
         first, begin = 0, 0
         while first < len(starts):
             size = len(buffer) + 1
@@ -245,8 +245,8 @@ class ParallelEncoder:
                 place = max(begin + size, int(starts[after - 1]) + 1)
                 cut = safe_cut(buffer, place, stop)
                 stop, ends_mid_span = cut, cut < stop
-            inside = bounds[2 * first : 2 * after] - begin
-            inside[0], inside[-1] = 0, stop - begin
+            inside = spans[first:after] - begin
+            inside[0, 0], inside[-1, 1] = 0, stop - begin
             yield _Part(begin, stop, inside, ends_mid_span)
             first, begin = after - ends_mid_span, stop
             if not ends_mid_span and after < len(starts):
@@ -274,11 +274,11 @@ class ParallelEncoder:
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
         """Encode documents between separators, see `Tokenizer.encode_separated_to_numpy`."""
-        bounds = np.stack(find_pieces(buffer, separator), axis=1).ravel()
+        spans = np.stack(find_pieces(buffer, separator), axis=1)
         if self.normalizer is not None:  # which could change the separator
             check_utf8(buffer, 0)
-            return self.encode(*close_gaps(buffer, bounds))
-        return self._encode_spans(buffer, bounds, is_checked=False)
+            return self.encode(*close_gaps(buffer, spans))
+        return self._encode_spans(buffer, spans, is_checked=False)
 
     def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:
         """Yield the ids of one text, given in chunks, lazily."""

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from bpe.byte_level import all_from_byte_level, from_byte_level
 from bpe.errors import (
@@ -164,7 +168,9 @@ def _ids_of_model(model: Any) -> dict[str, int]:
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, list):  # of Unigram: texts with scores
         vocab = {str(x[0]): i for i, x in enumerate(vocab) if isinstance(x, list) and x}
-    return {text: x for text, x in vocab.items() if type(x) is int} if type(vocab) is dict else {}
+    if not isinstance(vocab, dict) or {*map(type, vocab.values())} <= {int}:
+        return vocab if isinstance(vocab, dict) else {}
+    return {text: x for text, x in vocab.items() if type(x) is int}
 
 
 def token_text(config: Mapping[str, Any], role: str) -> Any:
@@ -228,20 +234,19 @@ def parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
     late = [token.text for token in added_tokens if token.normalized]
     _check_normalized(path, {x: normalized(x.encode(), normal_forms) for x in late})
     byte_level = all_from_byte_level(ids)
-    merges = _merges(path, model["merges"], byte_level)
+    merges = _merges(path, model["merges"])
     # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
     spelled = {token.text: from_byte_level(token.text) for token in added_tokens}
-    possible = {token for token in spelled.values() if token is not None}
-    both = {token for token in possible if len(token) == 1} | hf_write.in_merges(possible, merges)
+    possible = {text for text, token in spelled.items() if token is not None}
+    both = {text for text in possible if len(text) == 1} | hf_write.in_merges(possible, merges)
     if ignore_merges and ranked_by is None:
-        both.update(token for text in ids.keys() & spelled if (token := spelled[text]) is not None)
+        both |= ids.keys() & possible
     for text in sorted(ids.keys() - byte_level.keys() - spelled.keys()):
         found = f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet"
         expected = "expected a byte-level BPE, or this token among the added_tokens"
         unsupported(path, found, expected)
-    for text, token in spelled.items():
-        if token not in both:
-            byte_level.pop(text, None)
+    for text in spelled.keys() - both:
+        byte_level.pop(text, None)
     tokens = tokens_by_id(path, ids, byte_level, "model.vocab")
     try:
         if ranked_by == "bytes":
@@ -249,7 +254,8 @@ def parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
             vocabulary = Vocabulary.from_ranks(ranks, added_tokens, normal_forms)
         else:
             vocabulary = Vocabulary(
-                tokens, merges, added_tokens, ignore_merges=ignore_merges, normal_forms=normal_forms
+                tokens, _as_ids(merges, ids, ids.keys() - byte_level.keys()), added_tokens,
+                ignore_merges=ignore_merges, normal_forms=normal_forms,
             )
     except VocabularyError as error:
         raise TokenizerFileError(f"{path}: {error}") from error
@@ -370,24 +376,33 @@ def _begins_with_white_space(token: AddedToken) -> bool:
     return token.text != "" and bool(class_table()[ord(token.text[0])] & WHITE_SPACE)
 
 
-def _merges(path: Path, value: object, spelled: Mapping[str, bytes]) -> list[Pair]:
+def _merges(path: Path, value: object) -> list[list[str]]:
+    """Return the two texts of each merge; refuse what is no pair in the byte-level alphabet."""
     if not isinstance(value, list):
         refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
     # Before tokenizers 0.20 a merge was one text, with a space.
-    types = set(map(type, value))
-    pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in types else value
-    # Fast path if every merge is valid.
-    if types <= {list, str} and "" not in spelled:
-        with suppress(KeyError, TypeError, ValueError):
-            return [(spelled[left], spelled[right]) for left, right in pairs]
-    merges: list[Pair] = []
+    kinds, pairs = {*map(type, value)}, value
+    if str in kinds:
+        pairs = [x.split(" ") if isinstance(x, str) else x for x in value]
+    if kinds <= {list, str} and {*map(len, pairs)} <= {2}:
+        texts = [*chain.from_iterable(pairs)]
+        if {*map(type, texts)} <= {str} and "" not in texts and from_byte_level("".join(texts)):
+            return pairs
     for index, pair in enumerate(pairs):
-        left = right = None
         match pair:
-            case [str(first), str(second)]:
-                left, right = from_byte_level(first), from_byte_level(second)
-        if not left or not right:
-            found = f"model.merges[{index}] is {dumps(value[index])}"
-            refuse(path, found, "expected two tokens of the byte-level alphabet")
-        merges.append((left, right))
-    return merges
+            case [str(first), str(second)] if from_byte_level(first) and from_byte_level(second):
+                continue
+        found = f"model.merges[{index}] is {dumps(value[index])}"
+        refuse(path, found, "expected two tokens of the byte-level alphabet")
+    return pairs
+
+
+def _as_ids(
+    merges: list[list[str]], ids: Mapping[str, int], special: AbstractSet[str]
+) -> NDArray[np.int32] | list[Pair]:
+    """Return the ids of merges, int32[n, 2]; their bytes if one is not of ordinary tokens."""
+    with suppress(KeyError, OverflowError):
+        if special.isdisjoint(chain.from_iterable(merges)):
+            flat = np.fromiter(map(ids.__getitem__, chain.from_iterable(merges)), np.int32)
+            return flat.reshape(-1, 2)
+    return [(from_byte_level(a) or b"", from_byte_level(b) or b"") for a, b in merges]

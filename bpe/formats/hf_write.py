@@ -14,22 +14,23 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Collection
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, starmap
-from typing import Any
+from typing import Any, TypeVar
 
 from bpe.byte_level import from_byte_level, to_byte_level
 from bpe.errors import VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
 from bpe.formats.json_file import Lines, config_path, layout
-from bpe.reference import Pair
 from bpe.special import pad_token_of
 from bpe.split.patterns import to_huggingface
 from bpe.text.normalize import NORMAL_FORMS
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, Vocabulary
+
+T = TypeVar("T", str, bytes)
 
 
 @dataclass(frozen=True)
@@ -109,8 +110,8 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     return layout(top) + "\n"
 
 
-def in_merges(tokens: set[bytes], merges: Collection[Pair]) -> set[bytes]:
-    """Return the tokens that are a part or the result of a merge."""
+def in_merges(tokens: set[T], merges: Iterable[Sequence[T]]) -> set[T]:
+    """Return the tokens, texts or bytes, that are a part or the result of a merge."""
     if not tokens:
         return set()
     parts = chain.from_iterable(merges)

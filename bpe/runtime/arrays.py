@@ -43,16 +43,20 @@ def read_only(array: NDArray[Number]) -> NDArray[Number]:
     return view
 
 
-def check_array(name: str, array: object, dtype: type[np.generic]) -> None:
-    """Raise EncodingError unless kernels can take an array of one dimension.
+def check_array(
+    name: str, array: object, dtype: type[np.generic], shape: str = "[n]"
+) -> None:
+    """Raise EncodingError unless kernels can take an array of the shape [n] or [n, 2].
 
     They check neither types nor offsets, so public methods check what they hand to kernels.
     """
     expected, found = np.dtype(dtype), type(array).__name__
     if isinstance(array, np.ndarray):
-        if array.dtype == expected and array.ndim == 1 and array.flags.c_contiguous:
+        is_shaped = array.ndim == 1 if shape == "[n]" else array.ndim == 2 and array.shape[1] == 2
+        if array.dtype == expected and is_shaped and array.flags.c_contiguous:
             return
         found = f"{array.dtype}{list(array.shape)}, strides {list(array.strides)}"
     raise EncodingError(
-        f"{name} is {found}: expected {expected}[n], contiguous; use np.asarray or np.frombuffer"
+        f"{name} is {found}: expected {expected}{shape}, contiguous; use np.asarray or"
+        " np.frombuffer"
     )

@@ -1,4 +1,4 @@
-"""The user's cache, of kernels and parsed tokenizers; it only saves time.
+"""The user's cache of kernels; it only saves time.
 
 Its directories are named by a digest of the sources that determine the content. A file is renamed
 when complete, and begins with the digest of its name and content, as a power cut may truncate it or
@@ -127,18 +127,3 @@ class Cache:
         except OSError as error:
             warning = f"{self._otherwise} in the next process, because %s cannot be written (%s)"
             warn_once(warning, path, error.strerror)
-
-    def keep_newest(self, n: int) -> None:
-        """Remove all but the newest `n` files; failures are reported."""
-        if self.directory is None:
-            return
-        try:
-            # Another process may remove the same files.
-            ages = {}
-            for path in self.directory.glob("[!.]*"):
-                with suppress(FileNotFoundError):
-                    ages[path] = path.stat().st_mtime_ns
-            for path in sorted(ages, key=ages.__getitem__)[:-n]:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            warn_once("%s cannot be tidied up (%s)", self.directory, error.strerror)

@@ -3,7 +3,7 @@
 pretokenizer    splits by any pattern; `patterns`: their names and texts
 documents       splits documents with any scanner, 64 bytes at a time; safe cuts
 gpt2            the scanner of gpt2
-cl100k          the scanner of the family of cl100k; `rows`: its bit sets, `mend`: rare boundaries
+cl100k          the scanner of the family of cl100k; `sets`: its bit sets, `mend`: rare boundaries
 classes         classes of characters as bit sets, for all scanners
 regex_splitter  regexes without a scanner; `regex_parser`: their syntax, `steps`: several in turn
 """

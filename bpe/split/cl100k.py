@@ -1,11 +1,11 @@
 r"""Scanner of the family of cl100k: find the boundaries of pre-tokens, 64 bytes at a time.
 
 `split_cl100k` sets bit i of `starts` exactly where `reference.split` begins a pre-token, for all
-documents of the buffer at once and any sum of the flags of `split_rows`. The flags of each pattern
-are in `bpe.split.pretokenizer`.
+documents of the buffer at once and any sum of the flags of `bpe.split.sets`. The flags of each
+pattern are in `bpe.split.pretokenizer`.
 
 As in `split_gpt2` boundaries are shifts and masks of bit sets, one for each class of characters.
-These are too many for registers, so they are in memory (`rows`), and each step is a loop over a
+These are too many for registers, so they are in memory (`sets`), and each step is a loop over a
 group of blocks that uses few of them:
 
 1. the classes of characters (`classify`, `classify_rest`);
@@ -35,10 +35,10 @@ import numpy as np
 
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import add, noinline, noinline_cold
-from bpe.split import rows as row
+from bpe.split import sets as of
 from bpe.split.classes import contractions, white_follows
 from bpe.split.mend import mend, mend_indents, mend_words
-from bpe.split.rows import behind, classify, classify_rest, clear, is_empty, run, shift
+from bpe.split.sets import behind, classify, classify_rest, clear, is_empty, run, shift
 
 
 @kernel
@@ -82,23 +82,24 @@ def _alternate(short, long):
 
 
 @kernel
-def _punctuation(flags, sets, i, others, last_other, last_taken, last_single):
+def _punctuation(flags, sets, i, others, last):
     r"""Return punctuation in block i, its lines, its starts, and its first characters.
 
-    `others` are candidates, `last_*` these sets in the last block.
+    `others` are candidates, `last` punctuation, lines and first characters of the last block.
 
     Example: "a!!\n" -> (0b110, 0b1000, 0b10, 0b10).
     """
-    same = ~sets[row.DOCUMENTS + i]  # positions in the same document as the one before
-    line_ends = sets[row.LINE_ENDS + i]
-    lines = (sets[row.LINES + i] if flags & row.SLASHES else line_ends) & same
+    last_other, last_taken, last_single = last
+    same = ~sets[of.DOCUMENTS + i]  # positions in the same document as the one before
+    line_ends = sets[of.LINE_ENDS + i]
+    lines = (sets[of.LINES + i] if flags & of.SLASHES else line_ends) & same
     behind_other = shift(last_other, others, 1) & same
     taken = run(lines, (line_ends & behind_other) | (lines & (last_taken >> np.uint64(63))))
-    if flags & row.SLASHES:
+    if flags & of.SLASHES:
         others &= ~taken
         behind_other = shift(last_other, others, 1) & same
-    pieces = others & ~(behind_other | (behind(sets, row.BLANKS, i, 1) & same))
-    single = _first_characters(pieces, sets[row.RESTS + i], last_single)
+    pieces = others & ~(behind_other | (behind(sets, of.BLANKS, i, 1) & same))
+    single = _first_characters(pieces, sets[of.RESTS + i], last_single)
     return others, taken, pieces, single
 
 
@@ -107,47 +108,47 @@ def _settle_marks(flags, sets, i):
     """Make marks of block i in punctuation punctuation: "!!" and a mark -> OTHERS 0b111."""
     noinline_cold()
     one, zero = np.uint64(1), np.uint64(0)
-    others, marks, rests = sets[row.OTHERS + i], sets[row.MARKS + i], sets[row.RESTS + i]
-    last_other, last_single = sets[row.OTHERS + i - 1], sets[row.SINGLE + i - 1]
+    others, marks, rests = sets[of.OTHERS + i], sets[of.MARKS + i], sets[of.RESTS + i]
+    last_other, last_single = sets[of.OTHERS + i - 1], sets[of.SINGLE + i - 1]
     # The first bytes may continue such a mark.
     taken_marks = zero
     if (last_other >> np.uint64(63)) & rests & marks != zero:
         taken_marks = rests & ~add(rests, one)
     while True:
         found, _, _, single = _punctuation(
-            flags, sets, i, others | taken_marks, last_other, sets[row.TAKEN + i - 1], last_single
+            flags, sets, i, others | taken_marks, (last_other, sets[of.TAKEN + i - 1], last_single)
         )
         wrong = marks & shift(last_other, found, 1) & ~shift(last_single, single, 1)
-        wrong &= ~(taken_marks | rests | sets[row.DOCUMENTS + i])
+        wrong &= ~(taken_marks | rests | sets[of.DOCUMENTS + i])
         if wrong == zero:
             break
         # From left to right, as each mark depends on the one before.
         taken_marks |= _first_characters(wrong & (~wrong + one), rests, zero)
-    sets[row.OTHERS + i] = others | taken_marks
-    sets[row.LETTERS + i] &= ~taken_marks
+    sets[of.OTHERS + i] = others | taken_marks
+    sets[of.LETTERS + i] &= ~taken_marks
 
 
 @kernel
 def _take_lines(flags, sets, count):
     r"""Set starts of punctuation, its lines and marks: "a!!\n" -> PIECES 0b10, TAKEN 0b1000."""
-    last_other, last_taken, last_single = sets[row.OTHERS], sets[row.TAKEN], sets[row.SINGLE]
+    last_other, last_taken, last_single = sets[of.OTHERS], sets[of.TAKEN], sets[of.SINGLE]
     for i in range(1, count + 1):
-        if flags & row.CASED and sets[row.MARKS + i] != np.uint64(0):
+        if flags & of.CASED and sets[of.MARKS + i] != np.uint64(0):
             _settle_marks(flags, sets, i)
         last_other, last_taken, pieces, last_single = _punctuation(
-            flags, sets, i, sets[row.OTHERS + i], last_other, last_taken, last_single
+            flags, sets, i, sets[of.OTHERS + i], (last_other, last_taken, last_single)
         )
-        sets[row.OTHERS + i], sets[row.TAKEN + i] = last_other, last_taken
-        sets[row.PIECES + i], sets[row.SINGLE + i] = pieces, last_single
+        sets[of.OTHERS + i], sets[of.TAKEN + i] = last_other, last_taken
+        sets[of.PIECES + i], sets[of.SINGLE + i] = pieces, last_single
 
 
 @kernel
 def _spend(flags, sets, i, letters):
     """Remove letters of contractions in block i: LETTERS 0b1011, letters 0b1000 -> 0b11."""
-    sets[row.LETTERS + i] &= ~letters
-    if flags & row.CASED:
-        sets[row.UPPERS + i] &= ~letters
-        sets[row.LOWERS + i] &= ~letters
+    sets[of.LETTERS + i] &= ~letters
+    if flags & of.CASED:
+        sets[of.UPPERS + i] &= ~letters
+        sets[of.LOWERS + i] &= ~letters
 
 
 @kernel
@@ -157,43 +158,43 @@ def _end_words(flags, source, base, sets, count):
     Example (SUFFIXES): "it's" -> the apostrophe is not in PIECES, and s not in LETTERS.
     """
     one, two, top = np.uint64(1), np.uint64(2), np.uint64(63)
-    spent = sets[row.SPENT]
+    spent = sets[of.SPENT]
     for i in range(1, count + 1):
-        apostrophes = sets[row.PIECES + i] & sets[row.QUOTES + i]
+        apostrophes = sets[of.PIECES + i] & sets[of.QUOTES + i]
         if apostrophes | spent != np.uint64(0):
             _spend(flags, sets, i, spent)
-            documents, next_documents = sets[row.DOCUMENTS + i], sets[row.DOCUMENTS + i + 1]
-            if flags & row.SUFFIXES:
-                apostrophes &= behind(sets, row.LETTERS, i, 1) & ~documents
+            documents, next_documents = sets[of.DOCUMENTS + i], sets[of.DOCUMENTS + i + 1]
+            if flags & of.SUFFIXES:
+                apostrophes &= behind(sets, of.LETTERS, i, 1) & ~documents
             short, long = contractions(source, base, apostrophes)
             # Not if a document begins among the letters.
             begins = (documents >> one) | (next_documents << top)
             short &= ~begins
             long &= ~(begins | (documents >> two) | (next_documents << np.uint64(62)))
-            if flags & row.SUFFIXES:
+            if flags & of.SUFFIXES:
                 ending = _alternate(short, long)
                 short &= ending
                 long &= ending
-                sets[row.PIECES + i] ^= ending
+                sets[of.PIECES + i] ^= ending
             _spend(flags, sets, i, ((short | long) << one) | (long << two))
             spent = ((short | long) >> top) | (long >> np.uint64(62))
         base += 64
-    sets[row.SPENT] = spent
+    sets[of.SPENT] = spent
 
 
 @kernel
 def _find_indents(sets, count):
     r"""Set the blanks after a line end of white space: "\n  a" -> INDENTS 0b110."""
     top = np.uint64(63)
-    last_indent = sets[row.INDENTS]
-    last_line_end = sets[row.LINE_ENDS] & ~sets[row.TAKEN]
+    last_indent = sets[of.INDENTS]
+    last_line_end = sets[of.LINE_ENDS] & ~sets[of.TAKEN]
     for i in range(1, count + 1):
-        white = sets[row.WHITE + i] & ~sets[row.DOCUMENTS + i]
-        line_end = sets[row.LINE_ENDS + i] & ~sets[row.TAKEN + i]
+        white = sets[of.WHITE + i] & ~sets[of.DOCUMENTS + i]
+        line_end = sets[of.LINE_ENDS + i] & ~sets[of.TAKEN + i]
         seeds = shift(last_line_end, line_end, 1) | (last_indent >> top)
         last_indent = run(white, white & seeds)
         last_line_end = line_end
-        sets[row.INDENTS + i] = last_indent
+        sets[of.INDENTS + i] = last_indent
 
 
 @kernel
@@ -202,103 +203,105 @@ def _combine(flags, sets):
     one, top = np.uint64(1), np.uint64(63)
     mends = all_ends = np.uint64(0)
     # Blocks after the text are processed, too, so that the number of rounds is constant.
-    for i in range(1, row.GROUP + 1):
-        documents, rests = sets[row.DOCUMENTS + i], sets[row.RESTS + i]
-        letters, white = sets[row.LETTERS + i], sets[row.WHITE + i]
-        line_ends = sets[row.LINE_ENDS + i]
-        found = documents | sets[row.PIECES + i]
+    for i in range(1, of.BLOCKS + 1):
+        documents, rests = sets[of.DOCUMENTS + i], sets[of.RESTS + i]
+        letters, white = sets[of.LETTERS + i], sets[of.WHITE + i]
+        line_ends = sets[of.LINE_ENDS + i]
+        found = documents | sets[of.PIECES + i]
         # Words begin at letters, or with the one character before them.
-        last_plain = sets[row.LETTERS + i - 1] | sets[row.WHITE + i - 1]
+        last_plain = sets[of.LETTERS + i - 1] | sets[of.WHITE + i - 1]
         behind_one = shift(last_plain, letters | white, 1)
-        behind_one |= behind(sets, row.SINGLE, i, 1) & ~rests
+        behind_one |= behind(sets, of.SINGLE, i, 1) & ~rests
         found |= letters & ~behind_one
         # White space begins after other text, without the line ends of punctuation. Blanks after a
         # line end begin a piece, unless another line end follows them.
         spaces = white | line_ends
-        last_spaces = sets[row.WHITE + i - 1] | sets[row.LINE_ENDS + i - 1]
-        found |= spaces & ~(shift(last_spaces, spaces, 1) | sets[row.TAKEN + i])
-        found |= white & behind(sets, row.LINE_ENDS, i, 1)
+        last_spaces = sets[of.WHITE + i - 1] | sets[of.LINE_ENDS + i - 1]
+        found |= spaces & ~(shift(last_spaces, spaces, 1) | sets[of.TAKEN + i])
+        found |= white & behind(sets, of.LINE_ENDS, i, 1)
         ends = line_ends & ~documents
-        if flags & row.WHOLE_END:
+        if flags & of.WHOLE_END:
             ends |= documents
-        ends &= behind(sets, row.INDENTS, i, 1)
-        sets[row.ENDS + i] = ends
+        ends &= behind(sets, of.INDENTS, i, 1)
+        sets[of.ENDS + i] = ends
         all_ends |= ends
         # The last white space before other text is a piece, or belongs to the text.
-        next_ends = sets[row.WHITE + i + 1] | sets[row.LINE_ENDS + i + 1]
-        next_ends |= sets[row.DOCUMENTS + i + 1]
+        next_ends = sets[of.WHITE + i + 1] | sets[of.LINE_ENDS + i + 1]
+        next_ends |= sets[of.DOCUMENTS + i + 1]
         final = white & ~(((spaces | documents) >> one) | (next_ends << top))
         found |= final & ~rests
         mend = final & rests
         # Numbers.
-        numbers = sets[row.NUMBERS + i]
-        if flags & row.SINGLE_DIGITS:
+        numbers = sets[of.NUMBERS + i]
+        if flags & of.SINGLE_DIGITS:
             found |= numbers & ~rests
         else:
-            inner = numbers & behind(sets, row.NUMBERS, i, 1) & ~documents
+            inner = numbers & behind(sets, of.NUMBERS, i, 1) & ~documents
             found |= numbers ^ inner
-            mend |= inner & behind(sets, row.NUMBERS, i, 2) & behind(sets, row.NUMBERS, i, 3)
+            mend |= inner & behind(sets, of.NUMBERS, i, 2) & behind(sets, of.NUMBERS, i, 3)
             mend |= numbers & rests
-        if flags & row.CASED:
-            found |= sets[row.UPPERS + i] & behind(sets, row.LOWERS, i, 1)
-        sets[row.FOUND + i] = found
-        sets[row.MENDS + i] = mend
+        if flags & of.CASED:
+            found |= sets[of.UPPERS + i] & behind(sets, of.LOWERS, i, 1)
+        sets[of.FOUND + i] = found
+        sets[of.MENDS + i] = mend
         mends |= mend
     return mends != np.uint64(0), all_ends != np.uint64(0)
 
 
 @kernel
-def split_cl100k(flags, source, source_start, n, classes, pages, starts, first, last, sets):
+def split_cl100k(flags, text, characters, starts, blocks, sets):
     r"""Find the boundaries of one pattern of the family in some blocks.
 
-    `flags` is a sum of those of `rows`, `sets` uint64[STATE_WORDS], zeros before the first call,
-    modified in place; `last` is at most `starts.size`. Others are as in `split_gpt2`.
+    `flags` is a sum of those of `sets`, `sets` uint64[STATE_WORDS], zeros before the first call,
+    modified in place. Others are as in `split_gpt2`.
 
     Example (llama3): "a1234!\n" -> boundaries at 0 (a), 1 (123), 4 (4), 5 (! and the line end), 7.
     """
     noinline()
+    source, source_start, n = text
+    first, last = blocks
     one, zero = np.uint64(1), np.uint64(0)
     while first < last:
-        count = min(last - first, row.GROUP)
+        count = min(last - first, of.BLOCKS)
         base = (np.int64(first) << 6) - source_start
         for i in range(1, count + 1):
-            sets[row.DOCUMENTS + i] = starts[np.uint64(first + i - 1)]
+            sets[of.DOCUMENTS + i] = starts[np.uint64(first + i - 1)]
         if classify(flags, source, base, sets, count):
-            classify_rest(flags, source, base, classes, pages, sets, count)
+            classify_rest(flags, source, base, characters, sets, count)
         # Of the block after the group only the first byte is needed.
         next_base = base + (count << 6)
         byte = np.int64(source[next_base])
         white = byte == 32 or (byte >= 9 and byte <= 13)
         if byte >= 0x80:
-            white = white_follows(source, next_base, classes)
-        sets[row.WHITE + count + 1] = np.uint64(white)
-        sets[row.LINE_ENDS + count + 1] = zero
-        sets[row.DOCUMENTS + count + 1] = starts[min(first + count, starts.size - 1)]
+            white = white_follows(source, next_base, characters.classes)
+        sets[of.WHITE + count + 1] = np.uint64(white)
+        sets[of.LINE_ENDS + count + 1] = zero
+        sets[of.DOCUMENTS + count + 1] = starts[min(first + count, starts.size - 1)]
         # Steps without characters in the group are skipped.
-        last_others = sets[row.OTHERS] | sets[row.TAKEN] | sets[row.SINGLE]
-        if last_others >> np.uint64(63) != zero or not is_empty(sets, row.OTHERS):
+        last_others = sets[of.OTHERS] | sets[of.TAKEN] | sets[of.SINGLE]
+        if last_others >> np.uint64(63) != zero or not is_empty(sets, of.OTHERS):
             _take_lines(flags, sets, count)
         else:
-            clear(sets, row.TAKEN)
-            clear(sets, row.PIECES)
-            clear(sets, row.SINGLE)
-        if sets[row.SPENT] != zero or not is_empty(sets, row.QUOTES):
+            clear(sets, of.TAKEN)
+            clear(sets, of.PIECES)
+            clear(sets, of.SINGLE)
+        if sets[of.SPENT] != zero or not is_empty(sets, of.QUOTES):
             _end_words(flags, source, base, sets, count)
-        last_white = sets[row.INDENTS] | sets[row.LINE_ENDS]
-        if last_white >> np.uint64(63) != zero or not is_empty(sets, row.LINE_ENDS):
+        last_white = sets[of.INDENTS] | sets[of.LINE_ENDS]
+        if last_white >> np.uint64(63) != zero or not is_empty(sets, of.LINE_ENDS):
             _find_indents(sets, count)
         else:
-            clear(sets, row.INDENTS)
+            clear(sets, of.INDENTS)
         mends, ends = _combine(flags, sets)
         for i in range(1, count + 1):
-            starts[np.uint64(first + i - 1)] = sets[row.FOUND + i]
+            starts[np.uint64(first + i - 1)] = sets[of.FOUND + i]
         if ends:
             mend_indents(first, sets, count, starts)
         if mends:
-            mend(flags, source, base, first, sets, count, starts)
-        if flags & row.CASED and sets[row.CASELESS] != zero:
+            mend(flags, source, base, sets, (first, count), starts)
+        if flags & of.CASED and sets[of.CASELESS] != zero:
             mend_words(first, sets, count, starts)
-        for begin in range(0, row.N_SETS * row.WIDTH, row.WIDTH):
+        for begin in range(0, of.N_SETS * of.WIDTH, of.WIDTH):
             sets[begin] = sets[begin + count]
         first += count
     if last == starts.size:
@@ -312,8 +315,8 @@ def scanner(flags):
     """Return `split_cl100k` compiled for constant flags, without code that they do not need."""
 
     @kernel
-    def scan(source, source_start, n, classes, pages, starts, first, last, sets):
-        """Run `split_cl100k`: as its example -> the same, for these flags."""
-        split_cl100k(flags, source, source_start, n, classes, pages, starts, first, last, sets)
+    def scan(text, characters, starts, blocks, sets):
+        """Run `split_cl100k` with these flags."""
+        split_cl100k(flags, text, characters, starts, blocks, sets)
 
     return scan

@@ -132,12 +132,12 @@ def _if_in(char_class, flag, bits):
 
 
 @kernel
-def classify_characters(source, base, classes, pages, cased, spill_class, spill):
+def classify_characters(source, base, characters, cased, spill_class, spill):
     """Classify the characters of a block that are not ASCII.
 
     Args:
         source, base: The block is `source[base : base + 64]`; three more bytes are read.
-        classes, pages: See `documents.Characters`.
+        characters: See `documents.Characters`.
         cased: Whether marks and case are needed.
         spill_class, spill: Class flags of a character that began in the last block, and its bytes
             in this one.
@@ -160,7 +160,7 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
         uppers = _if_in(spill_class, UPPER, spill)
         lowers = _if_in(spill_class, LOWER, spill)
     if popcount(leads) >= _MANY:
-        found = classify_pages(source, base, leads, pages, cased)
+        found = classify_pages(source, base, leads, characters.pages, cased)
         leads = found[0]
         letters, numbers, white = letters | found[1], numbers | found[2], white | found[3]
         if cased:
@@ -170,7 +170,7 @@ def classify_characters(source, base, classes, pages, cased, spill_class, spill)
         j = trailing_zeros(leads)
         leads &= leads - one
         code_point, width = character(source, base + j)
-        char_class = np.int64(classes[code_point])
+        char_class = np.int64(characters.classes[code_point])
         bits = ((one << width) - one) << np.uint64(j)
         if char_class & LETTER:
             letters |= bits

@@ -22,6 +22,16 @@ class Characters(NamedTuple):
     pages: NDArray[np.uint64]  # uint64[0x5000 * 8], the same by pages, `class_pages`
 
 
+class Source(NamedTuple):
+    """Bytes of a text for a scanner."""
+
+    # uint8, from byte `start` of the text on, a multiple of 64: from two blocks before the first
+    # one to scan to 67 bytes past the start of the last one, with zeros after the text
+    data: NDArray[np.uint8]
+    start: int
+    n: int  # bytes of the text
+
+
 class Scratch(NamedTuple):
     """Scratch arrays for splitting one text, undefined between calls."""
 
@@ -44,7 +54,7 @@ def splitter(scan, n_after):
         Args:
             characters, scratch: `Characters` and `Scratch`, the second modified in place.
             buffer: uint8[n_bytes] or more, zeros after the documents.
-            offsets: int64[n_documents + 1], from 0 to n_bytes.
+            offsets: int64[n > 0], where documents begin and end, from 0 to n_bytes.
             is_marked: Whether `starts` has the documents; then only the last offset is used.
             starts: uint64[n_bytes // 64 + 1 or more], replaced by the bit set of starts of
                 pre-tokens, and of n_bytes.
@@ -60,19 +70,19 @@ def splitter(scan, n_after):
                 at = offsets[d]
                 starts[at >> 6] |= np.uint64(1) << np.uint64(at & 63)
         state, tail = scratch.state, scratch.tail
-        classes, pages = characters.classes, characters.pages
         state[:] = np.uint64(0)
         n_scanned = n_blocks + n_after
         # Blocks are read from the buffer if all bytes they need are inside, else from `tail`.
         whole = (buffer.size - BLOCK_NEEDS + 64) >> 6
         whole = n_scanned if whole >= n_blocks else max(0, whole)
         if whole:
-            scan(buffer, 0, n, classes, pages, starts, 0, whole, state)
+            scan(Source(buffer, np.int64(0), n), characters, starts, (0, whole), state)
         if whole < n_scanned:
             tail_start = max(0, whole - 2) << 6
             for j in range((n_blocks + 2 << 6) - tail_start):
                 tail[j] = buffer[tail_start + j] if tail_start + j < n else 0
-            scan(scratch.tail_text, tail_start, n, classes, pages, starts, whole, n_scanned, state)
+            rest = Source(scratch.tail_text, np.int64(tail_start), n)
+            scan(rest, characters, starts, (whole, n_scanned), state)
 
     return split_documents
 

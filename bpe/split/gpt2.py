@@ -32,7 +32,7 @@ STATE_WORDS = 14
 
 
 @kernel
-def split_gpt2(source, source_start, n, classes, pages, starts, first, last, state):
+def split_gpt2(text, characters, starts, blocks, state):
     """Find the boundaries of the pattern `gpt2` (see `bpe.split.patterns`) in some blocks.
 
     Block k is finished when block k + 1 is classified, because its boundaries depend on the text
@@ -40,19 +40,17 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
     last block classified, so a text may be split by several calls.
 
     Args:
-        source: uint8, the bytes of the text from `source_start`, a multiple of 64, on: from two
-            blocks before `first` to 67 bytes past the start of the last block, with zeros after
-            the text.
-        n: Number of bytes of the text.
-        classes, pages: See `Characters`.
+        text, characters: See `Source` and `Characters` of `bpe.split.documents`.
         starts: uint64[n // 64 + 1], bit set of starts of documents, and of n; replaced, block by
             block, by that of starts of pre-tokens, and of n.
-        first, last: The blocks to classify, [first, last), `last` at most `starts.size + 1`.
+        blocks: The first to classify, and the one after the last, at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
 
     Example: "a  b's" -> boundaries at 0 (a), 1 and 2 (blanks; the second goes with b), 4 ('s), 6.
     """
     noinline()
+    source, source_start, n = text
+    first, last = blocks
     one, zero, top = np.uint64(1), np.uint64(0), np.uint64(63)
     # Sets of the block classified last, which is finished next.
     letters, numbers, spaces, blanks = state[0], state[1], state[2], state[3]
@@ -76,7 +74,7 @@ def split_gpt2(source, source_start, n, classes, pages, starts, first, last, sta
             next_apostrophes = range_mask(source, base, 39, 39)
             if range_mask(source, base, 0xC2, 0xF4) | spill != zero:
                 more_letters, more_numbers, more_spaces, _, _, _, spill_class, spill = (
-                    classify_characters(source, base, classes, pages, False, spill_class, spill)
+                    classify_characters(source, base, characters, False, spill_class, spill)
                 )
                 next_letters |= more_letters
                 next_numbers |= more_numbers

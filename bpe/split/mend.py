@@ -9,9 +9,9 @@ import numpy as np
 
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import add, leading_zeros, noinline_cold, popcount, trailing_zeros
-from bpe.split import rows as row
+from bpe.split import sets as of
 from bpe.split.classes import mark_wide
-from bpe.split.rows import behind, below, run, shift
+from bpe.split.sets import behind, below, run, shift
 
 _EVERY_THIRD = np.uint64(0x9249249249249249)
 _FEW_ENDS = 40  # up to so many ends of indents in a group are handled one by one
@@ -34,25 +34,25 @@ def _take_back(starts, k, end):
 def _mend_many_indents(first, sets, count, starts):
     """Do `mend_indents` for a group at once: INDENTS 0b1100, ENDS 0b10000, 0b111 -> 0b11."""
     one, zero = np.uint64(1), np.uint64(0)
-    # In a block each end spreads down through its indent. The row FOUND is free: `starts` has it.
-    for i in range(1, row.GROUP + 1):
-        indents = sets[row.INDENTS + i]
-        inner = indents & (sets[row.ENDS + i] >> one)
+    # In a block each end spreads down through its indent. The set FOUND is free: `starts` has it.
+    for i in range(1, of.BLOCKS + 1):
+        indents = sets[of.INDENTS + i]
+        inner = indents & (sets[of.ENDS + i] >> one)
         for step in (1, 2, 4, 8, 16, 32):
             inner |= indents & (inner >> np.uint64(step))
             indents &= indents >> np.uint64(step)
-        sets[row.FOUND + i] = inner
+        sets[of.FOUND + i] = inner
     # From the last block to the first, for an indent continues in the next one.
     inner_follows = zero
     for i in range(count, 0, -1):
-        indents = sets[row.INDENTS + i]
+        indents = sets[of.INDENTS + i]
         at_top = indents & ~(~zero >> np.uint64(leading_zeros(~indents | one)))
         if indents == ~zero:
             at_top = indents
         # Without a branch, which would be unpredictable.
-        inner = sets[row.FOUND + i] | (at_top & add(~inner_follows, one))
-        starts[np.uint64(first + i - 1)] &= ~inner | behind(sets, row.INDENTS, i, 1)
-        inner_follows = (inner | sets[row.ENDS + i]) & (sets[row.INDENTS + i - 1] >> np.uint64(63))
+        inner = sets[of.FOUND + i] | (at_top & add(~inner_follows, one))
+        starts[np.uint64(first + i - 1)] &= ~inner | behind(sets, of.INDENTS, i, 1)
+        inner_follows = (inner | sets[of.ENDS + i]) & (sets[of.INDENTS + i - 1] >> np.uint64(63))
     if inner_follows != zero:
         _take_back(starts, first, 0)
 
@@ -66,12 +66,12 @@ def mend_indents(first, sets, count, starts):
     noinline_cold()
     n_ends = 0
     for i in range(1, count + 1):
-        n_ends += popcount(sets[row.ENDS + i])
+        n_ends += popcount(sets[of.ENDS + i])
     if n_ends > _FEW_ENDS:
         _mend_many_indents(first, sets, count, starts)
         return
     for i in range(1, count + 1):
-        ends = sets[row.ENDS + i]
+        ends = sets[of.ENDS + i]
         while ends != np.uint64(0):
             _take_back(starts, first + i - 1, trailing_zeros(ends))
             ends &= ends - np.uint64(1)
@@ -115,14 +115,14 @@ def _mend_numbers(k, sets, i, starts):
     Example: "12345 67" -> boundaries at 0, 3 and 6.
     """
     one, zero = np.uint64(1), np.uint64(0)
-    numbers, rests = sets[row.NUMBERS + i], sets[row.RESTS + i]
-    inner = numbers & behind(sets, row.NUMBERS, i, 1) & ~sets[row.DOCUMENTS + i]
+    numbers, rests = sets[of.NUMBERS + i], sets[of.RESTS + i]
+    inner = numbers & behind(sets, of.NUMBERS, i, 1) & ~sets[of.DOCUMENTS + i]
     pieces = numbers ^ inner
     # In the last block, boundaries among its last numbers are those of pieces.
     last = starts[k - 1] if k > 0 else zero
-    if (numbers & rests) | (sets[row.RESTS + i - 1] >> np.uint64(61)) == zero:
+    if (numbers & rests) | (sets[of.RESTS + i - 1] >> np.uint64(61)) == zero:
         # A piece begins three digits after another, unless one begins in between.
-        third = inner & behind(sets, row.NUMBERS, i, 2) & behind(sets, row.NUMBERS, i, 3)
+        third = inner & behind(sets, of.NUMBERS, i, 2) & behind(sets, of.NUMBERS, i, 3)
         third &= ~(shift(last, pieces, 1) | shift(last, pieces, 2))
         pieces |= third & shift(last, pieces, 3)
         for step in (3, 6, 12, 24, 48):
@@ -130,7 +130,7 @@ def _mend_numbers(k, sets, i, starts):
             third &= third << np.uint64(step)
     else:
         in_last_piece = ~below(63 - leading_zeros(last | one))
-        last_numbers = sets[row.NUMBERS + i - 1] & ~sets[row.RESTS + i - 1] & in_last_piece
+        last_numbers = sets[of.NUMBERS + i - 1] & ~sets[of.RESTS + i - 1] & in_last_piece
         pieces |= _count_to_three(numbers & ~rests, pieces, popcount(last_numbers))
     starts[k] |= pieces
 
@@ -143,16 +143,16 @@ def mend_words(first, sets, count, starts):
     """
     noinline_cold()
     one, zero = np.uint64(1), np.uint64(0)
-    open_capitals = np.int64(sets[row.OPEN_CAPITALS])
-    last_caseless = sets[row.LETTERS] ^ (sets[row.UPPERS] | sets[row.LOWERS])
+    open_capitals = np.int64(sets[of.OPEN_CAPITALS])
+    last_caseless = sets[of.LETTERS] ^ (sets[of.UPPERS] | sets[of.LOWERS])
     for i in range(1, count + 1):
-        same = ~sets[row.DOCUMENTS + i]
-        letters, uppers, lowers = sets[row.LETTERS + i], sets[row.UPPERS + i], sets[row.LOWERS + i]
+        same = ~sets[of.DOCUMENTS + i]
+        letters, uppers, lowers = sets[of.LETTERS + i], sets[of.UPPERS + i], sets[of.LOWERS + i]
         caseless = letters ^ (uppers | lowers)
         # Letters without case continue the case before them.
-        small = lowers | run(caseless & same, caseless & behind(sets, row.LOWERS, i, 1) & same)
+        small = lowers | run(caseless & same, caseless & behind(sets, of.LOWERS, i, 1) & same)
         caseless &= ~small
-        found = uppers & shift(sets[row.LOWERS + i - 1], small, 1)
+        found = uppers & shift(sets[of.LOWERS + i - 1], small, 1)
         # A capital after letters without case begins a word if no small letter follows it.
         goes_on = uppers & same
         if open_capitals != 0 and ~goes_on != zero:
@@ -170,23 +170,27 @@ def mend_words(first, sets, count, starts):
             elif not (letters & same) >> np.uint64(trailing_zeros(outside)) & one:
                 found |= one << np.uint64(j)
         starts[first + i - 1] |= found
-        sets[row.LOWERS + i] = small
+        sets[of.LOWERS + i] = small
         last_caseless = caseless
-    sets[row.OPEN_CAPITALS] = np.uint64(open_capitals)
-    sets[row.CASELESS] = last_caseless | np.uint64(open_capitals)
+    sets[of.OPEN_CAPITALS] = np.uint64(open_capitals)
+    sets[of.CASELESS] = last_caseless | np.uint64(open_capitals)
 
 
 @kernel
-def mend(flags, source, base, first, sets, count, starts):
-    """Mark the boundaries at `MENDS`: wide white space, long numbers ("1234" -> also at 3)."""
+def mend(flags, source, base, sets, blocks, starts):
+    """Mark the boundaries at `MENDS`: wide white space, long numbers ("1234" -> also at 3).
+
+    `blocks`: the first block of the group, and their number.
+    """
     noinline_cold()
+    first, count = blocks
     for i in range(1, count + 1):
-        places = sets[row.MENDS + i]
+        places = sets[of.MENDS + i]
         k = first + i - 1
-        if places & sets[row.WHITE + i] != np.uint64(0):
-            mark_wide(source, base, k, places & sets[row.WHITE + i], starts)
-        if not flags & row.SINGLE_DIGITS and places & sets[row.NUMBERS + i] != np.uint64(0):
-            rests = sets[row.RESTS + i] | (sets[row.RESTS + i - 1] >> np.uint64(61))
+        if places & sets[of.WHITE + i] != np.uint64(0):
+            mark_wide(source, base, k, places & sets[of.WHITE + i], starts)
+        if not flags & of.SINGLE_DIGITS and places & sets[of.NUMBERS + i] != np.uint64(0):
+            rests = sets[of.RESTS + i] | (sets[of.RESTS + i - 1] >> np.uint64(61))
             before = np.int64(3)
             if places == ~np.uint64(0) and rests == np.uint64(0):
                 before = leading_zeros(starts[k - 1] | np.uint64(1))

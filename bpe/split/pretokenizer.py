@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Starts = NDArray[np.uint64]
 
-# Pattern -> flags (in `rows`) of `split_cl100k`; gpt2 has its own scanner. Another pattern of this
+# Pattern -> flags (in `sets`) of `split_cl100k`; gpt2 has its own scanner. Another pattern of this
 # family is a line here and one in `bpe.split.patterns` (docs/patterns.md).
 _FLAGS = {
     "cl100k": ["WHOLE_END"],
@@ -124,10 +124,10 @@ def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
     if name == "gpt2":
         kernel, n_words = split.splitter(gpt2.split_gpt2, 1), gpt2.STATE_WORDS
     else:
-        from bpe.split import cl100k, rows
+        from bpe.split import cl100k, sets
 
-        flags = sum(getattr(rows, flag) for flag in _FLAGS[name])
-        kernel, n_words = split.splitter(cl100k.scanner(flags), 0), rows.STATE_WORDS
+        flags = sum(getattr(sets, flag) for flag in _FLAGS[name])
+        kernel, n_words = split.splitter(cl100k.scanner(flags), 0), sets.STATE_WORDS
     tail = np.empty(split.TAIL, np.uint8)
     scratch = split.Scratch(tail, read_only(tail), np.empty(n_words, np.uint64))
     return kernel, _characters(), scratch

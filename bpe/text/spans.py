@@ -24,16 +24,22 @@ def find_pieces(buffer: Bytes, separator: bytes) -> tuple[NDArray[np.int64], NDA
     return np.append(0, found + len(separator)), np.append(found, len(buffer))
 
 
-def close_gaps(buffer: Bytes, bounds: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
+def spans_of(offsets: Offsets) -> NDArray[np.int64]:
+    """Return the spans int64[n, 2] of documents with the offsets int64[n + 1]."""
+    return np.stack([offsets[:-1], offsets[1:]], axis=1)
+
+
+def close_gaps(buffer: Bytes, spans: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
     """Return documents without the bytes between them; copied only if there are such bytes.
 
     Args:
         buffer: uint8[n_bytes].
-        bounds: int64[2 * n_documents], start and end of each, ascending.
+        spans: int64[n_documents, 2], start and end of each, ascending; or the same, flat.
 
     Returns:
         (text, offsets): uint8[n_bytes without gaps], int64[n_documents + 1].
     """
+    bounds = spans.ravel()
     starts, ends = bounds[::2], bounds[1::2]
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(ends - starts, out=offsets[1:])
@@ -56,27 +62,36 @@ def iter_ranges(bounds: NDArray[np.int64]) -> Iterator[list[int]]:
         yield from bounds[first : first + 2 * _RANGES].reshape(-1, 2).tolist()
 
 
-def check_documents(buffer: Bytes, offsets: Offsets, gaps: bool = False) -> None:
+def check_documents(buffer: Bytes, offsets: Offsets) -> None:
     """Raise EncodingError unless `offsets` are those of documents in `buffer`, uint8[n_bytes].
 
-    They are int64[n_documents + 1], ascending from 0 to n_bytes; with `gaps`, a start and an end
-    for each document, or none.
+    They are int64[n_documents + 1], ascending from 0 to n_bytes.
     """
     check_array("buffer", buffer, np.uint8)
     check_array("offsets", offsets, np.int64)
-    n, n_offsets = len(buffer), len(offsets)
-    if (n_offsets % 2 if gaps else not n_offsets):
+    if not len(offsets):
+        raise EncodingError("there are 0 offsets: expected one for each document and another one")
+    _check_ascending("offset", offsets, len(buffer))
+
+
+def check_spans(buffer: Bytes, spans: NDArray[np.int64]) -> None:
+    """Raise EncodingError unless `spans` are those of documents in `buffer`, uint8[n_bytes].
+
+    They are int64[n_documents, 2], ascending from 0 to n_bytes, or none.
+    """
+    check_array("buffer", buffer, np.uint8)
+    check_array("spans", spans, np.int64, "[n, 2]")
+    if len(spans):
+        _check_ascending("bound", spans.ravel(), len(buffer))
+
+
+def _check_ascending(name: str, bounds: NDArray[np.int64], n: int) -> None:
+    is_wrong = bounds < np.append(0, bounds[:-1])
+    is_wrong[0], is_wrong[-1] = bounds[0] != 0, is_wrong[-1] or bounds[-1] != n
+    if is_wrong.any():
+        is_wrong |= bounds > n
+        first = int(is_wrong.argmax())
         raise EncodingError(
-            f"there are {n_offsets:,} offsets: expected one for each document and another one, or"
-            " with gaps two for each"
+            f"{name} {first:,} is {int(bounds[first]):,}: expected {name}s that ascend from 0"
+            f" to {n:,}, the size of the buffer"
         )
-    if n_offsets:
-        is_wrong = offsets < np.append(0, offsets[:-1])
-        is_wrong[0], is_wrong[-1] = offsets[0] != 0, is_wrong[-1] or offsets[-1] != n
-        if is_wrong.any():
-            is_wrong |= offsets > n
-            first = int(is_wrong.argmax())
-            raise EncodingError(
-                f"offset {first:,} is {int(offsets[first]):,}: expected offsets that ascend from 0"
-                f" to {n:,}, the size of the buffer"
-            )

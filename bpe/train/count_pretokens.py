@@ -1,7 +1,7 @@
 """Pre-tokens -> counts.
 
 Counts are exact, of 64 bits; the wrapper grows tables before they can fill. A pre-token of up to 15
-bytes is its own key (see `bpe.encode.group`); a longer one is a hash and bytes in an arena.
+bytes is its own key (see `bpe.encode.work`); a longer one is a hash and bytes in an arena.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.encode.cache_rows import hash_bytes, long_bucket, same_bytes
-from bpe.encode.group import KEY_PARTS, LONG, SHORT, fill_tail, take_positions
+from bpe.encode.work import KEY_BYTES, KEY_PARTS, LONG, fill_tail, take_positions
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import always_inline, load_u64, multiply_and_fold, prefetch
 
 DONE, GROW_SHORT, GROW_LONG, GROW_ARENA, PAUSED = 0, 1, 2, 3, 4
+# Fields of the cursor after those of `take_positions`: pre-tokens counted so far, groups to count
+# before the kernel returns, so that signals are seen.
+COUNTED, GROUPS = 2, 3
 
 SHORT_ENTRIES, LONG_ENTRIES, ARENA_USED = 0, 1, 2  # indices of `CountTable.used`
 FIRST_LETTERS = 2**16  # number of buckets by first letters, see `export`
@@ -88,50 +91,50 @@ def find_long(rows, arena, hashed, buffer, start, length):
 
 
 @kernel
-def compute_keys(source, source_start, first, last, scratch, rows, seeds):
+def compute_keys(table, work, source, source_start, first, last):
     """Compute the keys of the pre-tokens [first, last) of a group, and prefetch their slots.
 
-    `source[0]` is byte `source_start` of the text. `scratch.keys` is replaced: for each key, key,
-    slot in `rows` (see `CountTable.short_rows`), unused. Example: b"ab" -> 0x6261, 2 << 56.
+    `source[0]` is byte `source_start` of the text. `work.keys` is replaced: for each pre-token its
+    key of two words, its slot in `table.short_rows`, unused.
     """
     always_inline()
-    positions, keys = scratch.positions, scratch.keys
+    positions, keys, rows = work.positions, work.keys, table.short_rows
     start = positions[first]
     # Unsigned numbers need no test for places counted from the end.
     for number in range(first, last):
         i = np.uint64(number)
         stop = positions[i + np.uint64(1)]
-        part = np.uint64(min(stop - start, np.int64(SHORT + 1))) << np.uint64(2)
+        part = np.uint64(min(stop - start, np.int64(KEY_BYTES + 1))) << np.uint64(2)
         k = i << np.uint64(2)
         one, at = np.uint64(1), start - source_start
         keys[k] = load_u64(source, at) & KEY_PARTS[part]
         high = load_u64(source, at + 8) & KEY_PARTS[part + one]
         keys[k + one] = high | KEY_PARTS[part + np.uint64(3)]
-        slot = short_slot(rows, keys[k], keys[k + np.uint64(1)], seeds)
+        slot = short_slot(rows, keys[k], keys[k + np.uint64(1)], table.seeds)
         prefetch(rows, slot)
         keys[k + np.uint64(2)] = slot
         start = stop
 
 
 @kernel
-def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_weight):
-    """Count the pre-tokens between `scratch.positions`; there must be room.
+def count_group(table, work, buffer, tail_start, n_pretokens, weights):
+    """Count the pre-tokens between `work.positions`; there must be room.
 
-    Example: ab, c, ab -> ab 2, c 1. The last keys are read from `scratch.tail`, which begins at
-    `tail_start`. For `weights` see `count_pretokens`; `first_weight` is the index of the first one.
+    The last keys are read from `work.tail`, which begins at `tail_start`. For `weights` see
+    `count_pretokens`; the first is that of the first pre-token.
     """
     rows, counts = table.short_rows, table.short_counts
-    positions, keys = scratch.positions, scratch.keys
+    positions, keys = work.positions, work.keys
     n_inside = n_pretokens
     while n_inside > 0 and positions[n_inside - 1] >= tail_start:
         n_inside -= 1
-    compute_keys(buffer, 0, 0, n_inside, scratch, rows, table.seeds)
-    compute_keys(scratch.tail_text, tail_start, n_inside, n_pretokens, scratch, rows, table.seeds)
+    compute_keys(table, work, buffer, 0, 0, n_inside)
+    compute_keys(table, work, work.tail_text, tail_start, n_inside, n_pretokens)
     weight = np.int64(1)
     for number in range(n_pretokens):
         i = np.uint64(number)
         if weights.size:
-            weight = weights[first_weight + number]
+            weight = weights[number]
         k = i << np.uint64(2)
         low, high, slot = keys[k], keys[k + np.uint64(1)], keys[k + np.uint64(2)]
         if high != LONG:
@@ -158,37 +161,38 @@ def count_group(table, scratch, buffer, tail_start, n_pretokens, weights, first_
 
 
 @kernel
-def count_pretokens(table, scratch, buffer, starts, cursor, weights, most):
-    """Count pre-tokens until the text is done, or `most` groups are, or a table is full.
-
-    Example: b"abab", starts 0b10101, that is 0, 2 and the end 4 -> ab 2; with weights 3, 4 -> ab 7.
+def count_pretokens(table, work, buffer, starts, cursor, weights):
+    """Count pre-tokens until the text is done, or cursor[GROUPS] groups are, or a table is full.
 
     Args:
-        starts: see `bpe.encode.group.take_positions`.
-        cursor: int64[3]: two as there; pre-tokens counted so far. Modified in place.
+        table, work: `CountTable` and `bpe.encode.work.Work`, modified in place.
+        buffer: uint8[n_bytes].
+        starts: see `bpe.encode.work.take_positions`.
+        cursor: int64[4]: two as there; COUNTED and GROUPS. Modified in place.
         weights: int64[n_pretokens], the count to add for each pre-token; int64[0]: 1 for each.
 
     Returns:
         DONE, PAUSED, or what must grow before the next call.
     """
-    tail_start = fill_tail(buffer, buffer.size, scratch.tail)
+    tail_start = fill_tail(buffer, buffer.size, work.tail)
     while cursor[0] < starts.size:
-        if most == 0:
+        if cursor[GROUPS] == 0:
             return PAUSED
-        most -= 1
+        cursor[GROUPS] -= 1
         before = (cursor[0], cursor[1])
-        n_pretokens = take_positions(starts, cursor, scratch.positions) - 1
+        n_pretokens = take_positions(starts, cursor, work.positions) - 1
         if n_pretokens > 0:
-            n_bytes = scratch.positions[n_pretokens] - scratch.positions[0]
+            n_bytes = work.positions[n_pretokens] - work.positions[0]
             status = room(table, n_pretokens, n_bytes)
             if status != DONE:
                 cursor[0], cursor[1] = before
                 return status
             if weights.size:
-                count_group(table, scratch, buffer, tail_start, n_pretokens, weights, cursor[2])
+                of_group = weights[cursor[COUNTED] :]
+                count_group(table, work, buffer, tail_start, n_pretokens, of_group)
             else:  # the compiler sees that there are none, which makes a loop without weights
-                count_group(table, scratch, buffer, tail_start, n_pretokens, weights[:0], 0)
-            cursor[2] += n_pretokens
+                count_group(table, work, buffer, tail_start, n_pretokens, weights[:0])
+            cursor[COUNTED] += n_pretokens
     return DONE
 
 

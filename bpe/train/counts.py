@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.arguments import checked
-from bpe.encode.encoder import group_scratch
+from bpe.encode.encoder import new_work
 from bpe.parallel import for_each, run_in_order
 from bpe.runtime.arrays import read_only, zeros
 from bpe.special import SpecialTokenMatcher
@@ -55,7 +55,7 @@ class PretokenCounts:
         self.special_tokens = tuple(special_tokens)
         self.total = 0
         self._matcher = SpecialTokenMatcher(dict.fromkeys(special_tokens, 0))
-        self._scratch = group_scratch()
+        self._work = new_work()
         short, long = np.zeros(4 * 2**14, np.uint64), np.zeros(4 * 2**13, np.uint64)
         self._table = kernels.CountTable(
             short_rows=short, short_counts=short.view(np.int64),
@@ -111,17 +111,18 @@ class PretokenCounts:
         self, buffer: NDArray[np.uint8], starts: NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
         """Count pre-tokens; see `kernels.count_pretokens`."""
-        cursor = np.array([0, -1, 0], np.int64)
+        cursor = np.array([0, -1, 0, 0], np.int64)
         source, weights = read_only(buffer), read_only(weights)
         while True:
+            cursor[kernels.GROUPS] = _GROUPS_PER_CALL
             status = kernels.count_pretokens(
-                self._table, self._scratch, source, starts, cursor, weights, _GROUPS_PER_CALL
+                self._table, self._work, source, starts, cursor, weights
             )
             if status == kernels.DONE:
                 break
             if status != kernels.PAUSED:
                 self._grow(status, len(buffer))
-        self.total += int(weights.sum() if len(weights) else cursor[2])
+        self.total += int(weights.sum() if len(weights) else cursor[kernels.COUNTED])
 
     def _grow(self, status: int, n_bytes: int) -> None:
         table = self._table

@@ -30,7 +30,7 @@ _AHEAD, _LINK_AHEAD, _COUNTS_AHEAD = 32, 20, 8
 HEAD, PAIR = 0, 1
 """Columns of a row.
 
-HEAD, where a symbol begins: the symbol in the lowest `MergeState.symbol_bits` bits, above it the
+HEAD, where a symbol begins: the symbol in the lowest SYMBOL_BITS bits, above it the
 count of its word, or 0 where that does not fit, and BEGINS. In the last row of a longer symbol:
 minus the bytes to its first.
 
@@ -42,7 +42,12 @@ BEGINS = 1 << 30  # flag: the symbol is the first of its word
 NO_PAIR, ENDS = -1, -2
 FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 
-N_PAIRS, N_QUEUED, N_MERGES, N_PLACES = 0, 1, 2, 3  # indices of `MergeState.used`
+# Indices of `MergeState.used`; N_NEW: new places of the pair that was merged last.
+N_PAIRS, N_QUEUED, N_MERGES, N_PLACES, N_NEW = 0, 1, 2, 3, 4
+# Indices of `MergeState.settings`: see HEAD, at most 30; minimum count of a pair, 1 or more; most
+# bytes of a symbol; total number of merges; 1 if `Symbols.order` holds first bytes, which are
+# filled in for every new symbol, else it is complete.
+SYMBOL_BITS, LEAST, LONGEST, N_WANTED, BY_BYTES = 0, 1, 2, 3, 4
 
 
 class Pretokens(NamedTuple):
@@ -85,11 +90,11 @@ class MergeState(NamedTuple):
     """The state of merging; modified in place."""
 
     rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only prefetched
-    symbol_bits: NDArray[np.int64]  # int64[1], see HEAD, at most 30; never changed
+    settings: NDArray[np.int64]  # int64[5], never changed
     places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used is resident
     new_pairs: NDArray[np.int32]  # int32, scratch: the pairs
     new_places: NDArray[np.int32]  # int32, and positions of new places
-    used: NDArray[np.int64]  # int64[4]
+    used: NDArray[np.int64]  # int64[5]
 
 
 @kernel
@@ -116,12 +121,12 @@ def tie_precedes(pretokens, symbols, pairs, p, q):
 
 
 @kernel
-def precedes(pretokens, symbols, pairs, p, p_count, q, q_count):
-    """Return True if p is queued before q: a higher count, or the tie: counts 5 and 3 -> True."""
+def precedes(pretokens, symbols, pairs, p, q):
+    """Return True if p is queued before q, both (pair, count): a higher count, or the tie."""
     always_inline()
-    if p_count != q_count:
-        return p_count > q_count
-    return tie_precedes(pretokens, symbols, pairs, p, q)
+    if p[1] != q[1]:
+        return p[1] > q[1]
+    return tie_precedes(pretokens, symbols, pairs, p[0], q[0])
 
 
 @kernel
@@ -135,10 +140,10 @@ def sift_down(pretokens, symbols, pairs, size):
             break
         other = child + 1
         if other < size and precedes(
-            pretokens, symbols, pairs, queue[other], counts[other], queue[child], counts[child]
+            pretokens, symbols, pairs, (queue[other], counts[other]), (queue[child], counts[child])
         ):
             child = other
-        if precedes(pretokens, symbols, pairs, pair, count, queue[child], counts[child]):
+        if precedes(pretokens, symbols, pairs, (pair, count), (queue[child], counts[child])):
             break
         queue[at], counts[at] = queue[child], counts[child]
         at = child
@@ -162,7 +167,8 @@ def sift_up(pretokens, symbols, pairs, at):
     pair, count = queue[at], counts[at]
     while at > 0:
         parent = (at - 1) >> 1
-        if not precedes(pretokens, symbols, pairs, pair, count, queue[parent], counts[parent]):
+        other = queue[parent], counts[parent]
+        if not precedes(pretokens, symbols, pairs, (pair, count), other):
             break
         queue[at], counts[at] = queue[parent], counts[parent]
         at = parent
@@ -199,7 +205,7 @@ def fill_rows(pretokens, first, stop, state, pair_of_code, next_places):
             never be merged.
         next_places: int64[n_pairs], index of each pair's next place in `state.places`; advanced.
     """
-    rows, symbol_bits = state.rows, state.symbol_bits[0]
+    rows, symbol_bits = state.rows, state.settings[SYMBOL_BITS]
     for w in range(first, stop):
         begin, end = pretokens.offsets[w], pretokens.offsets[w + 1]
         count = pretokens.counts[w]
@@ -254,8 +260,8 @@ def count_of_frequent(pretokens, at):
 
 @kernel
 def merge_pair(pretokens, symbols, pairs, state, pair, symbol):
-    """Merge a pair at all places, left to right; return how many are new: a a a -> aa a, 1."""
-    rows, symbol_bits = state.rows, state.symbol_bits[0]
+    """Merge a pair at all its places, left to right; N_NEW new places are then in scratch."""
+    rows, symbol_bits = state.rows, state.settings[SYMBOL_BITS]
     symbol_of = np.int64((1 << symbol_bits) - 1)
     left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
     n_left, n_right = np.int64(symbols.lengths[left]), np.int64(symbols.lengths[right])
@@ -324,17 +330,18 @@ def merge_pair(pretokens, symbols, pairs, state, pair, symbol):
         rows[2 * at + HEAD] = head - left + symbol
         rows[2 * (after - 1) + HEAD] = 1 - n_both
     pairs.counts[pair] = 0
-    return n_new
+    state.used[N_NEW] = n_new
 
 
 @kernel
-def commit_new_pairs(pretokens, symbols, pairs, state, merged, n_new, first_pair, least, longest):
-    """Lay out the places of the pairs from `first_pair` on, queue them; drop the never merged.
+def commit_new_pairs(pretokens, symbols, pairs, state, merged, first_pair):
+    """Lay out the places of the pairs from `first_pair` on, and queue them.
 
-    Example: new pairs (x, ab) 5, (ab, y) 1 with least 2 -> the first is queued, the second dropped.
-    The places of `merged` are reused; `n_new` are in scratch. For the limits see `merge_steps`.
+    Pairs that are too rare or too long can never be merged, and are dropped. The places of `merged`
+    are reused.
     """
-    rows = state.rows
+    rows, n_new = state.rows, state.used[N_NEW]
+    least, longest = state.settings[LEAST], state.settings[LONGEST]
     kept = first_pair
     for pair in range(first_pair, state.used[N_PAIRS]):
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
@@ -382,22 +389,15 @@ def commit_new_pairs(pretokens, symbols, pairs, state, merged, n_new, first_pair
 
 
 @kernel
-def merge_steps(pretokens, symbols, pairs, state, by_bytes, least, longest, n_wanted, most_places):
-    """Merge until `n_wanted` merges are made, no pair is left, or it is time to pause.
+def merge_steps(pretokens, symbols, pairs, state, most_places):
+    """Merge until N_WANTED merges are made, no pair is left, or it is time to pause.
 
-    Example: ab 3, abc 2; 2 merges -> (a, b) of count 5, (ab, c) of count 2.
-
-    Args:
-        by_bytes: `symbols.order` holds first bytes, filled in for every new symbol; otherwise it is
-            complete.
-        least: minimum count of a pair, 1 or more.
-        longest: maximum length of a symbol, in bytes.
-        n_wanted: total number of merges.
-        most_places: pause after about so many places, so that signals are seen.
+    `most_places`: pause after about so many places, so that signals are seen.
 
     Returns:
         FINISHED, GROW_PAIRS or PAUSED; `state.used[N_MERGES]` merges are in `symbols.merges`.
     """
+    least, n_wanted = state.settings[LEAST], state.settings[N_WANTED]
     while state.used[N_MERGES] < n_wanted and state.used[N_QUEUED] > 0:
         pair = np.int64(pairs.queue[0])
         count = pairs.counts[pair]
@@ -424,8 +424,8 @@ def merge_steps(pretokens, symbols, pairs, state, by_bytes, least, longest, n_wa
         symbols.merges[2 * n_merges], symbols.merges[2 * n_merges + 1] = left, right
         symbols.lengths[symbol] = symbols.lengths[left] + symbols.lengths[right]
         first_pair = state.used[N_PAIRS]
-        n_new = merge_pair(pretokens, symbols, pairs, state, pair, symbol)
-        if by_bytes:
+        merge_pair(pretokens, symbols, pairs, state, pair, symbol)
+        if state.settings[BY_BYTES]:
             order = np.uint64(0)
             for i in range(8):
                 order <<= np.uint64(8)
@@ -433,5 +433,5 @@ def merge_steps(pretokens, symbols, pairs, state, by_bytes, least, longest, n_wa
                     order |= np.uint64(pretokens.text[symbols.places[symbol] + i])
             symbols.order[symbol] = order
         state.used[N_MERGES] = n_merges + 1
-        commit_new_pairs(pretokens, symbols, pairs, state, pair, n_new, first_pair, least, longest)
+        commit_new_pairs(pretokens, symbols, pairs, state, pair, first_pair)
     return FINISHED

@@ -165,12 +165,11 @@ def _learn(
         lengths=np.ones(n_symbols, np.int32), places=places, order=_order(n_symbols, by_bytes),
         pair_before=none[0], pair_after=none[1], merges=np.zeros(2 * (n_symbols - 256), np.int32),
     )
-    pairs, state = _lay_out(pretokens, symbol_bits, least, longest, workers)
+    settings = np.array([symbol_bits, least, longest, n_wanted, by_bytes], np.int64)
+    pairs, state = _lay_out(pretokens, settings, workers)
     kernels.queue_pairs(pretokens, symbols, pairs, state, 0)
     while True:
-        status = kernels.merge_steps(
-            pretokens, symbols, pairs, state, by_bytes, least, longest, n_wanted, _PLACES_PER_CALL
-        )
+        status = kernels.merge_steps(pretokens, symbols, pairs, state, _PLACES_PER_CALL)
         n_merges = int(state.used[kernels.N_MERGES])
         if progress is not None:
             progress(n_merges, n_wanted)
@@ -182,9 +181,10 @@ def _learn(
 
 
 def _lay_out(
-    pretokens: kernels.Pretokens, symbol_bits: int, least: int, longest: int, workers: int
+    pretokens: kernels.Pretokens, settings: NDArray[np.int64], workers: int
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
     """Lay out all bytes in rows, and the pairs of bytes that may be merged, not yet queued."""
+    least, longest = settings[[kernels.LEAST, kernels.LONGEST]].tolist()
     n_positions = len(pretokens.text)
     n_parts = min(workers, _MOST_PARTS, 1 + n_positions // _PART_OF_ROWS)
     spaced = np.linspace(0, n_positions, n_parts + 1, dtype=np.int64)
@@ -211,9 +211,9 @@ def _lay_out(
     state = kernels.MergeState(
         # One more, for the row after the last pair is prefetched.
         rows=zeros(2 * (n_positions + 1), np.int32),
-        symbol_bits=np.array([symbol_bits], np.int64), places=zeros(3 * n_positions, np.int32),
+        settings=settings, places=zeros(3 * n_positions, np.int32),
         new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
-        used=np.array([len(codes), 0, 0, places[-1]], np.int64),
+        used=np.array([len(codes), 0, 0, places[-1], 0], np.int64),
     )
     pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
     pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)

@@ -45,12 +45,13 @@ class _Side:
         self.n_tokens, self.rates = 0, list[float]()
         self.encoder = self.tokenizer.new_encoder()
         # Compile and initialize before the time counts.
-        self.encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([0, 9], np.int64))
+        self.encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([[0, 9]], np.int64))
 
     def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         started = time.perf_counter()
         ids, ends = self.encoder.encode(
-            batch.buffer, batch.bounds, gaps=True, starts_mid_document=batch.starts_mid_document,
+            batch.buffer, batch.bounds.reshape(-1, 2),
+            starts_mid_document=batch.starts_mid_document,
             ends_mid_document=batch.ends_mid_document,
         )
         seconds = time.perf_counter() - started

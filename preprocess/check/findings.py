@@ -13,7 +13,7 @@ from bpe.errors import TokenmillError
 class Finding(NamedTuple):
     """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
 
-    path: Path
+    path: Path | str  # a URL is text
     sound: bool
     text: str
     blocks: tuple[int, ...] = ()
@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 
 
 @contextmanager
-def noted(bad_files: list[dict[str, str]], path: Path) -> Iterator[None]:
+def noted(bad_files: list[dict[str, str]], path: Path | str) -> Iterator[None]:
     """Add an error inside the `with` to a list, as path and text, instead of raising it."""
     try:
         yield

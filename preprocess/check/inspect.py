@@ -14,14 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenizerFileError, TokenmillError
+from bpe.files.locations import is_bucket, is_url, shown_url
 from preprocess.check import inspect_rows, inspect_tokenizer, quality, verify_rows
 from preprocess.check.findings import noted
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
-from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of
-from preprocess.run.finished import STATS_FORMAT, find_manifests, read_object
+from preprocess.run.finished import (
+    STATS_FORMAT,
+    find_manifests,
+    find_token_files,
+    read_object,
+)
 from preprocess.run.journal import Entry, JournalError, journal_errors, read_entries
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.run.run import PUBLISHING
@@ -59,14 +65,12 @@ def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
     """
     from bpe import Tokenizer
 
-    if (place := Path(settings.path)).is_dir():
-        found = [str(each.with_suffix(".bin")) for each in find_manifests(place)]
-        raise TokenFileError(
-            f"{place}: is a directory, and a .bin is expected; give one of those in it:"
-            f" {', '.join(found) or 'there is none'}"
-        )
-    used = load_tokenizer_of(place, settings.tokenizer)
-    file = open_tokens(settings.path, tokenizer=used)
+    if is_url(settings.path):
+        file = open_tokens(settings.path)
+        used = _tokenizer_at(file, settings.tokenizer)
+    else:
+        used = load_tokenizer_of(_bin_file(Path(settings.path)), settings.tokenizer)
+        file = open_tokens(settings.path, tokenizer=used)
     start, count = settings.start, settings.count
     if start > len(file):
         raise TokenFileError(
@@ -85,6 +89,32 @@ def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
         yield used.decode_bytes(file[first:end])
 
 
+def _bin_file(path: Path) -> Path:
+    """Return the path of a token file; raise TokenFileError for a directory."""
+    if path.is_dir():
+        found = [str(each.with_suffix(".bin")) for each in find_manifests(path)]
+        raise TokenFileError(
+            f"{path}: is a directory, and a .bin is expected; give one of those in it:"
+            f" {', '.join(found) or 'there is none'}"
+        )
+    return path
+
+
+def _tokenizer_at(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer:
+    """Load the given tokenizer, else that beside a token file at a URL; it is compared."""
+    from bpe import load_tokenizer
+
+    path, where = (given, "") if given is not None else file.tokenizer_file()
+    if path is None:
+        raise TokenizerFileError(
+            f"{where}: there is no such file; give the tokenizer that the token file was built with"
+            " (--tokenizer)"
+        )
+    tokenizer = load_tokenizer(path)
+    check_tokenizer(file.path, file.manifest, tokenizer.fingerprint)
+    return tokenizer
+
+
 @takes(InspectSettings)
 def facts(settings: InspectSettings) -> dict[str, Any]:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
@@ -98,9 +128,11 @@ def facts(settings: InspectSettings) -> dict[str, Any]:
     Raises:
         TokenmillError: The file is missing, of another kind, or damaged.
     """
-    place = Path(settings.path)
     from bpe import load_tokenizer
 
+    if is_url(settings.path):
+        return _describe_url(settings.path)
+    place = Path(settings.path)
     if place.is_dir():
         places, bad = verify_rows.find_places(place), list[dict[str, str]]()
         if places == [place]:
@@ -184,11 +216,33 @@ def _describe_directory(directory: Path, bad: list[dict[str, str]]) -> dict[str,
     return found
 
 
+def _describe_url(url: str) -> dict[str, Any]:
+    """Describe the token file at a URL, or all token files in the directory there."""
+    paths, bad, unfinished = find_token_files(url), list[dict[str, str]](), list[dict[str, Any]]()
+    if paths == [url]:
+        file = open_tokens(url)
+        return _describe_token_file(file, quality.document_hashes(file))
+    if is_bucket(url):
+        unfinished = [how_far(url, run) for run in open_storage(url).runs()]
+    token_files = []
+    for each in paths:
+        with noted(bad, shown_url(each)):
+            file = open_tokens(each)
+            token_files.append(_describe_token_file(file, quality.document_hashes(file)))
+    return {
+        "path": shown_url(url), "token_files": token_files, "unfinished": unfinished,
+        "bad_files": bad,
+    }
+
+
 def _describe_token_file(file: TokenFile, hashes: NDArray[np.uint64]) -> dict[str, Any]:
     tokenizer, more = None, {}
     try:
-        tokenizer = load_tokenizer_of(Path(file.path), None)
-        open_tokens(file.path, tokenizer=tokenizer)
+        if isinstance(file.path, Path):
+            tokenizer = load_tokenizer_of(file.path, None)
+            open_tokens(file.path, tokenizer=tokenizer)
+        else:
+            tokenizer = _tokenizer_at(file)
     except TokenmillError as error:
         tokenizer, more = None, {"no_tokenizer": str(error)}
     return {**quality.describe(file, tokenizer), **more, "copies": quality.count_copies(hashes)}
@@ -212,7 +266,7 @@ def _compare_val_with_train(
             yield found | {"not_compared": why}
 
 
-def how_far(location: Path, run: str) -> dict[str, Any]:
+def how_far(location: Path | str, run: str) -> dict[str, Any]:
     """Describe the progress of an unfinished run in `location`, from its journal.
 
     Returns:

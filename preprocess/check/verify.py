@@ -19,9 +19,11 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, TokenmillError, spelled
+from bpe.files.locations import is_url, shown_url
 from preprocess.check import rebuild, verify_rows
 from preprocess.check.findings import Finding as Finding
 from preprocess.check.inspect import load_tokenizer_of
+from preprocess.check.verify_urls import verify_urls
 from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
@@ -31,7 +33,7 @@ from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.finished import find_joined, find_manifests, read_stats
 from preprocess.run.outputs import TOKENIZER_FILE
-from preprocess.settings import StrPath, takes
+from preprocess.settings import SettingsError, StrPath, takes
 from preprocess.storage import OutputError, open_storage
 
 if TYPE_CHECKING:
@@ -54,8 +56,17 @@ def verify(settings: VerifySettings) -> list[Finding]:
 
     Raises:
         TokenFileError: There are no token files to check.
+        SettingsError: `deep` or `repair` of a URL.
     """
     progress = progress_of(settings.progress)
+    if is_url(settings.path):
+        if settings.deep or settings.repair:
+            what = "deep" if settings.deep else "repair"
+            raise SettingsError(
+                f"{what} is for files on this machine, and {shown_url(settings.path)} is a URL;"
+                " copy the files, or leave it out"
+            )
+        return verify_urls(settings.path, progress)
     given = Path(settings.path)
     places = verify_rows.find_places(given) if given.is_dir() else [given]
     findings: list[Finding] = []
@@ -492,7 +503,7 @@ def _repair_files(
     if _read_unchanged(manifest_path) is None:
         text = f"not repaired, for {manifest_path.name}, which has the digests, is damaged"
         return Finding(bin_path, False, text)
-    damaged = {finding.path.name for finding in findings if finding.blocks}
+    damaged = {Path(finding.path).name for finding in findings if finding.blocks}
     try:
         with rebuild.open_repair(bin_path) as storage:
             sizes = storage.final.sizes()

@@ -129,38 +129,30 @@ def encode_segments(
     firsts, lasts = firsts[is_text], lasts[is_text]
     low, high = (int(firsts[0]), int(lasts[-1])) if len(firsts) else (0, 0)
     bounds = np.stack([firsts, lasts], axis=1).ravel() - low
-    ids, offsets = encoder.encode(batch.buffer[low:high], bounds, gaps=True)
-    n_ids = np.diff(offsets)
+    ids, offsets = encoder.encode(batch.buffer[low:high], bounds.reshape(-1, 2))
     spelled = np.append(0, np.cumsum(lengths[ids]))
     assert (np.diff(spelled[offsets]) == lasts - firsts).all(), "tokens spell other text"
-    n_documents = len(batch)
-    document, values = np.arange(n_documents), special.values
+    n_ids, values = np.diff(offsets), special.values
+    moved = np.repeat(firsts - spelled[offsets[:-1]], n_ids)
+    document = np.arange(len(batch))
     of_special, of_text = (np.searchsorted(ends, each, "right") for each in (starts, firsts))
-    before, after = np.full(n_documents, prefix_id >= 0), np.full(n_documents, suffix_id >= 0)
+    before, after = (np.full(len(batch), each >= 0) for each in (prefix_id, suffix_id))
     before[of_special[(starts == begins[of_special]) & (values == prefix_id)]] = False
     after[of_special[(stops == ends[of_special]) & (values == suffix_id)]] = False
-    # Items, sorted by document, by what stands before and after it, and by their place.
-    places = [begins[before], starts, firsts, ends[after] - 1]
-    groups = [0, 1, 1, 2]
-    documents = [document[before], of_special, of_text, document[after]]
-    sizes = [*(np.ones(len(each), np.int64) for each in places)]
-    sizes[2] = n_ids
-    group = np.repeat(groups, [*map(len, places)])
-    size, of_item = np.concatenate(sizes), np.concatenate(documents)
-    order = np.lexsort((np.concatenate(places), group, of_item))
-    at = np.empty(len(size), np.int64)  # where the ids of each item go
-    at[order] = np.cumsum(size[order]) - size[order]
-    at_before, at_special, at_text, at_after = np.split(at, np.cumsum([*map(len, places)])[:-1])
-    found = np.empty(int(size.sum()), ids.dtype)
-    found_begins, found_ends = np.empty((2, len(found)), np.int64)
-    inside = np.repeat(at_text - offsets[:-1], n_ids) + np.arange(len(ids))
-    found[inside] = ids
-    moved = np.repeat(firsts - spelled[offsets[:-1]], n_ids)
-    found_begins[inside], found_ends[inside] = spelled[:-1] + moved, spelled[1:] + moved
-    for where, value, first, last in (
-        (at_before, max(prefix_id, 0), places[0], places[0]), (at_special, values, starts, stops),
-        (at_after, max(suffix_id, 0), begins[after], begins[after]),
-    ):
-        found[where], found_begins[where], found_ends[where] = value, first, last
-    counts = np.bincount(of_item, weights=size, minlength=n_documents).astype(np.int64)
-    return EncodedSegments(found, np.append(0, np.cumsum(counts)), found_begins, found_ends)
+    # What is put between the ids of text: before documents, special tokens, and after documents.
+    of = np.concatenate([document[before], of_special, document[after]])
+    group = np.repeat([0, 1, 2], [before.sum(), len(starts), after.sum()])
+    places = np.concatenate([begins[before], starts, ends[after]])
+    order = np.lexsort((places, group, of))
+    at = offsets[np.searchsorted(firsts, places)][order]
+    tokens = np.choose(group, [prefix_id, 0, suffix_id])
+    tokens[group == 1] = values
+    spell = np.concatenate([begins[before], starts, begins[after]])
+    spell_ends = np.concatenate([begins[before], stops, begins[after]])
+    counts = np.bincount(of_text, n_ids, len(batch)) + np.bincount(of, minlength=len(batch))
+    return EncodedSegments(
+        np.insert(ids, at, tokens[order].astype(ids.dtype)),
+        np.append(0, np.cumsum(counts)).astype(np.int64),
+        np.insert(spelled[:-1] + moved, at, spell[order]),
+        np.insert(spelled[1:] + moved, at, spell_ends[order]),
+    )

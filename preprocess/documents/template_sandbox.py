@@ -36,6 +36,10 @@ class ChatTemplateError(TokenmillError, ValueError):
     """A template cannot be used, or not with a conversation."""
 
 
+class UnusableTemplateError(ChatTemplateError):
+    """A template cannot be used, whatever a conversation says."""
+
+
 class TemplateTimeoutError(Exception):
     """A rendering takes too long."""
 
@@ -50,7 +54,7 @@ class Template:
         date: The day that `strftime_now` writes, YYYY-MM-DD; None: the template must not call it.
 
     Raises:
-        ChatTemplateError: It is no Jinja template, or transformers is not installed.
+        UnusableTemplateError: It is no Jinja template, or transformers is not installed.
 
     Attributes:
         source: Jinja source.
@@ -79,7 +83,7 @@ class Template:
             with _watch:  # what is constant is computed now
                 self._compiled = jinja.from_string(tree)
         except Exception as error:
-            raise ChatTemplateError(
+            raise UnusableTemplateError(
                 f"{where} is no Jinja template ({_one_line(error)}); correct it"
             ) from error
         self._variables = {**self._compiled.globals, "documents": None, **variables}
@@ -94,6 +98,7 @@ class Template:
         Raises:
             ChatTemplateError: The template refuses the conversation, or takes too much time or
                 memory.
+            UnusableTemplateError: It writes a date that is not given.
         """
         parts: list[str] = []
         marks: list[tuple[int, int]] = []
@@ -121,7 +126,7 @@ class Template:
             ) from None
         except Exception as error:
             if "'strftime_now' is undefined" in str(error):
-                raise ChatTemplateError(
+                raise UnusableTemplateError(
                     f"{self.where} writes the date of today, with which two builds would differ;"
                     " give the date that it writes: --chat-date YYYY-MM-DD"
                 ) from error
@@ -137,7 +142,7 @@ def _environment() -> Any:
     try:
         from transformers.utils.chat_template_utils import _compile_jinja_template
     except ModuleNotFoundError as error:
-        raise ChatTemplateError(
+        raise UnusableTemplateError(
             "conversations are rendered with transformers, which is not installed; install it: pip"
             " install 'tokenmill[chat]'"
         ) from error

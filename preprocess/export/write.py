@@ -15,6 +15,7 @@ from typing import NamedTuple
 import xxhash
 from msgspec import Struct
 
+from bpe.files.locations import relative_location
 from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
@@ -81,7 +82,7 @@ def export_tokens(settings: ExportSettings) -> list[ExportResult]:
         names = ", ".join(Path(each).stem for each in paths)
         raise SettingsError(
             f"name is for one dataset, and {settings.path} has {names}; give one of them, such as"
-            f" {Path(paths[0]).with_suffix('.bin')}"
+            f" {os.path.splitext(paths[0])[0]}.bin"
         )
     if settings.shard_tokens is not None and FORMATS[settings.to].shard_tokens is None:
         with_shards = [key for key, each in FORMATS.items() if each.shard_tokens is not None]
@@ -215,7 +216,8 @@ class _Run:
     def _manifest_of(self, facts: list[FileFacts]) -> ExportManifest:
         file, manifest = self._file, self._file.manifest
         # A relative path, so that both may be moved together.
-        dataset = os.path.relpath(Path(file.absolute_path).with_suffix(".json"), self._directory)
+        path = f"{os.path.splitext(file.absolute_path)[0]}.json"
+        dataset = relative_location(path, str(self._directory))
         return ExportManifest(
             dataset=dataset, dataset_digest=manifest.digest, settings=self._of_settings,
             tokens=file.n_tokens, documents=file.n_documents, dtype=manifest.dtype,

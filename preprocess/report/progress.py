@@ -124,19 +124,12 @@ class Progress:
     @contextmanager
     def stage(
         self, name: str, total: int, unit: str = "B", done_before: int = 0,
-        seconds_before: float = 0.0, line: Callable[[Stage, float], str] | None = None,
-        seconds_between_lines: float | None = None,
+        seconds_before: float = 0.0,
     ) -> Iterator[Stage]:
-        """Time and show a stage inside the `with`; the first arguments are as in `Stage`.
-
-        `line` (None: `line_of`) formats a line every `seconds_between_lines` (None: 30); if given,
-        the first line is reported at once.
-        """
+        """Time and show a stage inside the `with`; the arguments are as in `Stage`."""
         stage = Stage(name, total, unit, done_before, seconds_before, done_before, seconds_before)
         self.stages.append(stage)
-        pause = seconds_between_lines or SECONDS_BETWEEN_LINES
-        started = self._clock()
-        reported = started if line is None else started - pause
+        reported = started = self._clock()
         in_line, in_bar = _MachineUse(started), _MachineUse(started)
         bar = self._bar(stage) if self._show == "bars" else None
 
@@ -151,9 +144,9 @@ class Progress:
                 if done == bar.n and now - started >= _SECONDS_BEFORE_BAR:
                     bar.refresh()  # updates the elapsed time
                 bar.update(done - bar.n)
-            if now - reported >= pause:
+            if now - reported >= SECONDS_BETWEEN_LINES:
                 reported = now
-                text = (line or line_of)(stage, now - started)
+                text = line_of(stage, now - started)
                 text += f"; {in_line.text(now)}" if self._verbose else ""
                 # With bars, lines are for the log file only.
                 logger.info(text, extra={"only_file": self._show != "lines"})

@@ -200,20 +200,6 @@ def columns_of(settings: RowSettings) -> tuple[str, ...]:
     return settings.columns
 
 
-def check_rows(rows: Mapping[str, RowSettings], places: Mapping[str, str]) -> None:
-    """Check settings of rows, by name of dataset, before anything is built.
-
-    Raises:
-        SettingsError: Arrays or compression cannot be; it names the place of the dataset.
-    """
-    for name, settings in rows.items():
-        try:
-            columns_of(settings)
-            compression_of(settings)
-        except SettingsError as error:
-            raise SettingsError(f"{places[name]}save: {error}") from None
-
-
 def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
     """Return the options of `RowSettings` that change rows, for JSON."""
     own = options_of(RowSettings)

@@ -28,7 +28,7 @@ from preprocess.rows.formats import FORMATS, Record, RecordFile, RowsError, dama
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.places import AnyPath, RemotePath, found_instead, open_binary
 from preprocess.sampling.data import SamplingError, check_integer, check_state
-from preprocess.sources.urls import matching_files
+from preprocess.sources.find import matching_files
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 

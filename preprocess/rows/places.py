@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import IO
 
 from bpe.files.locations import given_location, is_url, is_web, shown_url, url_name
+from preprocess.sources.find import matching_files
 from preprocess.sources.remote import Handle, RemoteFile, find_object, read_ahead
-from preprocess.sources.urls import matching_files
 from preprocess.storage.files import url_beside
 
 _BUFFER_BYTES = 1 << 20

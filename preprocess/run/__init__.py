@@ -11,7 +11,7 @@ units         run work on threads, and resume after any unit
 run           lock, resume or refuse a run, and give its files their names; `journal`: checkpoints
 outputs       tokenizer, statistics and bad records of a run; `finished`: files that are there
 merge         join the parts that tasks built
-compiling     compile kernels in separate stages
+compiling     compile kernels in a stage of their own
 memory_limit  fit the run to `--memory-limit`
 signals       end a command after a signal, or when a worker hangs
 """

@@ -1,127 +1,150 @@
-"""Compile kernels in separate stages, the encoding kernels in a child process.
+"""Compile the kernels of training or encoding before their use, in a stage of their own.
 
-Compiling takes several seconds once per machine, and is reported at least every two seconds. While
-this process compiles the training kernels, reads and counts, the child compiles the encoding
-kernels into the cache. If the child fails, this process compiles the missing kernels.
+Compiling takes some seconds once per machine. Kernels are compiled by calling them on a few bytes.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from preprocess.report.progress import Progress, Stage, duration
+import numpy as np
+
+from preprocess.report.progress import Progress, duration, logger
 from preprocess.run.signals import repeating
 
 if TYPE_CHECKING:
-    import subprocess
-
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.run.compile_ahead import Kernels
 
-_STAGE = "compiling kernels"
-_SECONDS_BETWEEN_LINES = 1.5
-_SECONDS_TO_WAIT = 120.0  # several times the need of the child on a shared processor
+Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
+
+STAGE = "compiling kernels"
 _SECONDS_BETWEEN_LOOKS = 0.25
-_PROGRAM = (
-    "import sys; from preprocess.run import compile_ahead as ahead;"
-    " ahead.compile_encoding(sys.argv[1])"
-)
 
 
-class KernelCompiler:
-    """Compiler of the kernels of a run, in stages of `progress`; a context manager."""
-
-    def __init__(self, progress: Progress) -> None:
-        self.progress = progress
-        self._child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> KernelCompiler:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
-
-    def compile_training(self, pattern: str, encodes: bool) -> None:
-        """Compile the training kernels; start a child for the encoding kernels if `encodes`."""
-        from preprocess.run import compile_ahead as ahead
-
-        # Without a cache, this process could not load the kernels of the child.
-        if encodes and ahead.is_kept() and ahead.missing(ahead.encoding_kernels()):
-            with suppress(OSError):  # without a child, this process compiles
-                self._child = _start_child(pattern)
-        needed = ahead.training_kernels(pattern)
-        if ahead.missing(needed):
-            with self._stage(needed):
-                ahead.compile_training(pattern)
-
-    def compile_encoding(self, tokenizer: AnyTokenizer) -> None:
-        """Compile the encoding kernels, or wait for the child to compile them."""
-        from bpe import Tokenizer
-        from preprocess.run import compile_ahead as ahead
-
-        if not isinstance(tokenizer, Tokenizer):
-            return  # it encodes without kernels
-        needed = ahead.reading_kernels(tokenizer.pattern) | ahead.encoding_kernels()
-        if ahead.missing(needed):
-            with self._stage(needed):
-                if self._child is not None:
-                    import subprocess
-
-                    with suppress(subprocess.TimeoutExpired):  # then this process compiles
-                        self._child.wait(_SECONDS_TO_WAIT)
-                    self._child.kill()
-                if ahead.missing(needed):
-                    ahead.compile_reading(tokenizer.pattern)
-                    ahead.compile_encoding(tokenizer.pattern)
-
-    @contextmanager
-    def _stage(self, needed: Kernels) -> Iterator[None]:
-        """Time and show the compiling of kernels inside the `with`."""
-        from bpe.runtime import jit
-        from preprocess.run import compile_ahead as ahead
-
-        missing = ahead.missing(needed)
-        n_missing = len(missing)
-        total = left = sum(missing.values())
-        took = 0.0  # seconds when the last kernel was ready
-
-        def line(stage: Stage, seconds: float) -> str:
-            nonlocal left, took
-            left_now = sum(ahead.missing(needed).values())
-            if left_now < left:
-                left, took = left_now, seconds
-            rate = took / (total - left) if took > 0 else 1.0
-            rest = max(1.0, rate * left - (seconds - took))
-            return (
-                f"{stage.name}, once per machine: {stage.done} of {stage.total},"
-                f" about {duration(round(rest))} left"
-            )
-
-        stage = self.progress.stage(
-            _STAGE, n_missing, "kernels", line=line, seconds_between_lines=_SECONDS_BETWEEN_LINES
-        )
-        with jit.reported_elsewhere(), stage as shown:
-
-            def look() -> None:
-                shown.advance(n_missing - len(ahead.missing(needed)) - shown.done)
-
-            with repeating(look, _SECONDS_BETWEEN_LOOKS):
-                yield
-            shown.advance(n_missing - shown.done)
+def compile_training(pattern: str, progress: Progress) -> None:
+    """Compile the kernels of training that are missing."""
+    _compile(training_kernels(pattern), lambda: _call_training(pattern), progress)
 
 
-def _start_child(pattern: str) -> subprocess.Popen[bytes]:
-    import subprocess
+def compile_encoding(tokenizer: AnyTokenizer, progress: Progress) -> None:
+    """Compile the kernels of encoding that are missing."""
+    from bpe import Tokenizer
 
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
-    environment = os.environ | {"PYTHONPATH": paths}
-    # -P: do not import a bpe.py of the current directory.
-    command = [sys.executable, "-P", "-c", _PROGRAM, pattern]
-    null = subprocess.DEVNULL
-    return subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=environment)
+    if isinstance(tokenizer, Tokenizer):  # others encode without kernels
+        pattern = tokenizer.pattern
+        needed = _reading_kernels(pattern) | encoding_kernels()
+        _compile(needed, lambda: _call_encoding(pattern), progress)
+
+
+def _compile(needed: Kernels, call: Callable[[], None], progress: Progress) -> None:
+    """Time and show the compiling of kernels by `call`, if some are missing."""
+    from bpe.runtime import jit
+
+    if not (missing := find_missing(needed)):
+        return
+    n_missing, seconds = len(missing), duration(round(sum(missing.values())) or 1)
+    logger.info("%s, once per machine: takes about %s", STAGE, seconds)
+    with jit.reported_elsewhere(), progress.stage(STAGE, n_missing, "kernels") as stage:
+
+        def look() -> None:
+            stage.advance(n_missing - len(find_missing(needed)) - stage.done)
+
+        with repeating(look, _SECONDS_BETWEEN_LOOKS):
+            call()
+        stage.advance(n_missing - stage.done)
+
+
+def find_missing(kernels: Kernels) -> Kernels:
+    """Return the kernels without machine code in this process or in the cache."""
+    from bpe.runtime import jit
+    from bpe.runtime.machine_code import kept_code
+
+    if jit.DISABLE_JIT:
+        return {}
+    directory = kept_code().directory
+    kept = {path.name.rpartition("-")[0] for path in directory.glob("*.o")} if directory else set()
+    return {k: s for k, s in kernels.items() if not k.is_loaded and k.name not in kept}
+
+
+# --- kernels, and calls of them ---
+
+
+def _reading_kernels(pattern: str) -> Kernels:
+    """Return the kernels of both training and encoding."""
+    from bpe.split.patterns import steps
+    from bpe.split.pretokenizer import splitting
+    from bpe.text import search, utf8
+    from preprocess.sources import json_kernels as json_strings
+
+    kernels = {
+        search.find_some: 0.5, utf8.is_valid: 0.2, json_strings.decode_strings: 0.5,
+        json_strings.find_element_end: 0.2,
+    }
+    for step in steps(pattern):
+        if isinstance(step, str):
+            kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
+    return kernels
+
+
+def training_kernels(pattern: str) -> Kernels:
+    """Return the kernels of training, except those for large tables."""
+    from bpe.train import count_pretokens as count
+    from bpe.train import learn_merges
+
+    return _reading_kernels(pattern) | {
+        count.count_pretokens: 1.2, count.move_rows: 0.1, count.merge_into: 0.4, count.export: 0.3,
+        learn_merges.count_byte_pairs: 0.1, learn_merges.fill_rows: 0.2,
+        learn_merges.queue_pairs: 0.4, learn_merges.merge_steps: 1.4,
+    }  # fmt: skip
+
+
+def encoding_kernels() -> Kernels:
+    """Return the kernels of encoding, without those of reading."""
+    from bpe.encode import cache_rows, model
+    from bpe.encode import encode_pretokens as encode
+
+    return {
+        model.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
+    }  # fmt: skip
+
+
+def _call_reading(pattern: str) -> None:
+    from bpe.split.pretokenizer import Pretokenizer
+    from bpe.text.search import find_all
+    from bpe.text.utf8 import is_utf8
+    from preprocess.sources.json_strings import decode_strings, is_nested_deeper
+
+    text = np.frombuffer(b"ab\nab\n", np.uint8)
+    find_all(text, b"\n")
+    is_utf8(text)
+    decode_strings([b'"a"'], 1)
+    is_nested_deeper(memoryview(b'"a"'))
+    Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
+
+
+def _call_training(pattern: str) -> None:
+    from bpe.train import count_pretokens as count
+    from bpe.train.counts import PretokenCounts, sum_counts
+    from bpe.train.trainer import train_from_counts
+
+    _call_reading(pattern)
+    text = np.frombuffer(b"abab ab", np.uint8)
+    counts = [PretokenCounts(pattern) for _ in range(2)]  # two, so that they are merged
+    for each in counts:
+        each.add(text, np.array([0, len(text)]))
+    seeds = counts[0]._table.seeds
+    train_from_counts(sum_counts(counts), 258)
+    count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False, seeds)
+
+
+def _call_encoding(pattern: str) -> None:
+    from bpe.encode import cache_rows
+    from bpe.encode.encoder import EncoderTables
+    from bpe.vocabulary import Vocabulary
+
+    _call_reading(pattern)
+    tables = EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
+    tables.fill_tokens()  # calls encode_pretokens
+    _, cache, _ = tables.cache.current
+    cache_rows.move_rows(cache.rows, cache, False)  # there are none yet

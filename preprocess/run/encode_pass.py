@@ -87,7 +87,7 @@ class SpecialIds(Struct, frozen=True):
                     f" ({option}): {', '.join(map(repr, known))}"
                 )
         text = np.frombuffer(end.encode(), np.uint8)
-        if known[end] in tokenizer.new_encoder().encode(text, np.array([0, len(text)]))[0]:
+        if known[end] in tokenizer.new_encoder().encode(text, np.array([[0, len(text)]]))[0]:
             raise SpecialTokenError(
                 f"{end!r} is an ordinary token of this tokenizer as well, so a document that spells"
                 " it would end there; choose another special token (--end-of-text):"
@@ -166,9 +166,9 @@ class EncodeUnits:
             ids, offsets, mask = encode(encoder, batch, prefix, end)
         else:
             ids, offsets = encoder.encode(
-                batch.buffer, batch.bounds, prefix_id=prefix, suffix_id=end,
+                batch.buffer, batch.bounds.reshape(-1, 2), prefix_id=prefix, suffix_id=end,
                 starts_mid_document=batch.starts_mid_document,
-                ends_mid_document=batch.ends_mid_document, gaps=True, memory=self._memory.array,
+                ends_mid_document=batch.ends_mid_document, memory=self._memory.array,
             )
         encoded = EncodedBatch(batch, ids, offsets, mask)
         parts = _divide(encoded, table.columns_of(self._has_mask))[: self._n_outputs]

@@ -12,7 +12,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.options import BuildSettings, TrainFileSettings, TrainSettings
 from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
-from preprocess.run.compiling import KernelCompiler
+from preprocess.run.compiling import compile_encoding, compile_training
 from preprocess.run.count_pass import train_tokenizer
 from preprocess.run.disk_space import check_disk_space
 from preprocess.run.finished import open_published, sha256_of
@@ -46,14 +46,14 @@ class Trained(Struct, forbid_unknown_fields=True):
 
 
 def run_plan(
-    plan: Plan, compiler: KernelCompiler
+    plan: Plan, progress: Progress
 ) -> tuple[AnyTokenizer, dict[str, Manifest], dict[str, Any], list[str]]:
     """Run a plan that encodes: train unless a tokenizer is given, encode, commit.
 
     Returns:
         (the tokenizer, name of an output -> its manifest, content of stats.json, closing lines).
     """
-    settings, progress, lines = plan.settings, compiler.progress, list[str]()
+    settings, lines = plan.settings, list[str]()
     assert not isinstance(settings, TrainFileSettings)
     is_part = settings.task_index is not None
     with Run(
@@ -71,7 +71,7 @@ def run_plan(
         left_out = plan.prepare(run.journal, progress)
         with open_parts(plan, run, progress) as parts:
             if tokenizer is None:
-                tokenizer = train_on_plan(plan, run, compiler, summary.LeftOut(), parts)
+                tokenizer = train_on_plan(plan, run, progress, summary.LeftOut(), parts)
                 if parts is None:
                     check_disk_space(plan, run.storage, tokenizer)
             elif saves:
@@ -79,7 +79,7 @@ def run_plan(
                 run.add(*list_tokenizer_files(plan.tokenizer_file))
             if parts is None:
                 report = summary.Report(left_out=left_out)
-                manifests = encode_passes(plan, tokenizer, run, compiler, report)
+                manifests = encode_passes(plan, tokenizer, run, progress, report)
                 counts = report.stats(progress, progress.seconds())
             else:
                 made = parts.make(tokenizer, make_part)
@@ -133,16 +133,16 @@ def make_part(run: DividedRun, number: int, minutes: float | None) -> int:
     with run.here():
         plan, progress = run.plan(minutes, **more), Progress()
         progress.begin(minutes)
-        run_plan(plan, KernelCompiler(progress))
+        run_plan(plan, progress)
         return sum(source.n_bytes for each in plan.passes for source in each.files)
 
 
 def train_on_plan(
-    plan: Plan, run: Run, compiler: KernelCompiler, left_out: summary.LeftOut,
+    plan: Plan, run: Run, progress: Progress, left_out: summary.LeftOut,
     parts: Parts | None,
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
-    settings, progress, journal = plan.settings, compiler.progress, run.journal
+    settings, journal = plan.settings, run.journal
     assert isinstance(settings, TrainSettings)
     n_before = len(progress.stages)
     run.add(*list_tokenizer_files(plan.tokenizer_file))
@@ -155,8 +155,7 @@ def train_on_plan(
         if parts is not None:
             parts.forget_counts()
         return _load_trained(run, plan.tokenizer_file, entry.fingerprint)
-    encodes = isinstance(settings, BuildSettings) and parts is None
-    compiler.compile_training(settings.pattern, encodes)
+    compile_training(settings.pattern, progress)
     # On Ray, sources only give their names to messages.
     sources = plan.training_sources if parts is None else plan.training_files
     counted = None if parts is None else parts.count()
@@ -182,15 +181,14 @@ def _load_trained(run: Run, file_name: str, fingerprint: str) -> Tokenizer:
 
 
 def encode_passes(
-    plan: Plan, tokenizer: AnyTokenizer, run: Run, compiler: KernelCompiler,
-    report: summary.Report,
+    plan: Plan, tokenizer: AnyTokenizer, run: Run, progress: Progress, report: summary.Report
 ) -> dict[str, Manifest]:
     """Encode every pass into token files, count in `report`, register the files in `run`."""
-    compiler.compile_encoding(tokenizer)
+    compile_encoding(tokenizer, progress)
     settings, manifests = plan.settings, dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
-        manifests |= part.fill(settings, tokenizer, report, compiler.progress, run.journal)
+        manifests |= part.fill(settings, tokenizer, report, progress, run.journal)
         for name, file_name in part.names.items():
             add_token_file(run, file_name, manifests[name])
             _warn_large_shards(manifests[name], file_name, settings.shard_tokens)

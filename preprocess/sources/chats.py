@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bpe.errors import CorpusError
 from preprocess.documents.batch import (
     DocumentBatch,
     Offsets,
@@ -21,7 +22,7 @@ from preprocess.documents.batch import (
 )
 from preprocess.documents.chat_template import Rendered, render
 from preprocess.documents.conversations import BadConversationError, messages_of
-from preprocess.documents.template_sandbox import ChatTemplateError
+from preprocess.documents.template_sandbox import ChatTemplateError, UnusableTemplateError
 
 
 def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
@@ -29,6 +30,7 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
 
     Raises:
         BadConversationError: It is no conversation, or there is nothing to train on.
+        CorpusError: The template cannot be used.
     """
     assert reading.chat_format is not None
     form = reading.chat_format
@@ -40,6 +42,8 @@ def render_record(record: Mapping[str, Any], reading: ReadOptions) -> Rendered:
             untrained = untrained.union(range(found.n_prompt))
         rendered = render(found.messages, form, found.tools, untrained)
         rendered.text.encode()
+    except UnusableTemplateError as error:  # which is no fault of the record
+        raise CorpusError(str(error)) from error
     except ChatTemplateError as error:
         raise BadConversationError(str(error)) from error
     except UnicodeEncodeError as error:

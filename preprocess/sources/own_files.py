@@ -46,13 +46,19 @@ class _Described(Struct):
     fingerprint: str | None = None
 
 
-class _Entry(Struct):
+class _Published(Struct):
     names: list[str] = []
     last: list[str] = []
     gone: list[str] = []
 
 
+class _Entry(Struct):
+    value: _Published
+
+
 class _Line(Struct):
+    """The last line of a journal, of a run that gives files their final names."""
+
     entry: _Entry
 
 
@@ -68,8 +74,8 @@ def own_files(names: Collection[str], journals: Iterable[str], opened: OpenFile)
     for path in journals:
         last = _content(opened(path), False).rstrip(b"\n").rpartition(b"\n")[2]
         with suppress(msgspec.MsgspecError):  # not complete, so nothing follows from it
-            entry = msgspec.json.decode(last, type=_Line).entry
-            own |= {*entry.names, *entry.last, *entry.gone}
+            published = msgspec.json.decode(last, type=_Line).entry.value
+            own |= {*published.names, *published.last, *published.gone}
     if REMOVAL_FILE in names:
         with suppress(msgspec.MsgspecError):
             removal = _content(opened(REMOVAL_FILE), False)

@@ -1,4 +1,4 @@
-"""File formats, and the sources in given paths.
+"""File formats, and how the format of a file is recognised.
 
 A format is one module in this package and one line in `FORMATS`. A file of a known format without a
 reader is an error; it is never read as text. Compressed files have the format of their content.
@@ -6,21 +6,18 @@ reader is an error; it is never read as text. Compressed files have the format o
 
 from __future__ import annotations
 
-import glob
+import codecs
 import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
-from contextlib import closing
-from fnmatch import fnmatch
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
 from bpe.errors import CorpusError
-from bpe.files.locations import is_url, shown_url, url_name
-from bpe.parallel import run_in_order
+from bpe.files.locations import url_name
 from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import Source, open_file
@@ -31,16 +28,13 @@ from preprocess.sources.compressed import (
     codec_of,
     codec_of_content,
 )
-from preprocess.sources.folders import encoding_of, files_below
-from preprocess.sources.own_files import is_log, own_files_in
-from preprocess.sources.remote import RemoteFile, open_url
-from preprocess.sources.standard_input import StandardInput
+from preprocess.sources.own_files import is_log
+from preprocess.sources.remote import RemoteFile
 from preprocess.sources.text import TextSource
 
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
 _BEGIN_BYTES = 8192  # of a file, read to recognise its format
-_OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
 
 
 class Format(NamedTuple):
@@ -127,118 +121,6 @@ logger = logging.getLogger("preprocess")
 _warn_once = cache(partial(logger.warning, "%s"))  # sources are found more than once in a run
 
 
-def find_sources(
-    paths: Collection[str | os.PathLike[str]], reading: ReadOptions,
-    binary_files: list[Path | str] | None = None,
-) -> list[Source]:
-    """Find the sources in files, directories, patterns, lists and URLs, in order.
-
-    A file is one source. A directory is searched as `folders.files_below` says; its binary files
-    are skipped, unless they have a format with a reader, and added to `binary_files`. A path that
-    does not exist and has one of the characters `*?[` is a pattern as in `glob`, `**` included; its
-    matches are sorted. `@name` is a file with a path in each line, `-` standard input. URLs are as
-    `urls.files_at` says. Files that tokenmill has written are left out, unless there are no others;
-    so are directories without text that have such files or match a pattern.
-
-    Raises:
-        CorpusError: A path does not exist, cannot be read or has a format without a reader; a
-            directory has no files; nothing matches a pattern.
-    """
-    sources: list[Source] = []
-    own = cache(own_files_in)
-    matches, without_text = set[Path](), ""
-    expanded = [*_expand(paths, matches)]
-    text = [x for x in expanded if not (isinstance(x, Path) and _is_own(x, own(x.parent)))]
-    if text and (named := {*map(str, paths)} & {*map(str, {*expanded} - {*text})}):
-        logger.info("%d outputs of tokenmill are no text, such as %s", len(named), min(named))
-    for path in text or expanded:  # if outputs alone are named, it is said what they are
-        if path is None:
-            sources.append(StandardInput(reading, open_source))
-            continue
-        if isinstance(path, str):
-            sources += _find_remote(path, reading, binary_files)
-            continue
-        if not path.is_dir():
-            sources.append(open_source(path, path.name, reading))
-            continue
-        opened = ((x, open_file(x)) for x in files_below(path))
-        found = [(x, _is_skipped(file, x.name, reading)) for x, file in opened if not is_log(file)]
-        if binary_files is not None:
-            binary_files += [file for file, skipped in found if skipped]
-        files = [file for file, skipped in found if not skipped]
-        if not files:
-            without_text = (
-                f"{path}: no text files in this directory or below it (names that begin with a"
-                " dot, binary files, outputs of tokenmill and what .gitignore excludes are"
-                " skipped); give another directory"
-            )
-            if path not in matches and not own(path):
-                raise CorpusError(without_text)
-        sources += [open_source(x, x.relative_to(path).as_posix(), reading) for x in files]
-    if without_text and not sources:
-        raise CorpusError(without_text)
-    return sources
-
-
-def check_fields_are_used(sources: Sequence[Source], reading: ReadOptions) -> None:
-    """Raise CorpusError if fields or a kind of conversations are given, and no source has them."""
-    if reading.chat not in ("auto", "off") and not any(source.has_spans for source in sources):
-        raise CorpusError(
-            f"--chat {reading.chat} is given, and no file has conversations; leave it out, or name"
-            " the format of the files (--format jsonl)"
-        )
-    if not (reading.content_field or reading.text_preset):
-        return
-    if not any(source.has_fields for source in sources):
-        option = "--text-preset" if reading.text_preset else "--content-field"
-        raise CorpusError(
-            f"{option} is given, and all files are text without fields; leave it out, or name the"
-            " format of the files (--format jsonl)"
-        )
-
-
-def _find_remote(
-    url: str, reading: ReadOptions, binary_files: list[Path | str] | None
-) -> Iterator[Source]:
-    """Yield the sources at a URL; several files are opened at a time."""
-    from preprocess.sources.urls import FoundFile, files_at
-
-    def open_found(found: FoundFile) -> Source | str:
-        if found.is_below and _is_skipped(found.file, found.name, reading):
-            return found.file.path
-        return open_source(found.file, found.name, reading)
-
-    found = files_at(url)
-    opened = run_in_order(found, lambda: open_found, min(len(found), _OPENED_AT_ONCE))
-    n_skipped = 0
-    with closing(opened):
-        for each in opened:
-            if not isinstance(each, str):
-                yield each
-                continue
-            n_skipped += 1
-            if binary_files is not None:
-                binary_files.append(each)
-    if n_skipped == len(found):
-        raise CorpusError(
-            f"{found[0].file.path}: is binary, as all files that {shown_url(url)} means; give the"
-            " URL of text"
-        )
-
-
-def _is_own(path: Path, own: Set[str]) -> bool:
-    return path.name in own or (path.is_file() and is_log(open_file(path)))
-
-
-def _is_skipped(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
-    """Return True if a file in a directory is binary and of no known format."""
-    begins = _begin_of(file)
-    if codec_of(file_name, begins) or _format_of(file_name, begins, reading) is not TEXT:
-        return False
-    is_other_text = encoding_of(begins) and reading.on_invalid_utf8 == "error"
-    return b"\0" in begins and not is_other_text  # which no text has
-
-
 def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> Source:
     """Open a file as a source that manifests list as `name`; suffix or first bytes tell its format.
 
@@ -288,6 +170,15 @@ def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> So
     return CompressedSource(file, name, reading, codec, _reader(form, file, file_name))
 
 
+def is_binary(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
+    """Return True if a file in a directory is binary and of no known format."""
+    begins = _begin_of(file)
+    if codec_of(file_name, begins) or _format_of(file_name, begins, reading) is not TEXT:
+        return False
+    is_other_text = _encoding_of(begins) and reading.on_invalid_utf8 == "error"
+    return b"\0" in begins and not is_other_text  # which no text has
+
+
 def _begin_of(file: InputFile) -> bytes:
     return file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
 
@@ -329,7 +220,7 @@ def _format_of(
 
 def _check_encoding(form: Format, begins: bytes, path: Path | str) -> None:
     """Raise CorpusError if a file of text or JSON is UTF-16 or UTF-32."""
-    if form.open is not None and form.is_stream and (name := encoding_of(begins)):
+    if form.open is not None and form.is_stream and (name := _encoding_of(begins)):
         raise CorpusError(
             f"{path}: is {name}, expected UTF-8; convert it: iconv -f {name} -t UTF-8 '{path}' >"
             f" '{path}.utf-8'"
@@ -349,62 +240,18 @@ def _reader(form: Format, file: InputFile, file_name: str) -> OpenSource:
     )
 
 
-def _expand(
-    paths: Iterable[str | os.PathLike[str]], matches: set[Path]
-) -> Iterator[Path | str | None]:
-    """Yield the files, directories and URLs that paths, patterns and lists name; None: `-`.
+def _encoding_of(begins: bytes) -> str:
+    """Return the encoding of UTF-16 or UTF-32 text by its first bytes, as iconv calls it, or "".
 
-    What matches a pattern is added to `matches`.
+    Text without a mark is recognised by the zero bytes of its ASCII characters.
     """
-    for given in paths:
-        name = os.fspath(given)
-        is_list = name.startswith("@") and not os.path.lexists(name)
-        for each in _listed_paths(name[1:]) if is_list else [name]:
-            if each == "-":
-                yield None
-            elif is_url(each):
-                yield each
-            elif not glob.has_magic(each) or os.path.lexists(each):
-                yield Path(each)
-            elif found := glob.glob(each, recursive=True):
-                matches |= {*map(Path, found)}
-                yield from _outermost(sorted(map(Path, found), key=os.fsencode))
-            else:
-                raise CorpusError(f"{each}: no file or directory matches this pattern; correct it")
-
-
-def looks_into(path: str, directory: str) -> bool:
-    """Return True if files of a directory would be among those that a path of text means."""
-    is_remote = is_url(path)
-    if is_remote != is_url(directory):
-        return False
-    place, inside = (
-        x.rstrip("/") if is_remote else os.path.realpath(x) for x in (path, directory)
-    )
-    if not glob.has_magic(path) or os.path.lexists(path):
-        return (is_remote or os.path.isdir(place)) and f"{inside}/".startswith(f"{place}/")
-    searched = os.path.dirname(place)  # directories that match the pattern are searched, too
-    return inside == searched.removesuffix("/**") or any(
-        fnmatch(inside, pattern) for pattern in (searched, place)
-    )
-
-
-def _outermost(paths: list[Path]) -> Iterator[Path]:
-    """Yield paths that are not below a directory among them, which is searched itself."""
-    directories = {path for path in paths if path.is_dir()}
-    yield from (path for path in paths if directories.isdisjoint(path.parents))
-
-
-def _listed_paths(location: str) -> list[str]:
-    """Return the lines of a list of paths, without blank ones."""
-    data: InputFile = open_url(location) if is_url(location) else open_file(Path(location))
+    marks = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",
+             b"\xfe\xff": "UTF-16"}
+    name = next((marks[mark] for mark in marks if begins.startswith(mark)), "")
+    if not name and begins.count(0) > len(begins) // 4:
+        name = "UTF-16LE" if begins[::2].count(0) < begins[1::2].count(0) else "UTF-16BE"
     try:
-        text = data.read(0, data.n_bytes, new_array).tobytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{data.path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
-        ) from None
-    found = [line.strip() for line in text.split("\n") if line.strip()]
-    if not found:
-        raise CorpusError(f"{data.path}: the list has no path; write one in each line")
-    return found
+        text = codecs.getincrementaldecoder(name or "UTF-8")().decode(begins)
+    except UnicodeDecodeError:
+        return ""
+    return "" if re.search(r"[\0-\x08\x0e-\x1f]", text) else name

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -95,15 +96,14 @@ class TextSource(Source):
     def units(self, after: ResumePoint | None = None) -> Iterator[TextUnit]:
         # A file of zero bytes is one unit of zero bytes.
         start, begins_inside, *decided = after or [self.begin, False]
-        cutter, reading = self._cutter(), self.reading
+        reading = self.reading
         if reading.validation_fraction or reading.on_invalid_utf8 == "skip" or reading.keeps_whole:
-            inside = (decided[0], decided[1]) if begins_inside else None
-            yield from self._units_of_whole_documents(cutter, start, inside)
+            yield from self._units_of_whole_documents(start, decided if begins_inside else [])
             return
-        ends = Ends.BETWEEN
+        cutter, ends = self._cutter(), Ends.BETWEEN
         while ends is not Ends.FILE:
-            stop, ends = cutter.cut(start + self.reading.unit_size)
-            yield self._unit(start, stop, begins_inside, ends)
+            stop, ends = cutter.cut(start + reading.unit_size)
+            yield self._unit(start, stop, ends, begins_inside)
             start, begins_inside = stop, ends is Ends.INSIDE
 
     def start_of_document(self, position: int) -> int:
@@ -112,55 +112,59 @@ class TextSource(Source):
     def _cutter(self) -> Cutter:
         return Cutter(self.file, self.separator, self.reading.atomic, self.reading.safe_cut)
 
-    def _unit(self, start: int, stop: int, begins_inside: bool, ends: Ends) -> TextUnit:
+    def _unit(
+        self, start: int, stop: int, ends: Ends, begins_inside: bool = False,
+        in_validation: bool | None = None, skipped: bool = False,
+    ) -> TextUnit:
         if ends is Ends.FILE and self.ends_early:
             ends = Ends.PART
-        return TextUnit(self.file, self.reading_of_units, start, stop, begins_inside, ends)
+        unit = self.file, self.reading_of_units, start, stop
+        return TextUnit(*unit, begins_inside, ends, in_validation, skipped)
 
-    def _units_of_whole_documents(
-        self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
-    ) -> Iterator[TextUnit]:
-        """Yield units of whole documents, and parts of documents longer than a unit."""
-        unit_size, clip = self.reading.unit_size, self.file.clip
-        while decided or clip(start + unit_size + 1) > start + unit_size:
-            stop = start if decided else cutter.last_separator_end(start, start + unit_size)
+    def _units_of_whole_documents(self, start: int, decided: list[Any]) -> Iterator[TextUnit]:
+        """Yield units of whole documents, and parts of documents longer than a unit.
+
+        Args:
+            start: The start of a document, or with `decided` the cut where a run stopped.
+            decided: The decisions for the document of that cut.
+        """
+        cutter, clip = self._cutter(), self.file.clip
+        while decided or clip(start + self.reading.unit_size + 1) > start + self.reading.unit_size:
+            limit = start + self.reading.unit_size
+            stop = start if decided else cutter.last_separator_end(start, limit)
             if stop > start:
-                yield self._unit(start, stop, False, Ends.BETWEEN)
-            elif self.reading.keeps_whole:
-                _, stop = cutter.end_of_document(start)
-                is_last = clip(stop + 1) == stop
-                yield self._unit(start, stop, False, Ends.FILE if is_last else Ends.BETWEEN)
-                if is_last:
-                    return
+                yield self._unit(start, stop, Ends.BETWEEN)
             else:
                 stop = yield from self._parts(cutter, start, decided)
                 if clip(stop + 1) == stop:
                     return
-            start, decided = stop, None
-        yield self._unit(start, clip(start + unit_size), False, Ends.FILE)
+            start, decided = stop, []
+        yield self._unit(start, clip(start + self.reading.unit_size), Ends.FILE)
 
     def _parts(
-        self, cutter: Cutter, start: int, decided: tuple[bool | None, bool] | None
+        self, cutter: Cutter, start: int, decided: list[Any]
     ) -> Generator[TextUnit, None, int]:
-        """Yield the parts of a long document, and return the start of the next document.
+        """Yield a document that is longer than a unit, and return the start of the next one.
 
-        `start` is the start of the document, or with `decided` the cut where a run stopped.
+        It is divided, with the same decisions for all parts, unless no document may be.
         """
         end, stop = cutter.end_of_document(start)
+        last = Ends.FILE if self.file.clip(stop + 1) == stop else Ends.BETWEEN
+        if self.reading.keeps_whole:
+            yield self._unit(start, stop, last)
+            return stop
         cuts = [start]
         while (cut := cutter.cut_inside(cuts[-1] + self.reading.unit_size, end)) < end:
             cuts.append(cut)
         of_document = decided or self._decide([*cuts, end])
-        last = Ends.FILE if self.file.clip(stop + 1) == stop else Ends.BETWEEN
         for part_start, part_stop in pairwise([*cuts, stop]):
-            begins_inside = part_start > start or decided is not None
+            begins_inside = part_start > start or bool(decided)
             ends = Ends.INSIDE if part_stop < end else last
-            part = self._unit(part_start, part_stop, begins_inside, ends)
-            yield replace(part, in_validation=of_document[0], skipped=of_document[1])
+            yield self._unit(part_start, part_stop, ends, begins_inside, *of_document)
         return stop
 
-    def _decide(self, cuts: list[int]) -> tuple[bool | None, bool]:
-        """Return (in_validation, skipped) for a document between the first and the last cut."""
+    def _decide(self, cuts: list[int]) -> list[bool | None]:
+        """Return [in_validation, skipped] for a document between the first and the last cut."""
         from bpe.text.utf8 import is_utf8
 
         reading = self.reading
@@ -169,7 +173,7 @@ class TextSource(Source):
             part = self.file.read(start, stop, new_array)
             if reading.on_invalid_utf8 != "error" and not is_utf8(part):
                 if reading.on_invalid_utf8 == "skip":
-                    return None, True
+                    return [None, True]
                 part = np.frombuffer(replace_invalid(part.tobytes())[0], np.uint8)
             digest.update(part.data)
-        return digest.intdigest() < validation_limit(reading.validation_fraction), False
+        return [digest.intdigest() < validation_limit(reading.validation_fraction), False]

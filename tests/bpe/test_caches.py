@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def test_directories_of_other_states_are_removed(
     assert used.read("name") is None
     used.write("name", b"content")
     assert bytes(used.read("name") or b"") == b"content"
+
+
+def test_threads_that_make_a_cache_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda number: Cache(f"kind-{number // 8}", "anew"), range(80)))
+    assert all(each.directory is not None for each in made)
+    assert not caplog.records
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 def test_subsets_of_special_tokens_are_kept_for_a_while_only() -> None:

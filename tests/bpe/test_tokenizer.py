@@ -154,12 +154,12 @@ def test_separated_documents_of_a_tokenizer_with_a_normalizer(tmp_path: Path) ->
     assert [normalized.decode(ids[a:b]) for a, b in pairwise(offsets)] == ["é", "b"]
     data = np.frombuffer("e\u0301b".encode(), np.uint8)
     encoder = normalized.new_encoder(np.dtype(np.uint16))
-    small, _ = encoder.encode(data, np.array([0, 3, 4]))
+    small, _ = encoder.encode(data, np.array([[0, 3], [3, 4]]))
     assert small.dtype == np.uint16
     assert small.tolist() == ids.tolist()
     # The accent between the two would go with either.
     data = np.frombuffer("e\u0301\u0301b".encode(), np.uint8)
-    apart, _ = normalized.new_encoder().encode(data, np.array([0, 3, 5, 6]), gaps=True)
+    apart, _ = normalized.new_encoder().encode(data, np.array([[0, 3], [5, 6]]))
     assert apart.tolist() == ids.tolist()
     with pytest.raises(EncodingError, match=r"byte 1 is not valid UTF-8 \(0xff: "):
         normalized.encode_separated_to_numpy(b"a\xff")
@@ -171,7 +171,7 @@ def test_separated_documents_of_a_pattern_that_would_refuse_the_separator() -> N
     ids, offsets = letters.encode_separated_to_numpy(b"abc def<|endoftext|>ghi<|endoftext|>")
     assert [letters.decode(ids[a:b]) for a, b in pairwise(offsets)] == ["abc def", "ghi", ""]
     data = np.frombuffer(b"abc def<|endoftext|>ghi", np.uint8)
-    again, _ = letters.new_encoder().encode(data, np.array([0, 7, 20, 23]), gaps=True)
+    again, _ = letters.new_encoder().encode(data, np.array([[0, 7], [20, 23]]))
     assert again.tolist() == ids.tolist()
 
 

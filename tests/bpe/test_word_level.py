@@ -19,6 +19,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.text.spans import spans_of
 from bpe.unicode_classes import WHITE_SPACE, WHITE_SPACES, class_table
 from bpe.word_level import (
     SPECIAL_TOKENS,
@@ -131,20 +132,22 @@ def test_the_encoder_of_documents(texts: list[str]) -> None:
     expected = [[7, *tokenizer.encode_ordinary(text), 9] for text in texts]
     for dtype, found in ((None, np.uint32), (np.dtype(np.uint16), np.uint16)):
         encoder = tokenizer.new_encoder(dtype)
-        ids, ends = encoder.encode(buffer, offsets, prefix_id=7, suffix_id=9)
+        ids, ends = encoder.encode(buffer, spans_of(offsets), prefix_id=7, suffix_id=9)
         assert ids.dtype == found
         assert ids.tolist() == list(chain.from_iterable(expected))
         assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
     buffer = np.frombuffer(b"--".join(data), np.uint8)
     places = np.cumsum([0, *(size for text in data for size in (len(text), 2))], dtype=np.int64)
-    ids, ends = encoder.encode(buffer, places[:-1], prefix_id=7, suffix_id=9, gaps=True)
+    ids, ends = encoder.encode(
+        buffer, places[:-1].reshape(-1, 2), prefix_id=7, suffix_id=9
+    )
     assert ids.tolist() == list(chain.from_iterable(expected))
     assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
 
 
 def test_ids_that_do_not_fit() -> None:
     encoder = WordLevelTokenizer(create_vocabulary(["a"])).new_encoder(np.dtype(np.uint16))
-    buffer, offsets = np.frombuffer(b"a", np.uint8), np.array([0, 1])
+    buffer, offsets = np.frombuffer(b"a", np.uint8), np.array([[0, 1]])
     with pytest.raises(EncodingError, match=r"an id does not fit into uint16: .*65536"):
         encoder.encode(buffer, offsets, suffix_id=2**16)
 

@@ -18,6 +18,7 @@ from nasty import WHITE_SPACES, nasty_text
 from published import BASE, NATIVE, SIZE, N, file, token
 
 from bpe import Tokenizer
+from bpe.text.spans import spans_of
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
@@ -40,7 +41,7 @@ def check(ours: Tokenizer, theirs: Any, texts: list[str]) -> None:
     encoded = [text.encode() for text in texts]
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     buffer = np.frombuffer(b"".join(encoded), np.uint8)
-    ids, places = ours.new_encoder().encode(buffer, offsets, prefix_id=9, suffix_id=7)
+    ids, places = ours.new_encoder().encode(buffer, spans_of(offsets), prefix_id=9, suffix_id=7)
     around = [[9, *document, 7] for document in expected]
     assert ids.tolist() == [token_id for document in around for token_id in document]
     assert places.tolist() == np.cumsum([0, *map(len, around)]).tolist()

@@ -71,6 +71,29 @@ def test_a_template_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("template", "message"),
+    [("{% for", "template is no Jinja template .*; correct it$"),
+     ("{{ strftime_now('%Y') }}", "template writes the date of today, .* give the date"),
+     ("chatml", "^conversations are rendered with transformers, which is not installed; install")],
+)  # fmt: skip
+def test_templates_that_cannot_be_used_make_no_record_bad(
+    template: str, message: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "template").write_text(template)
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": say("a", "b")}) + "\n")
+    if template == "chatml":
+        template_sandbox._environment.cache_clear()
+        chat_template._template.cache_clear()
+        monkeypatch.setitem(sys.modules, "transformers.utils.chat_template_utils", None)
+    with pytest.raises(CorpusError, match=message):
+        build(
+            train=tmp_path / "chats.jsonl", val_fraction=0, tokenizer=model, out=tmp_path / "out",
+            chat_template=str(tmp_path / "template"), on_bad_record="skip",
+        )
+    assert not [*tmp_path.glob("out/.*")]
+
+
+@pytest.mark.parametrize(
     ("record", "message"),
     [
         ({"messages": []}, "line 2 .*: the conversation has no message; remove it"),

@@ -49,7 +49,7 @@ def test_processes_write_the_bytes_of_one_thread(model: Path, tmp_path: Path) ->
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    lines = write(tmp_path / "a.jsonl", DIALOGUES * 20)
+    lines = write(tmp_path / "a.jsonl", DIALOGUES * 8)
     (tmp_path / "b.txt").write_text("Plain text.<|endoftext|>More text." * 50)
     pq.write_table(pa.table({"messages": DIALOGUES * 3}), tmp_path / "c.parquet")
     paths = [lines, tmp_path / "b.txt", tmp_path / "c.parquet"]
@@ -61,7 +61,7 @@ def test_processes_write_the_bytes_of_one_thread(model: Path, tmp_path: Path) ->
     alone = encoded(model, tmp_path / "one", paths, 1)
     assert encoded(model, tmp_path / "two", paths, 2) == alone
     assert len(alone) > 6
-    assert len(open_tokens(tmp_path / "one" / "x.bin").document_ends) == 83 * len(DIALOGUES) + 51
+    assert len(open_tokens(tmp_path / "one" / "x.bin").document_ends) == 35 * len(DIALOGUES) + 51
 
 
 @pytest.mark.parametrize(("rows", "expected"), [
@@ -122,35 +122,23 @@ def test_other_errors_say_where_they_are_from(
         encoded(model, tmp_path, [path], 2)
 
 
-def test_files_of_this_process_alone(model: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
-    program = (
-        "import sys\n"
-        "from preprocess.pipeline import encode\n"
-        "from preprocess.run import readers\n"
-        "readers._FEW_BYTES = 0\n"
-        "encode(paths=['/dev/stdin'], tokenizer=sys.argv[1], chat_template='chatml',\n"
-        "       out=sys.argv[2], workers=2, unit_size=500, format='jsonl')\n"
-    )
-    command = [sys.executable, "-c", program, str(model), str(tmp_path / "x.bin")]
-    with open(path, "rb") as file:
-        subprocess.run(command, stdin=file, check=True)
-    assert open_tokens(tmp_path / "x.bin").n_documents == 10 * len(DIALOGUES)
-
-
 def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path) -> None:
+    """Also with a file that only this process has."""
     path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
     program = tmp_path / "program.py"
     program.write_text(
         "from preprocess.pipeline import encode\n"
         "from preprocess.run import readers\n"
         "readers._FEW_BYTES = 0\n"
-        f"encode(paths=[{str(path)!r}], tokenizer={str(model)!r}, chat_template='chatml',\n"
-        f"       out={str(tmp_path / 'x.bin')!r}, workers=2, unit_size=500)\n"
+        f"encode(paths=['/dev/stdin'], tokenizer={str(model)!r}, chat_template='chatml',\n"
+        f"       out={str(tmp_path / 'x.bin')!r}, workers=2, unit_size=500, format='jsonl')\n"
         "print('done')\n"
     )
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True)
+    command = [sys.executable, program]
+    with open(path, "rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True)
     assert done.stdout.count("done") == 1
+    assert open_tokens(tmp_path / "x.bin").n_documents == 10 * len(DIALOGUES)
 
 
 def test_a_process_ends_with_the_one_that_uses_it() -> None:

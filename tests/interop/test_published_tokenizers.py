@@ -20,6 +20,7 @@ from published import NATIVE, PECULIAR, SIZE, N, file, of_other_models, token
 
 from bpe import AddedToken, HuggingFaceTokenizer, Tokenizer, load_tokenizer
 from bpe.errors import EncodingError
+from bpe.text.spans import spans_of
 from bpe.text_tokenizer import AnyTokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def check(ours: AnyTokenizer, theirs: Any) -> None:
     documents = [text.encode() for text in texts]
     offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
     buffer = np.frombuffer(b"".join(documents), np.uint8)
-    ids, ends = ours.new_encoder().encode(buffer, offsets, suffix_id=7)
+    ids, ends = ours.new_encoder().encode(buffer, spans_of(offsets), suffix_id=7)
     assert ids.tolist() == [number for one in expected for number in [*one, 7]]
     assert np.diff(ends).tolist() == [len(one) + 1 for one in expected]
 

@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from kernel_cases import as_batch, documents, filled_tables, trained
+from kernel_cases import as_spans, documents, filled_tables, trained
 from numba import config
 
 from bpe import reference
-from bpe.encode import apply_merges as merging
 from bpe.encode import encoder as encode
-from bpe.encode import merge_short, merge_tables
+from bpe.encode import merge as merging
+from bpe.encode import model as merge_tables
 from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.errors import VocabularyError
 from bpe.vocabulary import Vocabulary
@@ -33,7 +33,7 @@ def test_encoder_gives_the_ids_of_the_reference() -> None:
         if number == 2:
             tables.fill_tokens()
             encoder = Encoder(tables)
-        ids, offsets = encoder.encode(*as_batch(texts))
+        ids, offsets = encoder.encode(*as_spans(texts))
         for i, text in enumerate(texts):
             tokens = [
                 token
@@ -55,7 +55,7 @@ def test_whole_pretokens_come_first_with_tiktoken_ranks() -> None:
         for pretoken in reference.split(text)
         for token in reference.encode(pretoken.encode(), rank, ranks)
     ]
-    ids, _ = encoder.encode(*as_batch([text]))
+    ids, _ = encoder.encode(*as_spans([text]))
     assert ids.tolist() == expected
 
 
@@ -86,18 +86,18 @@ def test_pretokens_are_merged_alike_in_both_ways(kind: str) -> None:
                 any(ranks.get(token[:k], 0) > ranks[token] for k in range(2, len(token)))
                 for token in ranks
             )
-        tables = filled_tables(vocabulary, "gpt2").tables
+        tables = filled_tables(vocabulary, "gpt2").model
         for length in (2, 3, 5, 16, 17, 30, 64, 65, 200, 300):
             text = bytes(chosen.choices(b"ab ", k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
-            scratch, ids = encode.group_scratch(), np.zeros(length + 3, np.uint32)
+            scratch, ids = encode.new_work(), np.zeros(length + 3, np.uint32)
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
             merging.merge_heap(tables, scratch, buffer, 1, 1 + length)
-            n = merging.read_rows(scratch.rows, length, ids, 2)
-            assert ids[2:n].tolist() == expected
-            if length <= merge_short.MAX_SHORT:
-                n = merge_short.merge_short(tables, scratch, buffer, 1, 1 + length, ids, 2)
-                assert ids[2:n].tolist() == expected
+            n = merging.read_links(scratch.links, length, ids)
+            assert ids[:n].tolist() == expected
+            if length <= merging.MAX_SYMBOLS:
+                n = merging.merge_short(tables, scratch, buffer, 1, 1 + length, ids)
+                assert ids[:n].tolist() == expected
     assert (early > 10) == (kind == "ranks")
 
 
@@ -173,7 +173,7 @@ def test_characters_that_are_merged_before_all_others() -> None:
         tokens = [*(bytes([byte]) for byte in range(256)), *made]
         vocabulary = Vocabulary(dict(enumerate(tokens)), merges, {})
         rank = reference.rank_by_merges(merges)
-        tables, scratch = filled_tables(vocabulary, "gpt2").tables, encode.group_scratch()
+        tables, scratch = filled_tables(vocabulary, "gpt2").model, encode.new_work()
         kinds = tables.characters >> merge_tables.FLAGS
         some_places += int(((kinds > 0) & (kinds < 2**merge_tables.KINDS - 1)).sum())
         for length in (1, 2, 3, 4, 9, 16, 17, 33, 64, 65, 150, 193):
@@ -182,11 +182,11 @@ def test_characters_that_are_merged_before_all_others() -> None:
             # What is before it and behind it could be a part of a character.
             buffer = np.frombuffer(b"\xe0" + text + b"\xa4\xa4", np.uint8)
             ids = np.zeros(length + 3, np.uint32)
-            if merge_short.begins_beyond_ascii(buffer, 1, 1 + length):
-                n = merge_short.lay_out_characters(tables, scratch, buffer, 1, 1 + length)
+            if merging.begins_beyond_ascii(buffer, 1, 1 + length):
+                n = merging.lay_out_characters(tables, scratch, buffer, 1, 1 + length)
                 n_symbols, n_bytes = n_symbols + int(n), n_bytes + (length if n else 0)
-            n = merging.merge_pretoken(tables, scratch, buffer, 1, 1 + length, ids, 2)
-            assert ids[2:n].tolist() == expected
+            n = merging.merge_pretoken(tables, scratch, buffer, 1, 1 + length, ids)
+            assert ids[:n].tolist() == expected
     assert n_symbols < 0.9 * n_bytes
     assert some_places > 5 or config.DISABLE_JIT
 
@@ -203,9 +203,9 @@ def test_characters_that_are_merged_before_all_others() -> None:
 )
 def test_what_looks_like_a_character(merges: list[tuple[bytes, bytes]], text: bytes) -> None:
     vocabulary, rank = Vocabulary.from_merges(merges), reference.rank_by_merges(merges)
-    tables, ids = filled_tables(vocabulary, "gpt2").tables, np.zeros(8, np.uint32)
+    tables, ids = filled_tables(vocabulary, "gpt2").model, np.zeros(8, np.uint32)
     buffer = np.frombuffer(text, np.uint8)
-    n = merging.merge_pretoken(tables, encode.group_scratch(), buffer, 0, len(text), ids, 0)
+    n = merging.merge_pretoken(tables, encode.new_work(), buffer, 0, len(text), ids)
     expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
     assert ids[:n].tolist() == expected
 

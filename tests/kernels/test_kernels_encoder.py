@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import as_batch, documents, filled_tables, trained, with_small_tables
+from kernel_cases import as_spans, documents, filled_tables, trained, with_small_tables
 from numpy.typing import NDArray
 
 from bpe.encode import cache_rows as word_kernels
@@ -35,11 +35,12 @@ def test_gaps_have_no_ids() -> None:
                 "ends_mid_document": True,
             },
         ):
-            expected, places = encoder.encode(*as_batch(some), **around)
-            ids, found = encoder.encode(*as_batch(pieces), gaps=True, **around)
+            expected, places = encoder.encode(*as_spans(some), **around)
+            buffer, spans = as_spans(pieces)
+            ids, found = encoder.encode(buffer, np.ascontiguousarray(spans[::2]), **around)
             assert ids.tolist() == expected.tolist()
             assert found.tolist() == places.tolist()
-    ids, found = encoder.encode(np.zeros(0, np.uint8), np.zeros(0, np.int64), gaps=True)
+    ids, found = encoder.encode(np.zeros(0, np.uint8), np.zeros((0, 2), np.int64))
     assert (ids.tolist(), found.tolist()) == ([], [0])
 
 
@@ -48,7 +49,7 @@ def test_gaps_have_no_ids() -> None:
 def test_ids_around_documents(starts_mid_document: bool, ends_mid_document: bool) -> None:
     encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
     ids, offsets = encoder.encode(
-        *as_batch(["a", "", "bc"]),
+        *as_spans(["a", "", "bc"]),
         prefix_id=1000,
         suffix_id=2000,
         starts_mid_document=starts_mid_document,
@@ -63,7 +64,7 @@ def test_ids_around_documents(starts_mid_document: bool, ends_mid_document: bool
 def test_ids_of_another_type() -> None:
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     # Long ones, too: those that are merged in windows, with lists, and recalled.
-    batch = as_batch([*documents(), "z" * 9000, "x" * 300, "x" * 300, "e" * 70_000])
+    batch = as_spans([*documents(), "z" * 9000, "x" * 300, "x" * 300, "e" * 70_000])
     expected, places = Encoder(tables).encode(*batch, suffix_id=2**16 - 1)
     assert expected.dtype == np.uint32
     encoder = Encoder(tables, None, np.dtype(np.uint16))
@@ -91,7 +92,7 @@ def test_ids_in_memory_that_is_given(dtype: type[np.unsignedinteger[Any]]) -> No
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables, None, np.dtype(dtype))
     texts = documents()
-    expected, places = encoder.encode(*as_batch(texts), prefix_id=1, suffix_id=2)
+    expected, places = encoder.encode(*as_spans(texts), prefix_id=1, suffix_id=2)
     given: list[NDArray[np.uint8]] = []
 
     def memory(n_bytes: int) -> NDArray[np.uint8]:
@@ -99,24 +100,24 @@ def test_ids_in_memory_that_is_given(dtype: type[np.unsignedinteger[Any]]) -> No
         given.append(np.full(n_bytes, 0xAB, np.uint8))
         return given[-1]
 
-    ids, found = encoder.encode(*as_batch(texts), prefix_id=1, suffix_id=2, memory=memory)
+    ids, found = encoder.encode(*as_spans(texts), prefix_id=1, suffix_id=2, memory=memory)
     assert ids.dtype == dtype
     assert ids.tolist() == expected.tolist()
     assert found.tolist() == places.tolist()
     # Another call leaves them alone.
-    encoder.encode(*as_batch(texts[::-1]), memory=memory)
+    encoder.encode(*as_spans(texts[::-1]), memory=memory)
     assert ids.tolist() == expected.tolist()
     assert len(given) == 2
     assert np.shares_memory(ids, given[0])
     # No document, no id, with and without.
     for each in (memory, None):
-        ids, found = encoder.encode(np.empty(0, np.uint8), np.zeros(1, np.int64), memory=each)
+        ids, found = encoder.encode(np.empty(0, np.uint8), np.zeros((0, 2), np.int64), memory=each)
         assert (ids.dtype, len(ids), found.tolist()) == (dtype, 0, [0])
 
 
 def test_no_documents() -> None:
     encoder = Encoder(filled_tables(Vocabulary.from_merges([]), "gpt2"))
-    ids, offsets = encoder.encode(*as_batch([]), prefix_id=1, suffix_id=2)
+    ids, offsets = encoder.encode(*as_spans([]), prefix_id=1, suffix_id=2)
     assert ids.tolist() == []
     assert offsets.tolist() == [0]
 
@@ -131,7 +132,7 @@ def test_full_tables_begin_anew(small: str, monkeypatch: pytest.MonkeyPatch) -> 
     seen = []
     for first in range(0, 400, 10):
         text = " ".join((words * 2)[first : first + 10])
-        ids, _ = encoder.encode(*as_batch([text]))
+        ids, _ = encoder.encode(*as_spans([text]))
         assert bytes(ids.astype(np.uint8)) == text.encode()
         _, current, _ = encoder._tables.cache.current
         if not any(current is words for words in seen):
@@ -151,7 +152,7 @@ def test_tables_grow_and_take_along_what_they_hold(monkeypatch: pytest.MonkeyPat
         # A few at a time: all are in the tables before these grow.
         for first in range(0, len(words), 20):
             text = "".join(words[first : first + 20])
-            ids, _ = encoder.encode(*as_batch([text]))
+            ids, _ = encoder.encode(*as_spans([text]))
             assert ids.tolist() == [
                 256 if byte == b"xy" else ord(byte) for byte in re.findall(b"xy|.", text.encode())
             ]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import as_batch, filled_tables, share_count, trained
+from kernel_cases import as_spans, filled_tables, share_count, trained
 
 from bpe import reference
 from bpe.encode import cache_rows as word_kernels
@@ -104,7 +104,7 @@ def test_tokens_of_every_length_up_to_the_end_of_the_text() -> None:
         text = " ".join(words)
         # Its last bytes are read from a copy.
         for cut in range(len(text) - 5, len(text)):
-            ids, _ = encoder.encode(*as_batch([text[:cut]]))
+            ids, _ = encoder.encode(*as_spans([text[:cut]]))
             got = [vocabulary.tokens[token_id] for token_id in ids]
             assert got == [
                 token
@@ -142,7 +142,7 @@ def test_what_is_no_token_of_the_table(dtype: type[np.unsignedinteger[Any]]) -> 
             for token in reference.encode(pretoken.encode(), rank)
         ]
         for _ in range(2):
-            ids, _ = encoder.encode(*as_batch(texts))
+            ids, _ = encoder.encode(*as_spans(texts))
             assert [vocabulary.tokens[token_id] for token_id in ids.tolist()] == expected
 
 

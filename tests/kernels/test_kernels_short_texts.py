@@ -11,12 +11,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from kernel_cases import as_batch, documents, filled_tables, trained, with_small_tables
+from kernel_cases import as_spans, documents, filled_tables, trained, with_small_tables
 
 from bpe import reference
-from bpe.encode import apply_merges as merging
 from bpe.encode import encode_pretokens as encode_kernels
 from bpe.encode import encoder as encode
+from bpe.encode import merge as merging
 from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.errors import VocabularyError
 from bpe.split.patterns import PATTERNS
@@ -27,21 +27,21 @@ def test_idle_encoders_keep_no_words_that_were_replaced(monkeypatch: pytest.Monk
     with_small_tables(monkeypatch, THREAD_CACHE=8, ROWS=64, LONG_ROWS=64, ARENA=256)
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     idle = Encoder(tables)
-    idle.encode(*as_batch(["a few words"]))
+    idle.encode(*as_spans(["a few words"]))
     before = weakref.ref(tables.cache.current[1].rows)
-    Encoder(tables).encode(*as_batch(documents()))
+    Encoder(tables).encode(*as_spans(documents()))
     assert tables.cache.current[0] > 1  # the first is that of the filled tables
     assert before() is None
-    idle.encode(*as_batch(["a few words"]))
+    idle.encode(*as_spans(["a few words"]))
 
 
 def test_a_word_is_merged_for_all_encoders_once() -> None:
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     first, second = Encoder(tables), Encoder(tables)
-    expected, _ = first.encode(*as_batch(documents()))
+    expected, _ = first.encode(*as_spans(documents()))
     before = [array.copy() for array in tables.cache.current[1]]
     assert before[0].any()
-    ids, _ = second.encode(*as_batch(documents()))
+    ids, _ = second.encode(*as_spans(documents()))
     assert (ids == expected).all()
     for array, other in zip(tables.cache.current[1], before, strict=True):
         assert (array == other).all()
@@ -54,15 +54,15 @@ def test_while_another_thread_makes_room(monkeypatch: pytest.MonkeyPatch) -> Non
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables)
     expected, _ = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2")).encode(
-        *as_batch(documents())
+        *as_spans(documents())
     )
     before = tables.cache.current
     with tables.cache._lock:
         for _ in range(2):
-            ids, _ = encoder.encode(*as_batch(documents()))
+            ids, _ = encoder.encode(*as_spans(documents()))
             assert (ids == expected).all()
             assert tables.cache.current is before
-    encoder.encode(*as_batch(documents()))
+    encoder.encode(*as_spans(documents()))
     assert tables.cache.current is not before
 
 
@@ -75,13 +75,13 @@ def test_threads_add_to_the_same_words(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = documents()[::3]
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     alone = Encoder(filled_tables(Vocabulary.from_merges(trained()), "gpt2"))
-    expected = [alone.encode(*as_batch([text]))[0] for text in texts]
+    expected = [alone.encode(*as_spans([text]))[0] for text in texts]
 
     def encode_all(seed: int) -> None:
         encoder, order = Encoder(tables), list(range(len(texts)))
         random.Random(seed).shuffle(order)
         for i in order:
-            ids, _ = encoder.encode(*as_batch([texts[i]]))
+            ids, _ = encoder.encode(*as_spans([texts[i]]))
             assert (ids == expected[i]).all()
 
     with ThreadPoolExecutor(3) as pool:
@@ -98,10 +98,10 @@ def test_ids_of_every_width(bits: int) -> None:
     wide = Vocabulary(tokens, merges, {})
     assert wide.size.bit_length() == bits
     texts = documents()[::3]
-    expected, _ = Encoder(filled_tables(plain, "gpt2")).encode(*as_batch(texts))
+    expected, _ = Encoder(filled_tables(plain, "gpt2")).encode(*as_spans(texts))
     encoder = Encoder(filled_tables(wide, "gpt2"))
     for _ in range(2):
-        ids, _ = encoder.encode(*as_batch(texts))
+        ids, _ = encoder.encode(*as_spans(texts))
         assert (ids == expected * np.uint32(spread)).all()
 
 
@@ -123,13 +123,13 @@ def test_an_interrupted_table_of_tokens_is_filled_later(
         raise KeyboardInterrupt
 
     tables = EncoderTables(Vocabulary.from_merges(trained()), "gpt2")
-    before = tables.tables.tokens.copy()
+    before = tables.model.tokens.copy()
     with monkeypatch.context() as patch:
         patch.setattr(f"{encode.__name__}.{where}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             tables.fill_tokens()
     tables.fill_tokens()
-    assert (tables.tables.tokens != before).any()
+    assert (tables.model.tokens != before).any()
 
 
 @pytest.mark.parametrize("ignore_merges", [False, True])
@@ -139,7 +139,7 @@ def test_table_of_tokens_has_nothing_but_tokens(ignore_merges: bool) -> None:
     if ignore_merges:
         ranks = {token: rank for rank, token in vocabulary.tokens.items()}
         vocabulary = Vocabulary.from_ranks(ranks, {})
-    rows = filled_tables(vocabulary, "gpt2").tables.tokens.tolist()
+    rows = filled_tables(vocabulary, "gpt2").model.tokens.tolist()
     found = set()
     for place, (row, word) in enumerate(zip(rows, words_of_places(rows), strict=True)):
         if word & 0xFF != 0xFF:  # else it is free: no character begins so
@@ -156,7 +156,7 @@ def test_table_of_tokens_has_no_ids_that_are_too_wide() -> None:
     plain = Vocabulary.from_merges(merges)
     most = 2**encode_kernels.TOKEN_BITS - 1
     moved = {number + most - 299: token for number, token in plain.tokens.items()}
-    rows = filled_tables(Vocabulary(moved, merges, {}), "gpt2").tables.tokens.tolist()
+    rows = filled_tables(Vocabulary(moved, merges, {}), "gpt2").model.tokens.tolist()
     found = {
         (row ^ place) % (most + 1): word
         for place, (row, word) in enumerate(zip(rows, words_of_places(rows), strict=True))
@@ -189,9 +189,9 @@ def test_short_texts_have_the_ids_of_the_reference(pattern: str) -> None:
 def test_texts_around_the_length_from_which_on_they_are_not_short() -> None:
     tables = filled_tables(Vocabulary.from_merges(trained()), "gpt2")
     encoder = Encoder(tables)
-    for length in (encode._SHORT_TEXT - 1, encode._SHORT_TEXT, encode._SHORT_TEXT + 1):
+    for length in (encode._BOUND_TEXT - 1, encode._BOUND_TEXT, encode._BOUND_TEXT + 1):
         text = ("x don't 12 été  \n" * 200)[:length]
-        expected, _ = Encoder(tables).encode(*as_batch([text]))
+        expected, _ = Encoder(tables).encode(*as_spans([text]))
         assert encoder.encode_text(text.encode()) == expected[: len(expected)].tolist()
     assert encoder.encode_text(b"") == []
 
@@ -201,7 +201,7 @@ def test_tables_of_short_texts_grow_and_begin_anew(
     arena: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"ROWS": 64, "MOST_ROWS": 2**12, "LONG_ROWS": 16, "MOST_LONG_ROWS": 2**11}
-    short = {"SHORT_THREAD_CACHE": 8, "SHORT_ROWS": 64, "SHORT_LONG_ROWS": 16}
+    short = {"SMALL_THREAD_CACHE": 8, "SHORT_ROWS": 64, "SHORT_LONG_ROWS": 16}
     with_small_tables(monkeypatch, **sizes, **short, SHORT_ARENA=arena, ARENA=arena)
     encoder = Encoder(EncoderTables(Vocabulary.from_merges([]), "gpt2"))
     words = [chr(97 + i % 26) * (2 + i % 28) for i in range(200)]
@@ -224,7 +224,7 @@ def test_a_short_text_does_not_wait_for_tables_that_another_thread_enlarges(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with_small_tables(
-        monkeypatch, SHORT_THREAD_CACHE=8, ROWS=64, LONG_ROWS=16, ARENA=128
+        monkeypatch, SMALL_THREAD_CACHE=8, ROWS=64, LONG_ROWS=16, ARENA=128
     )
     tables = filled_tables(Vocabulary.from_merges([]), "gpt2")
     encoder = Encoder(tables)
@@ -259,7 +259,7 @@ def test_a_token_that_merges_do_not_make_is_not_in_the_table() -> None:
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc")]
     vocabulary = Vocabulary(tokens, merges, {})
     encoder = Encoder(filled_tables(vocabulary, "gpt2"))
-    ids, _ = encoder.encode(*as_batch(["abc", "bc", "ab"]))
+    ids, _ = encoder.encode(*as_spans(["abc", "bc", "ab"]))
     assert ids.tolist() == [256, ord("c"), 257, 256]
 
 
@@ -278,8 +278,8 @@ def test_what_fills_up_is_not_taken_for_a_byte() -> None:
     for _ in range(2):
         # What is not UTF-8 has no particular ids, but changes nothing for what comes later.
         for malformed in (b"a\xff", b"\xff", b"\xffa", b"\xff" * 8, b"ab\xff\xff", b"a\xff\0"):
-            encoder.encode(np.frombuffer(malformed, np.uint8), np.array([0, len(malformed)]))
-        ids, _ = encoder.encode(*as_batch(texts))
+            encoder.encode(np.frombuffer(malformed, np.uint8), np.array([[0, len(malformed)]]))
+        ids, _ = encoder.encode(*as_spans(texts))
         assert ids.tolist() == expected
 
 

@@ -16,7 +16,7 @@ from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES, nasty_texts, pattern_texts
 from bpe import reference
 from bpe.split.patterns import PATTERNS, to_tiktoken
 from bpe.split.pretokenizer import Pretokenizer
-from bpe.split.rows import GROUP
+from bpe.split.sets import BLOCKS as GROUP
 
 # That each code point has the class that the engines give it is tested in test_unicode_classes.py.
 CHARACTERS = [chr(c) for c in [*range(0x3000), *range(0x3000, 0x110000, 97)] if c >> 11 != 0x1B]

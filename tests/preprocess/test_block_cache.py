@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 # --- the limit ---
 
 
+@pytest.mark.parametrize("files", ["uint16", "shards and mask"], indirect=True)
 def test_a_batch_may_need_more_blocks_than_the_cache_has(
     files: list[TokenFile], bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -85,7 +86,7 @@ local, remote = (open_tokens(place) for place in sys.argv[1:3])
 seed = int(sys.argv[3])
 rngs = [np.random.default_rng(seed), np.random.default_rng(seed)]
 samplers = [Sampler(x, 8, 500, windows="packed", order="epoch", seed=seed) for x in (local, remote)]
-for step in range(12):
+for step in range(6):
     batches = [get_batch(x, 8, 1000, rng=rng) for x, rng in zip((local, remote), rngs)]
     batches += [tuple(each.batch(step).values()) for each in samplers]
     for expected, found in (batches[:2], batches[2:]):
@@ -119,7 +120,7 @@ def test_several_processes_keep_the_limit(
             usage.append(disk_usage(tmp_path / "cache"))
         reader.stdout.close()
     assert [reader.wait() for reader in readers] == [0, 0, 0]
-    assert len(usage) == 36
+    assert len(usage) == 18
     assert 0 < max(usage) <= limit
 
 
@@ -140,7 +141,7 @@ remote[10_000]
 """
 
 
-@pytest.mark.parametrize("step", ["before writing", "while writing", "after writing"])
+@pytest.mark.parametrize("step", ["before writing", "while writing"])
 def test_a_reader_that_is_killed_leaves_a_usable_cache(
     bucket: str, tmp_path: Path, step: str
 ) -> None:
@@ -174,7 +175,7 @@ def test_blocks_that_others_remove_while_they_are_used(
     np.testing.assert_array_equal(remote[:], local[:])
 
 
-@pytest.mark.parametrize("damage", [bytes(BLOCK), b"short", b""])
+@pytest.mark.parametrize("damage", [bytes(BLOCK), b"short"])
 def test_blocks_that_were_damaged_are_downloaded_again(
     bucket: str, tmp_path: Path, damage: bytes
 ) -> None:

@@ -17,11 +17,12 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END, cut_off
 
 from bpe.errors import TokenmillError
+from bpe.files.locations import LocationError
 from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings import SettingsError
-from preprocess.storage import DamagedStateError, OutputError
+from preprocess.storage import DamagedStateError, OutputError, open_storage
 from preprocess.storage.bucket import BucketStorage
 from preprocess.storage.files import Spool
 from preprocess.storage.remote import RemoteError
@@ -152,6 +153,8 @@ def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, A
         build(**options, out="https://b/data")
     with pytest.raises(RemoteError, match="has a user or a password in it"):
         build(**options, out="s3://me:secret@b/data")
+    with pytest.raises(LocationError, match=r"https://b/k: .*should be a path on this machine"):
+        open_storage("https://b/k")
 
 
 def test_outputs_in_a_bucket_are_found_again(

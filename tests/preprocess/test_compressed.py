@@ -55,8 +55,13 @@ def test_what_may_be_around_members(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         assert documents_of(path) == ["a b"]
-    path.write_bytes(gzip.compress(b"a b") + b"more")
-    with pytest.raises(CorpusError, match=r"gzip data ends at byte 23 of 27, and what follows"):
+    for more in (b"more", b"more than that, 16 bytes and so on"):
+        path.write_bytes(gzip.compress(b"a b") + more)
+        with pytest.raises(CorpusError, match=r"gzip data ends at byte 23 of .*, and what follows"):
+            documents_of(path)
+    path = tmp_path / "x.gz"
+    path.write_bytes(b"text that was decompressed already\n")
+    with pytest.raises(CorpusError, match=r"is not gzip data, as its name says; rename it, or"):
         documents_of(path)
 
 

@@ -91,10 +91,7 @@ def test_a_corpus_is_what_its_datasets_are(corpus: Path) -> None:
     for directory in ("out/prose", "out/posts", "elsewhere"):
         assert not damages(verify(directory, deep=True))
     assert all("up to date" in line for line in build("corpus.yaml").lines if "documents" in line)
-
-
-def test_the_same_in_python(corpus: Path) -> None:
-    build("corpus.yaml")
+    # The same in Python.
     expected = contents(corpus)
     for name in ("out", "elsewhere"):
         torture.remove(corpus / name)
@@ -211,7 +208,7 @@ def test_given_options_win_also_if_they_are_the_defaults(corpus: Path, capsys: A
         ("strip: false", "a: 0\n    a: 1", r"19: a: is in line 18 already; leave one"),
         ("datasets:", "datasets: [", r"\d+: is not YAML \("),
         ("  - name: posts", "  - posts", r"14: expected options with values, found 'p|is not Y"),
-        ("{vocab_size: 300}", "{vocab_size: 3}", r"2: vocab_size 3 is too small"),
+        ("{vocab_size: 300}", "{vocab_size: 3}", r"2: tokenizer: vocab_size 3 is too small"),
         ("name: posts", "name: &a [*a]", r"14: name: should be text; got"),
     ],
 )  # fmt: skip
@@ -249,11 +246,11 @@ def test_a_missing_file_is_found_before_the_work(corpus: Path, capsys: Any) -> N
     Path("corpus.yaml").write_text(YAML.replace("posts.json", "post.json"))
     assert run(["build", "corpus.yaml"]) == 1
     said = capsys.readouterr().err
-    assert "corpus.yaml:15: post.json: no such file or directory; check the path" in said
+    assert "corpus.yaml:15: data_files: post.json: no such file or directory; check the" in said
     assert not Path("out").exists()
     Path("corpus.yaml").write_text(YAML.replace("other/tokenizer.json", "none/tokenizer.json"))
     assert run(["build", "corpus.yaml"]) == 1
-    assert "corpus.yaml:6: none/tokenizer.json: " in capsys.readouterr().err
+    assert "corpus.yaml:8: tokenizer: none/tokenizer.json: " in capsys.readouterr().err
     assert not Path("out").exists()
 
 

@@ -151,7 +151,7 @@ def test_a_bad_file_does_not_hide_the_others(data: Path, tmp_path: Path, capsys:
     said = capsys.readouterr().out
     assert "3 rows in 3 files, columns input_ids (read as int32)" in said
     assert "padding unknown, no attention_mask" in said
-    assert "b.npz: BAD: is no NPZ file, or damaged" in said
+    assert "b.npz: BAD: cannot be read as NPZ" in said
     assert run(["verify", str(rows)]) == 1
     said = capsys.readouterr().out
     assert said.count("no attention_mask, so padding is not known") == 2

@@ -163,20 +163,7 @@ def test_a_separator_that_is_spelled_out(tmp_path: Path, separator: str, capsys:
         build(train=tmp_path / "a", separator=separator)
 
 
-def test_what_follows_compressed_data(tmp_path: Path) -> None:
-    path, whole = tmp_path / "a.txt.gz", gzip.compress(b"some text\n" * 9)
-    for more in (b"x", b"more than that, 16 bytes and so on"):
-        path.write_bytes(whole + more)
-        with pytest.raises(CorpusError, match=rf"ends at byte {len(whole)} of .* is something el"):
-            documents(path)
-    path.write_bytes(b"text that was decompressed already\n")
-    with pytest.raises(CorpusError, match=r"is not gzip data, as its name says; rename it, or"):
-        documents(path)
-    path.write_bytes(whole + whole + bytes(20))
-    assert documents(path) == ["some text\n" * 18]
-
-
-@pytest.mark.parametrize("number", ["1e400", "-1E+999", "1.5e309"])
+@pytest.mark.parametrize("number", ["1e400", "-1E+999"])
 def test_numbers_that_are_too_large(tmp_path: Path, number: str, capsys: Any) -> None:
     record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     text = json.dumps(record) + "\n" + json.dumps(record)[:-1] + f', "score": {number}}}\n'

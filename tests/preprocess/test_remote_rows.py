@@ -36,7 +36,7 @@ from preprocess.rows.formats import FORMATS
 from preprocess.rows.places import place_of
 from preprocess.settings import SettingsError
 from preprocess.sources import remote as sources_remote
-from preprocess.sources.registry import looks_into
+from preprocess.sources.find import looks_into
 from preprocess.storage import OutputError
 from preprocess.storage.remote import RemoteError, open_objects
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import ShardView
 from preprocess.run import count_pass, journal
-from preprocess.settings import SettingsError
 from preprocess.storage import OutputError
 
 END = "<|endoftext|>"
@@ -99,13 +97,6 @@ def test_a_shard_ends_before_the_document_that_does_not_fit(root: Path) -> None:
     assert all(int(ends[-1]) == len(ids) for ids, ends in file.shards)
 
 
-def test_an_open_file_of_shards_is_pickled_as_its_path(root: Path, divided: str) -> None:
-    file = open_tokens(root / divided / "train.json")
-    other = pickle.loads(pickle.dumps(file))
-    assert other.path == file.path
-    assert other[:].tolist() == file[:].tolist()
-
-
 def test_documents_that_may_be_split_fill_shards(root: Path) -> None:
     file = open_tokens(root / "split" / "train.json")
     sizes = [len(ids) for ids, _ in file.shards]
@@ -127,7 +118,7 @@ def test_the_same_bytes_whatever_the_workers_and_units(
 def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
     root: Path, divided: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dozen calls that change the disk fail, each in a run; the same command then goes on."""
+    """Some calls that change the disk fail, each in a run; the same command then goes on."""
     options = OPTIONS | {"train": root / "text", "shard_tokens": N}
     options["tokenizer"] = root / "whole" / "tokenizer.json"
     del options["vocab_size"]
@@ -136,7 +127,7 @@ def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
     faults.install(counting, monkeypatch)
     build(out=tmp_path / "peace", **options)
     assert len(counting.calls) > 100
-    for at in range(1, len(counting.calls), len(counting.calls) // 12):
+    for at in range(1, len(counting.calls), len(counting.calls) // 6):
         out = tmp_path / str(at)
         system = faults.System(at, faults.fail(faults.ERRORS[0]))
         faults.install(system, monkeypatch)
@@ -167,7 +158,7 @@ def test_a_pass_that_was_finished_with_empty_docs_is_taken_over(
     faults.install(counting, monkeypatch)
     build(**given, out=tmp_path / "counted", tokenizer=tokenizer)
     refused = 0
-    for at in range(len(counting.calls) - 40, len(counting.calls) + 1):
+    for at in range(len(counting.calls) - 40, len(counting.calls) + 1, 3):
         out = tmp_path / str(at)
         faults.install(faults.System(at, faults.fail(faults.ERRORS[0])), monkeypatch)
         with contextlib.suppress(OutputError):  # a late one that cleans up may fail
@@ -176,7 +167,7 @@ def test_a_pass_that_was_finished_with_empty_docs_is_taken_over(
         faults.install(faults.System(), monkeypatch)
         build(**given, out=out, tokenizer=tokenizer)
         assert torture.contents(out) == torture.contents(tokenizer.parent), at
-    assert refused > 10
+    assert refused > 3
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -227,12 +218,7 @@ def damages(data: Path, **more: bool) -> list[Any]:
     return [finding for finding in verify(data, **more) if not finding.sound]
 
 
-def test_sound_shards_are_sound(data: Path) -> None:
-    assert damages(data, deep=True) == []
-    assert any("shards agree" in finding.text for finding in verify(data))
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7), kind=st.integers(0, 2))
 def test_damage_is_found_in_its_shard_and_repaired(
     tmp_path_factory: pytest.TempPathFactory, root: Path, divided: str, place: int, bit: int,
@@ -313,11 +299,6 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert run([*command, *out, "--shard-tokens", "0"]) == 2
 
 
-def test_split_documents_needs_shards() -> None:
-    with pytest.raises(SettingsError, match="split_documents is for shards"):
-        build(split_documents=True)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -342,7 +323,7 @@ def test_a_manifest_that_contradicts_its_shards(
 documents = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(lengths=documents, cuts=st.data(), most=st.integers(1, 15), splits=st.booleans())
 def test_pieces_that_arrive_make_no_difference(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], cuts: st.DataObject, most: int,

@@ -14,15 +14,16 @@ import numpy as np
 import pytest
 import written
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
+from bpe.errors import TokenmillError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.storage import LocalStorage
+from preprocess.storage import LocalFiles, LocalStorage, OutputError
 
 # The format, committed: two documents and an empty one. These bytes are read for ever.
 GOLDEN_BIN = bytes.fromhex("0500 2c01 0000 2b01 2b01 0700 2b01")
@@ -78,13 +79,6 @@ def built(tmp_path: Path) -> Path:
     """The `.bin` of the golden files."""
     write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS)
     return tmp_path / "train.bin"
-
-
-def test_more_ids_than_one_write_takes(tmp_path: Path) -> None:
-    ids = np.random.default_rng(0).integers(301, size=400_000)
-    file = write(tmp_path, ids, [ids.size])
-    assert (tmp_path / "train.bin").read_bytes() == ids.astype("<u2").tobytes()
-    assert file.n_tokens == ids.size
 
 
 # The format.
@@ -151,16 +145,6 @@ def test_a_pickled_file_that_changed_is_refused(built: Path) -> None:
         pickle.loads(pickled)
 
 
-def test_wide_ids_are_little_endian_uint32(tmp_path: Path) -> None:
-    file = write(tmp_path, [70_000, 299], [2], vocab_size=70_001)
-    assert (tmp_path / "train.bin").read_bytes() == bytes.fromhex("70110100 2b010000")
-    assert file.tokens.tolist() == [70_000, 299]
-
-
-def test_memmap_reads_what_was_meant(built: Path) -> None:
-    assert np.memmap(built, dtype=np.uint16, mode="r").tolist() == GOLDEN_IDS
-
-
 def test_manifest_survives_a_round_trip_and_unknown_keys(built: Path) -> None:
     text = built.with_suffix(".json").read_text()
     manifest = Manifest.from_json(text, "train.json")
@@ -173,27 +157,17 @@ def test_manifest_survives_a_round_trip_and_unknown_keys(built: Path) -> None:
     ("vocab_size", "name"),
     [(1, "uint16"), (65_535, "uint16"), (65_536, "uint16"), (65_537, "uint32"), (2**32, "uint32")],
 )
-def test_dtype_is_decided_by_the_vocabulary(vocab_size: int, name: str) -> None:
+def test_dtype_is_decided_by_the_vocabulary(tmp_path: Path, vocab_size: int, name: str) -> None:
     dtype = token_dtype(vocab_size)
     assert dtype.name == name
     assert dtype.newbyteorder("<") == dtype
-
-
-@pytest.mark.parametrize("vocab_size", [0, -1, 2**32 + 1])
-def test_dtype_of_no_vocabulary(vocab_size: int) -> None:
-    with pytest.raises(TokenFileError, match=rf"size is {vocab_size:,}, expected 1 to 2\*\*32"):
-        token_dtype(vocab_size)
-
-
-@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, np.uint16), (65_537, np.uint32)])
-def test_greatest_id_on_both_sides_of_the_threshold(
-    tmp_path: Path, vocab_size: int, dtype: type
-) -> None:
-    ids = [vocab_size - 1, 65_535, 299]
-    file = write(tmp_path, ids, [3], vocab_size=vocab_size)
-    assert file.dtype == dtype
-    assert file.tokens.tolist() == ids
-    assert (tmp_path / "train.bin").stat().st_size == 3 * np.dtype(dtype).itemsize
+    ids = [vocab_size - 1, 0]
+    file = write(tmp_path, ids, [2], vocab_size=vocab_size, end_of_text_id=0)
+    assert (file.dtype, file.tokens.tolist()) == (dtype, ids)
+    assert (tmp_path / "train.bin").read_bytes() == np.array(ids, dtype).tobytes()
+    for wrong in (0, -1, 2**32 + 1):
+        with pytest.raises(TokenFileError, match=rf"size is {wrong:,}, expected 1 to 2\*\*32"):
+            token_dtype(wrong)
 
 
 def test_empty_corpus(tmp_path: Path) -> None:
@@ -203,6 +177,7 @@ def test_empty_corpus(tmp_path: Path) -> None:
     assert (tmp_path / "train.bin").stat().st_size == 0
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     documents=st.lists(st.lists(st.integers(0, 298), max_size=6), max_size=12),
     data=st.data(),
@@ -358,6 +333,12 @@ def test_path_of_something_else(tmp_path: Path) -> None:
         open_tokens(tmp_path / "tokens.npy")
 
 
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stats.json")
+    with pytest.raises(OutputError, match=r"stats\.json: is a pipe, expected a file; remove it"):
+        LocalFiles(tmp_path).get("stats.json")
+
+
 # Writing.
 
 
@@ -414,30 +395,62 @@ def test_names_stay_in_the_directory(tmp_path: Path, name: str) -> None:
         TokenFileWriter(LocalStorage(tmp_path, "x"), name, vocab_size=301)
 
 
-def test_replacing_never_shows_a_manifest_beside_files_it_does_not_describe(
-    built: Path, monkeypatch: pytest.MonkeyPatch
+# Resuming.
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    documents=st.lists(st.lists(st.integers(0, 298), max_size=6), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_a_writer_goes_on_where_another_was_cut_off(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], data: st.DataObject
 ) -> None:
-    steps = []
-    replace, unlink = os.replace, os.unlink
-
-    def record_replace(source: Path, target: Path) -> None:
-        replace(source, target)
-        steps.append((target.name, built.with_suffix(".json").exists()))
-
-    def record_unlink(path: Path) -> None:
-        unlink(path)
-        steps.append((f"-{path.name}", built.with_suffix(".json").exists()))
-
-    with LocalStorage(built.parent, "x") as storage:
+    ids = [token for document in documents for token in [*document, 299]]
+    ends = np.cumsum([len(document) + 1 for document in documents]).astype(np.int64)
+    cut = data.draw(st.integers(0, len(ids)))
+    whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")
+    write(whole, ids, ends)
+    with LocalStorage(resumed, "x") as storage:
         writer = TokenFileWriter(storage, "train", vocab_size=301)
-        writer.append(np.array([1, 299]), np.array([2]))
+        writer.append(np.array(ids[:cut], np.uint32), ends[ends <= cut])
+        states = [writer.state()]
+        # What the journal does not know of is cut off.
+        writer.append(np.array([*ids[cut:], 7, 299]), np.array([len(ids) - cut + 2]))
+        writer.close()
+        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
+        writer.append(np.array(ids[cut:], np.uint32), ends[ends > cut] - cut)
         writer.finish(end_of_text_id=299, **FIELDS)
-        monkeypatch.setattr(os, "replace", record_replace)
-        monkeypatch.setattr(os, "unlink", record_unlink)
         storage.publish(["train.bin", "train.docs"], ["train.json"])
-    assert steps[:4] == [
-        ("-train.json", False),
-        ("train.bin", False),
-        ("train.docs", False),
-        ("train.json", True),
-    ]
+    for name in ("train.bin", "train.docs", "train.json"):
+        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_full_blocks_are_told_once_and_taken_over(tmp_path: Path) -> None:
+    ids = np.arange(3 * BLOCK_BYTES // 2, dtype=np.uint32) % 299
+    write(tmp_path / "whole", np.tile(ids, 2), np.array([2 * len(ids)]))
+    with LocalStorage(tmp_path, "x") as storage:
+        writer = TokenFileWriter(storage, "train", vocab_size=301)
+        writer.append(ids, np.array([], np.int64))
+        states = [writer.state(), writer.state()]
+        assert [len(state.streams["train.bin"].blocks) for state in states] == [3, 0]
+        writer.close()
+        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
+        writer.append(ids, np.array([len(ids)]))
+        manifest = writer.finish(end_of_text_id=299, **FIELDS)
+    assert manifest == open_tokens(tmp_path / "whole" / "train.bin").manifest
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str) -> None:
+    with LocalStorage(tmp_path, "x") as storage:
+        writer = TokenFileWriter(storage, "train", vocab_size=301)
+        writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
+        states = [writer.state()]
+        writer.close()
+        path = storage.directory / "train.bin"
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
+        expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes, .* found 13"
+        with pytest.raises(TokenmillError, match=expected + r".*overwrite=True"):
+            TokenFileWriter(storage, "train", vocab_size=301, states=states)

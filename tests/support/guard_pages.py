@@ -71,8 +71,8 @@ def main() -> None:
                 for encoder in encoders:
                     # As many ids as there can be, and what copies write behind them.
                     around = {"prefix_id": 1, "suffix_id": 2, "memory": lambda n: before_guard[-n:]}
-                    encoder.encode(buffer, offsets, **around)
-                    encoder.encode(buffer, apart, gaps=True, **around)
+                    encoder.encode(buffer, offsets.reshape(1, 2), **around)
+                    encoder.encode(buffer, apart.reshape(2, 2), **around)
                 counts.add(buffer, offsets)
                 find_all(buffer, b"<|endoftext|>")
                 is_utf8(buffer)

@@ -57,6 +57,11 @@ def as_batch(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
     return np.frombuffer(b"".join(encoded), np.uint8), offsets
 
 
+def as_spans(texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    buffer, offsets = as_batch(texts)
+    return buffer, np.stack([offsets[:-1], offsets[1:]], axis=1)
+
+
 def filled_tables(vocabulary: Vocabulary, pattern: str) -> EncoderTables:
     tables = EncoderTables(vocabulary, pattern)
     tables.fill_tokens()

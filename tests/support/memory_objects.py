@@ -136,6 +136,6 @@ class MemoryObjects:
 
 def install(patch: pytest.MonkeyPatch, objects: MemoryObjects) -> MemoryObjects:
     """Let a storage of any bucket have these objects, in a process that begins."""
-    for module in ("sources.remote", "sources.urls", "storage.files"):
+    for module in ("sources.remote", "sources.find", "storage.files"):
         patch.setattr(f"preprocess.{module}.open_anywhere", lambda root: objects)
     return objects

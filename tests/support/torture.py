@@ -169,7 +169,7 @@ def tortured(
     while True:
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
         journal._LONG_BYTES = chosen.choice([1 << 20, 3000])
-        shuffle._PIECE_BYTES = chosen.choice([1 << 25, 20_000])
+        shuffle._PIECE_TOKENS = chosen.choice([8 << 20, 9000])
         encode_pass._FEW_BYTES = chosen.choice([1 << 22, 20_000])
         count_pass._WORK_PER_SAVING = chosen.choice([0, 40])
         count_pass.bytes_for_tables = chosen.choice([kept_in_memory, kept_in_files])

@@ -48,10 +48,11 @@ def write(
     *,
     vocab_size: int = 301,
     name: str = "train",
+    end_of_text_id: int = 299,
 ) -> TokenFile:
     with token_file(directory, name, vocab_size=vocab_size) as writer:
         writer.append(np.array(ids, np.uint32), np.array(ends, np.int64))
-        writer.finish(end_of_text_id=299, **FIELDS)
+        writer.finish(end_of_text_id=end_of_text_id, **FIELDS)
     return open_tokens(directory / f"{name}.bin")
 
 

@@ -1,8 +1,8 @@
 """Bit sets of a group of blocks, for the scanner of the family of cl100k.
 
-`sets` is an array of words with a row for each set below: the word of the block before the group,
+`sets` is an array of words with WIDTH for each kind below: the word of the block before the group,
 of its blocks, and of the block after it, which is set as far as needed. Block i of a group, from 1
-on, is word `row + i`.
+on, is word `kind + i`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ SLASHES = 4  # slashes belong to line ends after punctuation
 SINGLE_DIGITS = 8  # a number is a piece, else up to three
 WHOLE_END = 16  # white space at the end of the text is one piece (tiktoken's `\s++$`)
 
-GROUP = 64  # blocks that a step processes together: their sets fit into the L1 cache
-WIDTH, N_SETS = GROUP + 2, 20
+BLOCKS = 64  # blocks that a step processes together: their sets fit into the L1 cache
+WIDTH, N_SETS = BLOCKS + 2, 20
 (
     DOCUMENTS,  # where documents begin
     LETTERS,  # CASED: with marks; without those of contractions
@@ -75,25 +75,25 @@ def shift(before, word, n):
 
 
 @kernel
-def behind(sets, row, i, n):
-    """Return the positions of block i that are n after a member of a set: 0b1, n = 2 -> 0b100."""
-    return shift(sets[row + i - 1], sets[row + i], n)
+def behind(sets, kind, i, n):
+    """Return the positions of block i that are n after a member of a set."""
+    return shift(sets[kind + i - 1], sets[kind + i], n)
 
 
 @kernel
-def is_empty(sets, row):
-    """Return True if a set has no member in the group: words 0 0 ... -> True."""
+def is_empty(sets, kind):
+    """Return True if a set has no member in the group."""
     members = np.uint64(0)
-    for i in range(1, GROUP + 1):
-        members |= sets[row + i]
+    for i in range(1, BLOCKS + 1):
+        members |= sets[kind + i]
     return members == np.uint64(0)
 
 
 @kernel
-def clear(sets, row):
-    """Remove the members of a set in the group: words 5 1 ... -> 0 0 ..."""
-    for i in range(1, GROUP + 1):
-        sets[row + i] = np.uint64(0)
+def clear(sets, kind):
+    """Remove the members of a set in the group."""
+    for i in range(1, BLOCKS + 1):
+        sets[kind + i] = np.uint64(0)
 
 
 @kernel
@@ -104,7 +104,7 @@ def classify(flags, source, base, sets, count):
     """
     beyond = sets[SPILL]
     # Not `range(1, count + 1)`, so that the compiler knows that indices are not negative.
-    for i in range(1, GROUP + 1):
+    for i in range(1, BLOCKS + 1):
         if i > count:
             break
         lowers = range_mask(source, base, 97, 122)
@@ -130,15 +130,15 @@ def classify(flags, source, base, sets, count):
 
 
 @kernel
-def classify_rest(flags, source, base, classes, pages, sets, count):
-    """Set the classes of other characters, and `RESTS`: C3 A9 20 -> LETTERS 0b11, RESTS 0b10."""
+def classify_rest(flags, source, base, characters, sets, count):
+    """Set the classes of other characters, and `RESTS`."""
     noinline_cold()
     cased = flags & CASED != 0
     spill_class, spill = np.int64(sets[SPILL_CLASS]), sets[SPILL]
     for i in range(1, count + 1):
         if sets[RESTS + i] | spill != np.uint64(0):
             letters, numbers, white, marks, uppers, lowers, spill_class, spill = (
-                classify_characters(source, base, classes, pages, cased, spill_class, spill)
+                classify_characters(source, base, characters, cased, spill_class, spill)
             )
             letters |= sets[LETTERS + i]
             numbers |= sets[NUMBERS + i]

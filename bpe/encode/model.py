@@ -25,18 +25,18 @@ ID_BITS = 21  # of an id, and of a rank, in the tables; so ids are smaller than 
 NO_RANK = np.uint32(0xFFFFFFFF)
 NONE = np.uint64(0xFFFFFFFFFFFFFFFF)
 
-# In `Tables.byte_pairs`.
+# In `Model.byte_pairs`.
 UNRANKED = np.uint64((1 << ID_BITS) - 1)
 NO_LIMITS = np.uint64((1 << 3 * ID_BITS) - (1 << ID_BITS))
 
 CHARACTERS = 2**11 + 2**16  # of two bytes, and of three
-FLAGS = np.uint32(ID_BITS)  # where the bits of kinds begin in `Tables.characters`
+FLAGS = np.uint32(ID_BITS)  # where the bits of kinds begin in `Model.characters`
 # The number of kinds of what precedes a character (nothing, a space, another ASCII character, any
 # other), and of all kinds, with those of what follows it (nothing, ASCII, any other).
 N_BEFORE, KINDS = 4, 7
 
 
-class Tables(NamedTuple):
+class Model(NamedTuple):
     """Lookup tables of one vocabulary, read-only and shared by all threads."""
 
     byte_ids: NDArray[np.int32]  # int32[256], the id of each byte
@@ -76,36 +76,36 @@ def pair_key(left, right):
 
 
 @kernel
-def hash_pair(tables, key):
-    """Return a hash of a pair's key, its high bits well mixed: 0 -> 0, 1 -> `tables.packing[4]`."""
-    return multiply(key ^ (key >> np.uint64(17)), np.uint64(tables.packing[4]))
+def hash_pair(model, key):
+    """Return a hash of a pair's key, its high bits well mixed."""
+    return multiply(key ^ (key >> np.uint64(17)), np.uint64(model.packing[4]))
 
 
 @kernel
 def filter_bit(hashed, pair_filter):
-    """Return the number of a pair's bit in `pair_filter`: hash 5 << 24 -> 5."""
+    """Return the number of a pair's bit in `pair_filter`."""
     return (hashed >> np.uint64(24)) & np.uint64(pair_filter.size * 64 - 1)
 
 
 @kernel
-def may_be_merged(tables, left, right):
-    """Return 1 for a pair with a merge, 0 for most others ((a, b) -> 1); prefetch its place."""
+def may_be_merged(model, left, right):
+    """Return 1 for a pair with a merge, 0 for most others; prefetch its place."""
     always_inline()
-    hashed = hash_pair(tables, pair_key(left, right))
-    prefetch(tables.pairs, (hashed >> np.uint64(40)) & np.uint64(tables.pairs.size - 1))
-    bit = filter_bit(hashed, tables.pair_filter)
-    return (tables.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1)
+    hashed = hash_pair(model, pair_key(left, right))
+    prefetch(model.pairs, (hashed >> np.uint64(40)) & np.uint64(model.pairs.size - 1))
+    bit = filter_bit(hashed, model.pair_filter)
+    return (model.pair_filter[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1)
 
 
 @kernel
-def known_rank(tables, left, right):
-    """Return the `pair_rank` of a pair that `may_be_merged`: (a, b), the first merge -> 0."""
+def known_rank(model, left, right):
+    """Return the `pair_rank` of a pair that `may_be_merged`."""
     always_inline()
     key = pair_key(left, right)
-    mask = np.uint64(tables.pairs.size - 1)
-    at = (hash_pair(tables, key) >> np.uint64(40)) & mask
+    mask = np.uint64(model.pairs.size - 1)
+    at = (hash_pair(model, key) >> np.uint64(40)) & mask
     while True:
-        found = tables.pairs[at]
+        found = model.pairs[at]
         if found >> np.uint64(ID_BITS) == key:
             return np.uint32(found & np.uint64((1 << ID_BITS) - 1))
         if found == NONE:
@@ -114,55 +114,54 @@ def known_rank(tables, left, right):
 
 
 @kernel
-def pair_rank(tables, left, right):
-    """Return the rank of a pair's merge, uint32: (a, b), the first merge -> 0; none -> NO_RANK."""
-    if may_be_merged(tables, left, right) == 0:
+def pair_rank(model, left, right):
+    """Return the rank of a pair's merge, uint32; NO_RANK if there is none."""
+    if may_be_merged(model, left, right) == 0:
         return NO_RANK
-    return known_rank(tables, left, right)
+    return known_rank(model, left, right)
 
 
 @kernel
-def merged_id(tables, rank):
-    """Return the id that the merge of a rank makes, uint32: 3 -> 259 where merge 0 makes 256."""
+def merged_id(model, rank):
+    """Return the id that the merge of a rank makes, uint32."""
     always_inline()
-    if tables.packing[3] >= 0:
-        return rank + np.uint32(tables.packing[3])
-    return tables.merged[np.uint64(rank)]
+    if model.packing[3] >= 0:
+        return rank + np.uint32(model.packing[3])
+    return model.merged[np.uint64(rank)]
 
 
 @kernel
-def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest, tables):
-    """Build the tables of pairs: all of `tables.pairs`, pair_filter, merged and byte_pairs.
-
-    Example: lefts 97, rights 98, ranks 0, merged_ids 256 -> (97, 98) has rank 0; merged[0] is 256.
+def fill_pairs(model, pairs, first_bytes, last_bytes, lowest):
+    """Build the tables of pairs: all of `model.pairs`, pair_filter, merged and byte_pairs.
 
     Args:
-        lefts, rights, ranks, merged_ids: int32[n], by rank; the first of equal pairs counts.
+        model: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
+            and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
+        pairs: `bpe.vocabulary.PairTable`, by rank; the first of equal pairs counts.
         first_bytes, last_bytes: uint8[n_ids], of each token.
         lowest: uint32[KINDS * n_ids]; replaced by the lowest ranks of merges of each token, KINDS
             for each: with any token; with one that ends with a byte of each other `kind_before`;
             unused; with one that begins with a byte of each other `kind_behind`.
-        tables: its byte_ids are filled. The capacity of pairs is a power of two of at least n + 1
-            and at most 2**24, that of pair_filter a power of two; merged has a place for each rank.
     """
-    tables.pairs[:] = NONE
-    tables.pair_filter[:] = np.uint64(0)
-    byte_pairs = tables.byte_pairs
+    lefts, rights, ranks, merged_ids = pairs
+    model.pairs[:] = NONE
+    model.pair_filter[:] = np.uint64(0)
+    byte_pairs = model.byte_pairs
     byte_pairs[:] = NO_LIMITS | UNRANKED
-    mask = np.uint64(tables.pairs.size - 1)
+    mask = np.uint64(model.pairs.size - 1)
     for i in range(lefts.size):
         key = pair_key(lefts[i], rights[i])
-        hashed = hash_pair(tables, key)
-        bit = filter_bit(hashed, tables.pair_filter)
-        tables.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        hashed = hash_pair(model, key)
+        bit = filter_bit(hashed, model.pair_filter)
+        model.pair_filter[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
         at = (hashed >> np.uint64(40)) & mask
-        while tables.pairs[at] != NONE and tables.pairs[at] >> np.uint64(ID_BITS) != key:
+        while model.pairs[at] != NONE and model.pairs[at] >> np.uint64(ID_BITS) != key:
             at = (at + np.uint64(1)) & mask
-        if tables.pairs[at] == NONE:
-            tables.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
-            tables.merged[ranks[i]] = np.uint32(merged_ids[i])
+        if model.pairs[at] == NONE:
+            model.pairs[at] = (key << np.uint64(ID_BITS)) | np.uint64(ranks[i])
+            model.merged[ranks[i]] = np.uint32(merged_ids[i])
             a, b = np.int64(first_bytes[lefts[i]]), np.int64(last_bytes[rights[i]])
-            if tables.byte_ids[a] == lefts[i] and tables.byte_ids[b] == rights[i]:
+            if model.byte_ids[a] == lefts[i] and model.byte_ids[b] == rights[i]:
                 byte_pairs[a << 8 | b] = NO_LIMITS | min(np.uint64(ranks[i]), UNRANKED)
     lowest[:] = UNRANKED
     for i in range(lefts.size):
@@ -174,17 +173,17 @@ def fill_pairs(lefts, rights, ranks, merged_ids, first_bytes, last_bytes, lowest
         lowest[at] = min(lowest[at], rank)
         for part in (left, right):
             lowest[KINDS * part] = min(lowest[KINDS * part], rank)
-        if tables.byte_ids[behind] == right:
+        if model.byte_ids[behind] == right:
             lower_limit(byte_pairs, before << 8 | behind, ID_BITS, np.uint64(rank))
         before = np.int64(first_bytes[left])
-        if tables.byte_ids[before] == left:
+        if model.byte_ids[before] == left:
             lower_limit(byte_pairs, before << 8 | behind, 2 * ID_BITS, np.uint64(rank))
-    fill_characters(lowest, tables)
+    fill_characters(model, lowest)
 
 
 @kernel
 def kind_before(byte):
-    """Return the kind of a byte before a character: space -> 1, other ASCII -> 2, others -> 3."""
+    """Return the kind of a byte before a character: 1 for a space, 2 for other ASCII, 3."""
     always_inline()
     if byte >= 0x80:
         return np.uint32(3)
@@ -200,14 +199,14 @@ def kind_behind(byte):
 
 @kernel
 def continues(byte):
-    """Return True for a continuation byte of UTF-8, 0x80 to 0xBF: A9 -> True, C3 -> False."""
+    """Return True for a continuation byte of UTF-8, 0x80 to 0xBF."""
     always_inline()
     return byte & np.uint64(0xC0) == np.uint64(0x80)
 
 
 @kernel
 def place_of_two(first, second):
-    """Return the place of a character of two bytes in `Tables.characters`: C3 A9 -> 0xE9."""
+    """Return the place of a character of two bytes in `Model.characters`: C3 A9 -> 0xE9."""
     always_inline()
     return (first & np.uint64(0x1F)) << np.uint64(6) | (second & np.uint64(0x3F))
 
@@ -221,39 +220,39 @@ def place_of_three(first, second, third):
 
 
 @kernel
-def fill_characters(lowest, tables):
-    """Build `Tables.characters`, see `fill_pairs`: merge (C3, A9), rank 5 -> 5 | flags at 0xE9."""
-    characters = tables.characters
+def fill_characters(model, lowest):
+    """Build `Model.characters`, see `fill_pairs` for `lowest`."""
+    characters = model.characters
     characters[:] = np.uint32(UNRANKED)
     every = np.uint32((1 << KINDS) - 1) << FLAGS
     for first in range(0xC0, 0xF0):
         for second in range(0x80, 0xC0):
-            front_rank, front = tables.byte_pairs[first << 8 | second] & UNRANKED, np.int64(0)
+            front_rank, front = model.byte_pairs[first << 8 | second] & UNRANKED, np.int64(0)
             if front_rank != UNRANKED:
-                front = np.int64(tables.merged[front_rank])
+                front = np.int64(model.merged[front_rank])
             if first < 0xE0:
                 if front_rank != UNRANKED and front_rank < lowest[KINDS * front]:
                     place = place_of_two(np.uint64(first), np.uint64(second))
                     characters[place] = np.uint32(front_rank) | every
                 continue
             for third in range(0x80, 0xC0):
-                back_rank = tables.byte_pairs[second << 8 | third] & UNRANKED
+                back_rank = model.byte_pairs[second << 8 | third] & UNRANKED
                 if front_rank == back_rank == UNRANKED:
                     continue
                 # What the first merge makes may also be merged with a neighbour, which must not
                 # happen at the rank of the last merge or before.
                 if front_rank <= back_rank:
-                    left, right = front, np.int64(tables.byte_ids[third])
+                    left, right = front, np.int64(model.byte_ids[third])
                     partial, first_kind, last_kind = front, 1, N_BEFORE
                 else:
-                    left = np.int64(tables.byte_ids[first])
-                    right = np.int64(tables.merged[back_rank])
+                    left = np.int64(model.byte_ids[first])
+                    right = np.int64(model.merged[back_rank])
                     partial, first_kind, last_kind = right, N_BEFORE + 1, KINDS
-                rank = np.uint64(pair_rank(tables, left, right))
+                rank = np.uint64(pair_rank(model, left, right))
                 # One rank is kept, that of the last merge: it has to be the highest.
                 if rank >= UNRANKED or rank < min(front_rank, back_rank):
                     continue
-                if lowest[KINDS * np.int64(tables.merged[rank])] <= rank:
+                if lowest[KINDS * np.int64(model.merged[rank])] <= rank:
                     continue
                 flags = every
                 for kind in range(first_kind, last_kind):
@@ -265,7 +264,7 @@ def fill_characters(lowest, tables):
 
 @kernel
 def lower_limit(byte_pairs, at, shift, rank):
-    """Lower the number at bit `shift` of an entry to a rank, if it is higher: 9, rank 4 -> 4."""
+    """Lower the number at bit `shift` of an entry to a rank, if it is higher."""
     if (byte_pairs[at] >> np.uint64(shift)) & UNRANKED > rank:
         byte_pairs[at] &= ~(UNRANKED << np.uint64(shift))
         byte_pairs[at] |= rank << np.uint64(shift)
@@ -273,11 +272,11 @@ def lower_limit(byte_pairs, at, shift, rank):
 
 @kernel
 def fill_whole(token_bytes, token_offsets, whole, factor):
-    """Build the table from the hash of a token's bytes to its number: b"ab", b"c" -> 0, 1.
+    """Build the table from the hash of a token's bytes to its number.
 
     Args:
         token_bytes: uint8[n_bytes]; token_offsets: int64[n + 1].
-        factor: Of hashes, `Tables.packing[4]`.
+        factor: Of hashes, `Model.packing[4]`.
         whole: uint64[2 * capacity], the capacity a power of two of at least n + 1; replaced.
     """
     whole[:] = NONE
@@ -292,20 +291,20 @@ def fill_whole(token_bytes, token_offsets, whole, factor):
 
 
 @kernel
-def whole_token(tables, buffer, start, stop):
-    """Return the id of the token that is exactly `buffer[start:stop]`, else -1: b"ab" -> 256."""
-    if tables.whole.size == 0:
+def whole_token(model, buffer, start, stop):
+    """Return the id of the token that is exactly `buffer[start:stop]`, else -1."""
+    if model.whole.size == 0:
         return -1
-    mask = tables.whole.size // 2 - 1
-    hashed = hash_bytes(buffer, start, stop, np.uint64(tables.packing[4]))
+    mask = model.whole.size // 2 - 1
+    hashed = hash_bytes(buffer, start, stop, np.uint64(model.packing[4]))
     at = np.int64(hashed & np.uint64(mask))
-    while tables.whole[at * 2] != NONE:
-        if tables.whole[at * 2] == hashed:
-            i = np.int64(tables.whole[at * 2 + 1])
-            begin = tables.whole_offsets[i]
-            if tables.whole_offsets[i + 1] - begin == stop - start and same_bytes(
-                tables.whole_bytes, begin, buffer, start, stop - start
+    while model.whole[at * 2] != NONE:
+        if model.whole[at * 2] == hashed:
+            i = np.int64(model.whole[at * 2 + 1])
+            begin = model.whole_offsets[i]
+            if model.whole_offsets[i + 1] - begin == stop - start and same_bytes(
+                model.whole_bytes, begin, buffer, start, stop - start
             ):
-                return np.int64(tables.whole_ids[i])
+                return np.int64(model.whole_ids[i])
         at = (at + 1) & mask
     return -1

@@ -1,0 +1,93 @@
+"""Commands that read a dataset take its URL, and say what they say of a local one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torture
+from remote_cases import BLOCK, flip, upload
+
+from bpe.errors import TokenizerFileError
+from preprocess import TokenFileError, build
+from preprocess.check.inspect import decode_range, facts
+from preprocess.check.verify import verify
+from preprocess.cli import run
+from preprocess.export.write import export_tokens
+from preprocess.settings import SettingsError
+from preprocess.storage.remote import open_objects
+
+
+@pytest.fixture(params=[None, 3000], ids=["whole", "shards"])
+def places(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> tuple[Path, str]:
+    """The directory of a dataset, and its URL."""
+    texts = [f"document {i} of many, and more words " * (i % 9) for i in range(300)]
+    (tmp_path / "text").write_text("<|endoftext|>".join(texts))
+    build(train=tmp_path / "text", val_fraction=0.2, out=tmp_path / "local", vocab_size=270,
+          shard_tokens=request.param)
+    return tmp_path / "local", upload(tmp_path / "local", bucket)
+
+
+def damaged(url: str) -> dict[str, str]:
+    return {str(each.path): each.text for each in verify(url) if not each.sound}
+
+
+def test_what_they_say_is_what_they_say_of_a_directory(
+    places: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    local, url = places
+    assert damaged(url) == {}
+    assert len(verify(f"{url}/val.json")) == len(verify(url)) // 2
+    for name in ("train.json", "val.json"):
+        for more in ({}, {"start": 5, "count": 700}):
+            texts = [b"".join(decode_range(f"{x}/{name}", **more)) for x in places]
+            assert texts[0] == texts[1]
+
+        def without_path(found: dict[str, Any]) -> dict[str, Any]:
+            return {key: value for key, value in found.items() if key != "path"}
+
+        found = facts(f"{url}/{name}")
+        assert without_path(found) == without_path(facts(local / name))
+        assert found in facts(url)["token_files"]
+    for source, out in zip((local, url), ("mine", "far"), strict=True):
+        assert len(export_tokens(source, to="megatron", out=tmp_path / out)) == 2
+    mine, far = (torture.contents(tmp_path / out) for out in ("mine", "far"))
+    assert mine.keys() == far.keys()
+    for name in mine:
+        if name.endswith("export.json"):
+            assert json.loads(far[name])["dataset"].startswith(f"{url}/")
+        else:
+            assert mine[name] == far[name]
+    capsys.readouterr()
+    for command in ("verify", "inspect"):
+        assert run([command, url]) == 0
+    assert run(["decode", f"{url}/val.json", "--count", "3"]) == 0
+    assert f"{url}/train.json" in capsys.readouterr().out
+
+
+def test_damage_is_located_and_what_cannot_be_done_is_refused(places: tuple[Path, str]) -> None:
+    local, url = places
+    (first, *_), objects = sorted(local.glob("train*.bin")), open_objects(url.rpartition("/")[0])
+    flip(url.rpartition("/")[0], f"data/{first.name}", BLOCK + 7)
+    assert damaged(url)[f"{url}/{first.name}"].endswith(f"damaged: 1 (from byte {BLOCK:,})")
+    objects.put(f"data/{first.name}", b"short")
+    assert "bytes are expected and 5 were found" in damaged(url)[f"{url}/{first.name}"]
+    objects.remove(f"data/{first.name}")
+    assert damaged(url) == {f"{url}/{first.name}": "missing, though its manifest is there"}
+    flip(url.rpartition("/")[0], "data/val.json", 60)
+    objects.put("data/tokenizer.json", b"{}")
+    found = damaged(url)
+    assert found[f"{url}/tokenizer.json"] == "is not the tokenizer of the dataset, or was changed"
+    assert len(found) >= 3
+    objects.remove("data/tokenizer.json")
+    with pytest.raises(TokenizerFileError, match=r"tokenizer\.json: there is no such file; give t"):
+        next(decode_range(f"{url}/train.json"))
+    with pytest.raises(TokenFileError, match="no finished token file in this directory"):
+        verify(f"{url}/nothing")
+    (finding,) = verify(f"{url}/nothing.bin")
+    assert finding.text == "there is no such manifest; check the URL"
+    for more in ({"deep": True}, {"repair": True}):
+        with pytest.raises(SettingsError, match="is for files on this machine, and s3://"):
+            verify(url, **more)
