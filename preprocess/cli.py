@@ -264,7 +264,7 @@ def for_argparse(
     other programs are ignored is added to `ignored`.
 
     >>> from preprocess.options import CountSettings
-    >>> from preprocess.settings import (options_of)
+    >>> from preprocess.settings import options_of
     >>> options = [*options_of(CountSettings).values()]
     >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options, [])
     ['--unit-size=1_0', 'a_b', '--separator=--', './-c']

@@ -98,7 +98,9 @@ class _Section(Settings):
         for section, of_section in _SECTIONS.items():
             if unknown in options_of(of_section):
                 return f" here; it belongs in the section {section}"
-        return super().advice(unknown)
+        near = {x: nearest(unknown, options_of(of_section)) for x, of_section in _SECTIONS.items()}
+        others = (f"{each[:-1]} in the section {x}?" for x, each in near.items() if each)
+        return super().advice(unknown) or next(others, "")
 
 
 def _read_tokenizer(value: Any) -> Any:

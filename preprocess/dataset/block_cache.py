@@ -40,6 +40,7 @@ _LEAST_BLOCKS = 4
 _BLOCKS = "content"  # directory
 _DOWNLOADS = 16  # at the same time
 _SECONDS_BETWEEN_LOOKS = 10.0
+_MOST_MAPPED = 24_576  # blocks, 96 GiB; Linux gives a process 65,530 maps
 _PROCESSES = 32  # that may add blocks without looking how many bytes others have added
 
 Blocks = npt.NDArray[np.int64]
@@ -98,6 +99,8 @@ class BlockCache:
         if not self.is_there[blocks].all():
             missing = np.unique(blocks[~self.is_there[blocks]]).tolist()
             with self._writing():
+                if np.count_nonzero(self.is_there) + len(missing) > _MOST_MAPPED:
+                    self._unmap(np.setdiff1d(np.flatnonzero(self.is_there), blocks))
                 for_each(missing, self._map, min(len(missing), _DOWNLOADS))
 
     def look(self) -> None:
@@ -109,10 +112,13 @@ class BlockCache:
             return
         self._looked = time.monotonic()
         self._note_uses()
-        for block in np.flatnonzero(self.is_there).tolist():
-            if not self._path(block).exists():
-                self.is_there[block] = False
-                self.mapped.remove(block * table.BLOCK_BYTES, table.BLOCK_BYTES)
+        there = np.flatnonzero(self.is_there)
+        self._unmap(there[[not self._path(block).exists() for block in there.tolist()]])
+
+    def _unmap(self, blocks: Blocks) -> None:
+        self.is_there[blocks] = False
+        for block in blocks.tolist():
+            self.mapped.remove(block * table.BLOCK_BYTES, table.BLOCK_BYTES)
 
     def _note_uses(self) -> None:
         for block in np.flatnonzero(self.is_used).tolist():

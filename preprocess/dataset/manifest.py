@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 import xxhash
 from msgspec import Meta, Struct
 
+from bpe.errors import TokenmillError
 from preprocess.dataset import columns as table
 
 FORMAT = "tokenmill"
@@ -25,6 +26,7 @@ SELECTED = "selected documents"
 # Last key of a manifest: the digest of the text before the preceding comma.
 _OWN_DIGEST = "manifest_digest"
 
+Described = TypeVar("Described")
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Digests = dict[str, tuple[str, ...]]
 
@@ -313,6 +315,38 @@ def manifest_is_as_written(content: bytes) -> bool:
     """Return True if the content of a NAME.json has its own digest, so it is unchanged."""
     before, comma, own = content.rpartition(f',\n  "{_OWN_DIGEST}": '.encode())
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
+
+
+def decode_manifest(
+    content: bytes, where: str, kind: type[Described], about: tuple[str, int],
+    check: Callable[[Described], None], error: type[TokenmillError], again: str,
+) -> Described:
+    """Decode the manifest of rows or of an export, which has its own digest.
+
+    Args:
+        content: Content of the file.
+        where: Names it in messages.
+        kind: What it is decoded to.
+        about: Its format and version.
+        check: Raises ValueError if its values cannot be.
+        error: Is raised if it is damaged, of a newer version, or of another program.
+        again: What to do then, such as "export again (--overwrite)".
+    """
+    try:
+        data = json.loads(content)
+        found = data["format"], data["format_version"]
+        if found[0] not in spellings_of(about[0]) or found[1] != about[1]:
+            raise error(
+                f"{where}: is of format {found[0]!r}, version {found[1]!r}, expected {about[0]!r},"
+                f" {about[1]}; read it with the version that wrote it, or {again}"
+            )
+        if not manifest_is_as_written(content):
+            raise error(f"{where}: was changed since it was written; {again}")
+        manifest = msgspec.convert(data, kind)
+        check(manifest)
+        return manifest
+    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as wrong:
+        raise error(f"{where}: is no manifest of its kind ({wrong}); {again}") from wrong
 
 
 def _found_at(error: msgspec.ValidationError, data: Any) -> str:

@@ -6,7 +6,6 @@ their own, so that one directory may have several.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -15,8 +14,7 @@ from msgspec import Struct
 
 from preprocess.dataset.manifest import (
     Count,
-    manifest_is_as_written,
-    spellings_of,
+    decode_manifest,
     with_own_digest,
 )
 from preprocess.export.source import ExportError
@@ -80,26 +78,13 @@ def read_manifest(files: Files, name: str) -> ExportManifest:
     Raises:
         ExportError: It is damaged, of a newer format, or of another program.
     """
-    where = files.where(name)
-    content = files.get(name) or b""
-    try:
-        data = json.loads(content)
-        if data["format"] not in spellings_of(FORMAT) or data["format_version"] != FORMAT_VERSION:
-            raise ExportError(
-                f"{where}: has the format {data['format']!r} {data['format_version']!r}, and only"
-                f" {FORMAT!r} {FORMAT_VERSION} can be read; move it away, or choose another place"
-            )
-        if not manifest_is_as_written(content):
-            raise ExportError(
-                f"{where}: was changed since it was written; export again (--overwrite)"
-            )
-        manifest = msgspec.convert(data, ExportManifest)
-        for each in manifest.files:
-            if os.path.basename(each.name) != each.name:
-                raise ValueError(f"{each.name!r} is no name of a file in its directory")
-        return manifest
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise ExportError(
-            f"{where}: is no manifest of an export ({error}); move it away or choose another"
-            " directory"
-        ) from error
+    return decode_manifest(
+        files.get(name) or b"", files.where(name), ExportManifest, (FORMAT, FORMAT_VERSION),
+        _check_names, ExportError, "export again (--overwrite), or choose another place",
+    )
+
+
+def _check_names(manifest: ExportManifest) -> None:
+    for each in manifest.files:
+        if os.path.basename(each.name) != each.name:
+            raise ValueError(f"{each.name!r} is no name of a file in its directory")

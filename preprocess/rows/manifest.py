@@ -6,7 +6,6 @@ other bytes, which is no damage.
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from msgspec import Struct
 
 from preprocess.dataset.manifest import (
     Count,
-    manifest_is_as_written,
-    spellings_of,
+    decode_manifest,
     with_own_digest,
 )
 from preprocess.rows.columns import RowBatch
@@ -109,28 +107,17 @@ def read_manifest(directory: AnyPath) -> RowsManifest:
         content = path.read_bytes()
     except FileNotFoundError:
         raise RowsError(f"{path}: missing; no rows were written in this directory") from None
-    try:
-        data = json.loads(content)
-        if data["format"] not in spellings_of(FORMAT) or data["format_version"] != FORMAT_VERSION:
-            raise RowsError(
-                f"{path}: is of format {data['format']!r}, version {data['format_version']!r},"
-                f" expected {FORMAT!r}, {FORMAT_VERSION}; read it with the version that wrote it"
-            )
-        if not manifest_is_as_written(content):
-            raise RowsError(
-                f"{path}: was changed since it was written; write the rows again (--overwrite)"
-            )
-        manifest = msgspec.convert(data, RowsManifest)
-        for each in manifest.shards:
-            if os.path.basename(each.name) != each.name or (
-                format_of(Path(each.name)) != manifest.format
-            ):
-                raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
-        return manifest
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
-        raise RowsError(
-            f"{path}: is no manifest of rows ({error}); write the rows again (--overwrite)"
-        ) from error
+    return decode_manifest(
+        content, str(path), RowsManifest, (FORMAT, FORMAT_VERSION), _check_names, RowsError,
+        "write the rows again (--overwrite)",
+    )
+
+
+def _check_names(manifest: RowsManifest) -> None:
+    for each in manifest.shards:
+        is_inside = os.path.basename(each.name) == each.name
+        if not is_inside or format_of(Path(each.name)) != manifest.format:
+            raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
 
 
 class ContentDigest:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from preprocess import options as schema
 from preprocess.dataset.columns import token_dtype
+from preprocess.options import EncodeSettings
 from preprocess.report.progress import amount
 from preprocess.run.encode_pass import SpecialIds, reencode
 from preprocess.run.plan import Plan
@@ -98,7 +98,7 @@ def estimate_tokens(
 
 def _vocab_size(plan: Plan, tokenizer: AnyTokenizer | None) -> int:
     size_of = plan.settings if tokenizer is None else tokenizer
-    assert not isinstance(size_of, schema.EncodeSettings)
+    assert not isinstance(size_of, EncodeSettings)
     return size_of.vocab_size
 
 

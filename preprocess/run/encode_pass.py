@@ -48,7 +48,7 @@ from preprocess.run.shuffle import shuffle_token_file
 from preprocess.run.units import Item, Position, ends_early, read_units, run_units
 from preprocess.sources import ResumePoint, Source, digest_of
 from preprocess.sources.digest import BlockDigests, SourceDigest, digest_blocks
-from preprocess.storage import JOURNAL_FILE, Storage
+from preprocess.storage import IN_ORDER, JOURNAL_FILE, Storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
@@ -337,7 +337,7 @@ class EncodePass:
         in_order, suffix = files, ""
         if shuffle_seed is not None:
             in_order = replace(files, shard_tokens=None, split_documents=False)
-            suffix = "-in-order"
+            suffix = IN_ORDER
         writers: dict[str, TokenFileWriter] = {}
         try:
             for name, file_name in names.items():

@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from preprocess import options as schema
+from preprocess.options import BuildSettings, CountSettings
 from preprocess.settings import is_ranks_file
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 
-def load_tokenizer_of_build(settings: schema.BuildSettings) -> AnyTokenizer:
+def load_tokenizer_of_build(settings: BuildSettings) -> AnyTokenizer:
     """Load the tokenizer given to a build; only a .tiktoken file needs the split pattern."""
     needs_pattern = is_ranks_file(settings.tokenizer)
     return load_given_tokenizer(settings, settings.pattern if needs_pattern else None)
 
 
 def load_given_tokenizer(
-    settings: schema.BuildSettings | schema.CountSettings, pattern: str | None
+    settings: BuildSettings | CountSettings, pattern: str | None
 ) -> AnyTokenizer:
     """Load the tokenizer in the settings.
 
@@ -39,7 +39,7 @@ def load_given_tokenizer(
     special_tokens = settings.all_special_tokens
     found = load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
     is_file = isinstance(settings.tokenizer, str) and not is_ranks_file(settings.tokenizer)
-    if isinstance(settings, schema.BuildSettings) and not is_file:
+    if isinstance(settings, BuildSettings) and not is_file:
         try:
             found.to_json()
         except (PatternError, VocabularyError) as error:

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, structs
 
 from bpe.files.locations import is_url, shown_url
-from preprocess import options as schema
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import ReadOptions
+from preprocess.options import (
+    BuildSettings,
+    EncodeSettings,
+    ReadSettings,
+    RunSettings,
+    TextSettings,
+    TrainFileSettings,
+    TrainSettings,
+)
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, Report, check_has_text, listed
 from preprocess.run.encode_pass import EncodePass, SpecialIds, TokenFiles
@@ -116,7 +124,7 @@ class Pass(Struct, dict=True):
         return self.files if self.selected is None else self.selected
 
     def fill(
-        self, settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer,
+        self, settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer,
         report: Report, progress: Progress, journal: Journal,
     ) -> dict[str, Manifest]:
         """Encode into token files, and return name of an output -> its manifest."""
@@ -153,13 +161,13 @@ class Plan(Struct, frozen=True, dict=True):
     """
 
     command: str
-    settings: schema.BuildSettings | schema.EncodeSettings | schema.TrainFileSettings
+    settings: BuildSettings | EncodeSettings | TrainFileSettings
     tokenizer: AnyTokenizer | None
     directory: str
     run: str
     stats_file: str
     tokenizer_file: str = TOKENIZER_FILE
-    datasets: Mapping[str, schema.BuildSettings] = {}
+    datasets: Mapping[str, BuildSettings] = {}
 
     @property
     def rejects_file(self) -> str:
@@ -194,7 +202,7 @@ class Plan(Struct, frozen=True, dict=True):
     def passes(self) -> list[Pass]:
         """The passes over the text, in order."""
         if self.datasets:
-            assert isinstance(self.settings, schema.TrainFileSettings)
+            assert isinstance(self.settings, TrainFileSettings)
             return [
                 Pass(number, {}, each.train, training_options(each, self.settings), each.selects)
                 for number, each in enumerate(self.datasets.values())
@@ -308,17 +316,17 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 def make_passes(
-    settings: schema.BuildSettings | schema.EncodeSettings | schema.TrainFileSettings,
+    settings: BuildSettings | EncodeSettings | TrainFileSettings,
     tokenizer: AnyTokenizer | None,
 ) -> list[Pass]:
     """Make the passes over the text, the first for training if `tokenizer` is None."""
     reading = make_read_options(settings, tokenizer)
     selects = settings.selects
-    if isinstance(settings, schema.TrainFileSettings):
+    if isinstance(settings, TrainFileSettings):
         return [Pass(0, {}, settings.paths, reading, selects)]
     stems, count = settings.stems, settings.task_count
     task = None if count is None else (settings.task_index, count)
-    if isinstance(settings, schema.EncodeSettings):
+    if isinstance(settings, EncodeSettings):
         return [Pass(0, stems, settings.paths, reading, selects, task=task)]
     of_val = {"val": stems.pop("val")} if settings.val else {}
     passes = [Pass(0, stems, settings.train, reading, selects, task=task)]
@@ -327,17 +335,17 @@ def make_passes(
     return passes
 
 
-def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
+def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
     """Make the options for reading sources, for training if `tokenizer` is None."""
     from bpe.split.pretokenizer import Pretokenizer
 
     if tokenizer is None:
-        assert isinstance(settings, schema.TrainSettings)
+        assert isinstance(settings, TrainSettings)
         safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
         reading = read_options(settings, safe_cut, atomic)
         return structs.replace(reading, chat=settings.chat)
     reading = read_options(settings, tokenizer.safe_cut, tokenizer.atomic_texts)
-    if not isinstance(settings, schema.RunSettings) or settings.chat == "off":
+    if not isinstance(settings, RunSettings) or settings.chat == "off":
         return reading
     from preprocess.run.chat_format import chat_format_of
 
@@ -346,7 +354,7 @@ def make_read_options(settings: schema.ReadSettings, tokenizer: AnyTokenizer | N
 
 
 def training_options(
-    dataset: schema.BuildSettings, training: schema.TrainSettings
+    dataset: BuildSettings, training: TrainSettings
 ) -> ReadOptions:
     """Make the options for reading a dataset to train on it together with others."""
     from bpe.split.pretokenizer import Pretokenizer
@@ -356,7 +364,7 @@ def training_options(
 
 
 def read_options(
-    settings: schema.TextSettings, safe_cut: SafeCut | None, atomic: Iterable[str]
+    settings: TextSettings, safe_cut: SafeCut | None, atomic: Iterable[str]
 ) -> ReadOptions:
     """Make the options for reading sources; the arguments are attributes of `ReadOptions`."""
     return ReadOptions(
@@ -374,7 +382,7 @@ def read_options(
 
 
 def find_passes(
-    settings: schema.BuildSettings | schema.EncodeSettings, tokenizer: AnyTokenizer, file_name: str
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
 ) -> tuple[Pass, list[Pass]]:
     """Find (the pass that fills a token file, perhaps among others; the passes that it needs).
 
@@ -388,7 +396,7 @@ def find_passes(
 
 
 def reload_tokenizer(
-    settings: schema.BuildSettings, storage: Storage, progress: Progress
+    settings: BuildSettings, storage: Storage, progress: Progress
 ) -> AnyTokenizer:
     """Load the tokenizer given to a build, or train it again; counts are saved in `storage`."""
     from preprocess.run.count_pass import train_tokenizer

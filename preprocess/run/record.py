@@ -17,8 +17,17 @@ import xxhash
 from msgspec import Struct
 from msgspec.structs import replace
 
-from preprocess import options as schema
 from preprocess.dataset import columns as table
+from preprocess.options import (
+    END_OF_TEXT,
+    BuildSettings,
+    EncodeSettings,
+    SelectSettings,
+    TextSettings,
+    TrainFileSettings,
+    TrainSettings,
+    VocabularySettings,
+)
 from preprocess.settings import options_of
 from preprocess.sources import Source
 
@@ -46,9 +55,9 @@ class Record(Struct, frozen=True):
 
 
 def record_inputs(
-    command: str, settings: schema.BuildSettings | schema.TrainFileSettings | schema.EncodeSettings,
+    command: str, settings: BuildSettings | TrainFileSettings | EncodeSettings,
     sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
-    datasets: Mapping[str, schema.BuildSettings] | None = None, chat_template: str | None = None,
+    datasets: Mapping[str, BuildSettings] | None = None, chat_template: str | None = None,
     of_all_tasks: Mapping[str, Sequence[Source]] | None = None,
 ) -> Record:
     """Record the settings, the sources of each pass and the given tokenizer (None: trained).
@@ -60,18 +69,18 @@ def record_inputs(
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
     if tokenizer is not None:
-        leave_out |= options_of(schema.VocabularySettings).keys()
+        leave_out |= options_of(VocabularySettings).keys()
     effective = settings.as_json(leave_out)
     effective["end_of_text"] = end_of_text_token(settings, tokenizer)
     if tokenizer is None:
         effective["special_tokens"] = list(settings.all_special_tokens)
-    if isinstance(settings, schema.BuildSettings):
+    if isinstance(settings, BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
     whole = of_all_tasks or sources
     if has_spans := any(source.has_spans for of in whole.values() for source in of):
         effective["chat_template"] = xxhash.xxh3_128_hexdigest((chat_template or "").encode())
     if datasets:
-        reading = options_of(schema.TextSettings) | options_of(schema.SelectSettings)
+        reading = options_of(TextSettings) | options_of(SelectSettings)
         effective["datasets"] = {
             name: each.as_json({x for x in options_of(type(each)) if x not in reading})
             for name, each in datasets.items()
@@ -94,11 +103,11 @@ def _records_of(sources: Mapping[str, Sequence[Source]]) -> dict[str, list[Sourc
 
 
 def end_of_text_token(
-    settings: schema.TrainSettings | schema.EncodeSettings, tokenizer: AnyTokenizer | None
+    settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
 ) -> str:
     """Return the special token after each document: the option, else the tokenizer's own."""
     own = None if tokenizer is None else tokenizer.eos_token
-    return settings.end_of_text or own or schema.END_OF_TEXT
+    return settings.end_of_text or own or END_OF_TEXT
 
 
 def differences(before: Record, now: Record) -> list[str]:
@@ -144,7 +153,7 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _default(name: str) -> Any:
     """Return the default of an option as a record has it; None if it is computed."""
-    option = options_of(schema.BuildSettings).get(name.rpartition(".")[2])
+    option = options_of(BuildSettings).get(name.rpartition(".")[2])
     default = None if option is None else option.default
     return list(default) if isinstance(default, tuple) else default
 

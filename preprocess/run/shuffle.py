@@ -21,7 +21,7 @@ from preprocess.dataset.manifest import DataFile, Manifest
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.report.progress import Progress, Stage
 from preprocess.split_mix import mix
-from preprocess.storage import DamagedStateError, Storage, Stream
+from preprocess.storage import IN_ORDER, DamagedStateError, Storage, Stream
 
 _PIECE_TOKENS = 8 << 20  # sorted at a time
 _PIECE_DOCUMENTS = 1 << 16  # sorted at a time
@@ -63,7 +63,7 @@ def shuffle_token_file(
     """
     # Documents of one source are not one after another any more.
     sources = [{x: each[x] for x in ("name", "bytes", "digest")} for each in manifest.sources]
-    title = f"shuffling {name.removesuffix('-in-order')}"
+    title = f"shuffling {name.removesuffix(IN_ORDER)}"
     with closing(writer), progress.stage(title, 2 * manifest.n_tokens, "tokens") as stage:
         _write(storage, name, manifest, writer, seed, stage)
         return writer.finish(

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from functools import cache
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -310,7 +309,7 @@ def _files_at(url: str) -> list[Found]:
                 f"{shown_url(url)}: there is no such file; check the URL, which has to name a file,"
                 " for web servers do not list theirs"
             )
-        return _matches(url) if glob.has_magic(split_url(url)[1]) else _below(url)
+        return _matches(url)
 
 
 def matching_files(url: str) -> list[RemoteFile]:
@@ -333,40 +332,32 @@ def _is_directory(url: str) -> bool:
     return not is_web(url) and (url.endswith("/") or not split_url(url)[1])
 
 
-def _below(url: str) -> list[Found]:
-    """Return the files below a prefix."""
-    objects = _list(url.rstrip("/"))
-    if not objects:
-        raise CorpusError(
-            f"{shown_url(url)}: there is no such object, and none below it; check the URL and the"
-            " name of the bucket"
-        )
-    text = _without_left_out(_without_own(url, objects), 0)
-    found = [_found(url, each, 0) for each in text]
-    if not found:
+def _matches(url: str) -> list[Found]:
+    """Return the files that match a pattern, or a prefix, and those below what matches."""
+    base, pattern = _split_pattern(url.rstrip("/"))
+    objects, groups = _list(base), defaultdict[tuple[str, ...], list[_Object]](list)
+    for each in _without_own(base, objects):
+        if (n := _match(pattern, each.parts)) >= 0:
+            groups[each.parts[:n]].append(each)
+    found: list[Found] = []
+    for matched in sorted(groups, key=lambda parts: "/".join(parts).encode()):
+        below, n = groups[matched], len(matched)
+        if len(below[0].parts) > n:
+            below = _without_left_out(below, n)
+        found += [_found(base, each, n) for each in below]
+    if found:
+        return found
+    if pattern:
+        raise CorpusError(f"{shown_url(url)}: no object matches this pattern; correct it")
+    if objects:
         raise CorpusError(
             f"{shown_url(url)}: no text files below this prefix (names that begin with a dot are"
             " skipped); give another"
         )
-    return found
-
-
-def _matches(url: str) -> list[Found]:
-    """Return the files that match a pattern, and those below what matches."""
-    base, pattern = _split_pattern(url)
-    text = _without_own(base, _list(base))
-    lengths = ((each, _match(pattern, each.parts)) for each in text)
-    matching = [("/".join(each.parts[:n]), each, n) for each, n in lengths if n >= 0]
-    found = []
-    for _, group in groupby(sorted(matching, key=_path), _path):
-        _, matched, (n, *_) = zip(*group, strict=True)
-        objects: Sequence[_Object] = matched
-        if len(objects[0].parts) > n:
-            objects = _without_left_out(objects, n)
-        found += [_found(base, each, n) for each in objects]
-    if not found:
-        raise CorpusError(f"{shown_url(url)}: no object matches this pattern; correct it")
-    return found
+    raise CorpusError(
+        f"{shown_url(url)}: there is no such object, and none below it; check the URL and the name"
+        " of the bucket"
+    )
 
 
 def _split_pattern(url: str) -> tuple[str, list[str]]:
@@ -376,10 +367,6 @@ def _split_pattern(url: str) -> tuple[str, list[str]]:
         base, _, last = base.rpartition("/")
         pattern.insert(0, last)
     return base, pattern
-
-
-def _path(matching: tuple[str, _Object, int]) -> bytes:
-    return matching[0].encode()
 
 
 def _match(pattern: Sequence[str], parts: Sequence[str]) -> int:

@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 
 from bpe.files.locations import is_bucket, local_path
-from preprocess.storage.base import JOURNAL_FILE, LARGEST_OBJECT, REPAIR, Storage, Stream
+from preprocess.storage.base import IN_ORDER, JOURNAL_FILE, LARGEST_OBJECT, REPAIR, Storage, Stream
 from preprocess.storage.errors import DamagedStateError, LockedError, OutputError, writing
 from preprocess.storage.files import Files, LocalFiles, open_files
 from preprocess.storage.local import LOCK_FILE, LocalStorage, LocalStream
 
 __all__ = [
-    "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError", "Files",
-    "LocalFiles", "LocalStorage", "LocalStream", "LockedError", "OutputError", "Storage", "Stream",
-    "open_files", "open_storage", "writing",
+    "IN_ORDER", "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError",
+    "Files", "LocalFiles", "LocalStorage", "LocalStream", "LockedError", "OutputError", "Storage",
+    "Stream", "open_files", "open_storage", "writing",
 ]
 
 

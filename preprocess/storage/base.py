@@ -11,6 +11,9 @@ JOURNAL_FILE = "journal.jsonl"
 # Run name of a repair; names of other runs do not begin with a dot.
 REPAIR = ".repair"
 
+# End of the names of token files that are read again by the same run, and never published.
+IN_ORDER = "-in-order"
+
 LARGEST_OBJECT = 5 * 10**9  # bytes that a bucket takes in one request, of all services
 
 

@@ -2,6 +2,7 @@
 
     PREFIX/.tokenmill.lock       names the writer; see `lock`; of a part: .NAME.lock
     PREFIX/.NAME.partial/FILE    a work file of the run NAME, as it was at its last sync
+    PREFIX/.NAME.partial/FILE.more1    what does not fit into the first object, and so on
 
 Work files are local, in a temporary directory. A sync puts the whole file as an object, so syncs
 are rare: files that are not finished take at most a fifth of the time to upload. A finished file is
@@ -15,9 +16,11 @@ changes nothing that another one has written since, not even by a request that a
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +29,7 @@ import numpy as np
 from bpe.errors import ChangedError
 from bpe.files.locations import join_location
 from bpe.parallel import Task, Threads, for_each
-from preprocess.storage.base import JOURNAL_FILE, LARGEST_OBJECT, Stream
+from preprocess.storage.base import IN_ORDER, JOURNAL_FILE, LARGEST_OBJECT, Stream
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
@@ -50,6 +53,7 @@ from preprocess.storage.remote import ObjectInfo, RemoteError
 SECONDS_BETWEEN_SYNCS = 10.0  # at least
 _SYNC_SHARE = 5  # one part of so many of the time
 _REQUESTS_AT_ONCE = 8
+_MORE = re.compile(r"\.more\d+$")
 _UPLOADS_AT_ONCE = 2  # of finished files, while the run goes on
 _MOST_WAITING = 6  # finished files with local copies: two shards
 
@@ -138,12 +142,19 @@ class BucketStorage:
         return LocalFiles(self._work.spool.directory)
 
     def names(self) -> list[str]:
-        return sorted({*self.known, *self._local})
+        known = {name for name in self.known if not _MORE.search(name)}
+        return sorted({*known, *self._local})
 
     def size(self, name: str) -> int | None:
         if name in self._local and (found := self._here.size(name)) is not None:
             return found
-        return self.known[name].n_bytes if name in self.known else None
+        sizes = [self.known[each].n_bytes for each in self._parts(name)]
+        return sum(sizes) if sizes else None
+
+    def _parts(self, name: str) -> list[str]:
+        """Return the names of the objects of a work file."""
+        names = chain([name], (f"{name}.more{number}" for number in count(1)))
+        return [*takewhile(self.known.__contains__, names)]
 
     def sizes(self) -> dict[str, int]:
         return {name: self.size(name) or 0 for name in self.names()}
@@ -157,7 +168,14 @@ class BucketStorage:
             found = self._here.read(name, start, stop)
             if found or name in self._local:  # else the copy was removed meanwhile
                 return found
-        return self._work.read(name, start, stop) if name in self.known else b""
+        pieces, place = [], 0
+        for each in self._parts(name):
+            end = place + self.known[each].n_bytes
+            first, last = max(start, place), min(stop, end)
+            if first < last:
+                pieces.append(self._work.read(each, first - place, last - place))
+            place = end
+        return b"".join(pieces)
 
     def where(self, name: str = "") -> str:
         return self._work.where(name)
@@ -173,12 +191,19 @@ class BucketStorage:
         self._drop(name)
 
     def _put(self, name: str, data: bytes | memoryview) -> None:
-        if len(data) > LARGEST_OBJECT:
+        if len(data) > LARGEST_OBJECT and IN_ORDER not in name:
             raise OutputError(
                 f"{self.where(name)}: {len(data):,} bytes, and an object has at most"
                 f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
                 " --max-shard-size), and divide documents that are larger (--split-documents)"
             )
+        starts = range(0, len(data) or 1, LARGEST_OBJECT)
+        for number, start in enumerate(starts):
+            part = f"{name}.more{number}" if number else name
+            self._put_object(part, data[start : start + LARGEST_OBJECT])
+        self._remove_objects(self._parts(name)[len(starts) :])
+
+    def _put_object(self, name: str, data: bytes | memoryview) -> None:
         if name == JOURNAL_FILE:  # after what it describes
             for waiting in list(self._waiting):
                 self._settle(waiting)
@@ -199,11 +224,15 @@ class BucketStorage:
 
     def remove(self, name: str) -> None:
         self._settle(name)
-        if name in self.known:
+        self._remove_objects(self._parts(name))
+        self._drop(name)
+
+    def _remove_objects(self, names: Sequence[str]) -> None:
+        """Remove objects of a work file, the last ones first."""
+        for name in reversed(names):
             with _written():
                 self._remove_keys([self._work.key(name)])
             del self.known[name]
-        self._drop(name)
 
     def _drop(self, name: str) -> None:
         self._local.discard(name)
@@ -213,8 +242,8 @@ class BucketStorage:
         """Have the content of an object in the temporary directory."""
         path = self._here.path(name)
         with writing(path), open(path, "wb") as file:
-            for start in range(0, self.known[name].n_bytes, READ_AT_ONCE):
-                file.write(self._work.read(name, start, start + READ_AT_ONCE))
+            for start in range(0, self.size(name) or 0, READ_AT_ONCE):
+                file.write(self.read(name, start, start + READ_AT_ONCE))
         self._local.add(name)
 
     # --- streams ---
@@ -222,7 +251,7 @@ class BucketStorage:
     def stream(self, name: str, n_bytes: int = 0) -> Stream:
         self._settle(name)
         check_length(self.where(name), n_bytes, self.size(name) or 0)
-        is_synced = name in self.known and self.known[name].n_bytes == n_bytes
+        is_synced = sum(self.known[each].n_bytes for each in self._parts(name)) == n_bytes > 0
         if n_bytes and name not in self._local:
             self._fetch(name)
         self._local.add(name)
@@ -247,7 +276,8 @@ class BucketStorage:
 
     def _put_finished(self, name: str, n_bytes: int) -> None:
         self._put(name, _map(self._here.path(name), n_bytes))
-        self._drop(name)
+        if IN_ORDER not in name:
+            self._drop(name)
 
     def _settle(self, name: str) -> None:
         """Wait until a finished file is durable, and raise if that failed."""

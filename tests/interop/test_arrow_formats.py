@@ -11,7 +11,6 @@ from typing import Any
 import faults
 import format_files
 import pytest
-import threads
 import torture
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,20 +161,6 @@ def test_bad_rows_have_their_numbers(tmp_path: Path, suffix: str, unit_size: int
     rejected = [each.record for batch in batches for each in batch.rejected]
     assert rejected == [i for i, each in enumerate(documents) if each is None]
     assert sum(len(batch.bounds) // 2 for batch in batches) == 300 - len(rejected)
-
-
-def test_a_thread_runs_ahead_while_a_large_file_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_parquet(tmp_path / "x.parquet", table_of(format_files.DOCUMENTS))
-    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(unit_size=100))
-    for n_threads in (0, 1):
-        before, units = threads.count(), iter(source.units())
-        next(units)
-        threads.wait_for(before + n_threads, before + n_threads)
-        del units
-        threads.wait_for(before)
-        monkeypatch.setattr(columnar, "_TINY_BYTES", 0)
 
 
 KINDS: dict[str, Any] = {

@@ -27,7 +27,6 @@ from preprocess import (
     TransformedShardedSource,
     build,
     open_tokens,
-    tokenize_and_save,
     verify,
 )
 from preprocess.cli import run
@@ -115,9 +114,11 @@ def test_rows_are_those_of_the_tokenizer(
     assert [row["attention_mask"] for row in found] == expected["attention_mask"]
 
 
-@pytest.mark.parametrize("padding", [False, True, "longest", "max_length"])
-@pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("kind", ["path", "object", "options"])
+@pytest.mark.parametrize(
+    ("kind", "adds", "padding"),
+    [("path", False, False), ("path", True, "longest"), ("object", True, "max_length"),
+     ("object", False, True), ("options", True, False), ("options", False, "max_length")],
+)
 def test_pipelines_in_the_spelling_of_transformers(
     model: Path, data: Path, tmp_path: Path, adds: bool, padding: Any, kind: str
 ) -> None:
@@ -156,53 +157,17 @@ def test_pipelines_in_the_spelling_of_transformers(
         assert np.array_equal(batch["attention_mask"], masks["attention_mask"])
 
 
-@pytest.mark.parametrize("kind", ["path", "object", "options", "ours", "tokenizers"])
-def test_one_call_with_any_tokenizer(model: Path, data: Path, tmp_path: Path, kind: str) -> None:
-    from pyarrow import parquet
-
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(model), eos_token=END)
-    tokenizer: Any = {
-        "path": model, "object": theirs, "options": {"name_or_path": str(model)},
-        "ours": load_tokenizer(model), "tokenizers": theirs.backend_tokenizer,
-    }[kind]
-    tokenize_and_save(
-        data_files=str(data.parent / "*.jsonl"), tokenizer=tokenizer, output_path=tmp_path / "out",
-        output_format="parquet", max_length=2048,
-    )
-    (path,) = (tmp_path / "out").glob("*.parquet")
-    found = parquet.read_table(path)
-    assert [(each.name, each.type.value_type) for each in found.schema] == [
-        ("input_ids", "int32"), ("attention_mask", "int32"),
-    ]  # fmt: skip
-    expected = theirs([f"{text}{END}" for text in TEXTS], add_special_tokens=False)
-    assert found.to_pydict() == {name: expected[name] for name in found.column_names}
-    about = json.loads((tmp_path / "out" / "metadata.json").read_text())
-    assert (about["num_examples"], about["max_length"]) == (len(TEXTS), 2048)
-    assert about["tokenizer"] == str(model) or about["tokenizer"].startswith("sha256:")
-
-
-@pytest.mark.parametrize("chats", [False, True])
-def test_the_trainer_takes_a_source(
-    model: Path, data: Path, tmp_path: Path, chats: bool
-) -> None:
+def test_the_trainer_takes_conversations(model: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="needs the extra `torch`")
     pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(model), eos_token=END, pad_token="<|im_end|>", chat_template=CHATML
     )
-    source: Any
-    if chats:
-        lines = (json.dumps({"messages": each}) + "\n" for each in DIALOGUES)
-        (tmp_path / "chats.jsonl").write_text("".join(lines))
-        records = JsonShardedSource(tmp_path / "chats.jsonl")
-        source = TransformedShardedSource(records, transform=ChatTemplateTransform(theirs))
-        expected = [theirs.apply_chat_template(x, return_dict=False) for x in DIALOGUES]
-    else:
-        (rows,) = write_rows(
-            data, out=tmp_path / "rows", add_special_tokens=True,
-            columns=("input_ids", "attention_mask"),
-        )
-        source, expected = ParquetShardedSource(rows.path), theirs(TEXTS)["input_ids"]
+    lines = (json.dumps({"messages": each}) + "\n" for each in DIALOGUES)
+    (tmp_path / "chats.jsonl").write_text("".join(lines))
+    records = JsonShardedSource(tmp_path / "chats.jsonl")
+    source = TransformedShardedSource(records, transform=ChatTemplateTransform(theirs))
+    expected = [theirs.apply_chat_template(x, return_dict=False) for x in DIALOGUES]
     assert [source[i]["input_ids"].tolist() for i in range(len(source))] == expected
     shape = transformers.GPT2Config(
         vocab_size=len(theirs), n_positions=2048, n_embd=8, n_layer=1, n_head=1,

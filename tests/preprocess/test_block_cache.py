@@ -175,6 +175,18 @@ def test_blocks_that_others_remove_while_they_are_used(
     np.testing.assert_array_equal(remote[:], local[:])
 
 
+def test_a_process_maps_so_many_blocks_at_a_time(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(block_cache, "_MOST_MAPPED", 3)
+    local, remote = pair(bucket, tmp_path)
+    samplers = [Sampler(file, 2, 50, windows="packed", order="epoch") for file in (local, remote)]
+    assert_same_batches(*samplers, steps=20)
+    for place in (9_000, 1, 15_000, 5_000, 1):
+        assert remote[place] == local[place]
+    assert 0 < np.count_nonzero(remote.tokens._cache.is_there) <= 3  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("damage", [bytes(BLOCK), b"short"])
 def test_blocks_that_were_damaged_are_downloaded_again(
     bucket: str, tmp_path: Path, damage: bytes

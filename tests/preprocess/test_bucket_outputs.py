@@ -146,6 +146,35 @@ def test_an_object_has_a_largest_size(
         build(**options, out="s3://b/data")
 
 
+def test_a_file_that_is_not_published_may_have_several_objects(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("preprocess.storage.bucket.LARGEST_OBJECT", 4)
+    name, content = "x-in-order.bin", b"abcdefghij"
+    with BucketStorage("s3://b/data", "build") as storage:
+        append(storage, name, content)
+        assert bucket.contents(WORK) == {
+            name: b"abcd", f"{name}.more1": b"efgh", f"{name}.more2": b"ij"
+        }
+    with BucketStorage("s3://b/data", "build") as storage:
+        assert (storage.names(), storage.size(name)) == ([name], 10)
+        assert storage.read(name, 3, 9) == content[3:9]
+        append(storage, name, b"", 5)
+        assert bucket.contents(WORK) == {name: b"abcd", f"{name}.more1": b"e"}
+        assert storage.path(name).read_bytes() == b"abcde"
+        storage.remove(name)
+        assert not bucket.contents(WORK)
+
+
+def test_documents_are_shuffled_on_their_way_to_a_bucket(
+    bucket: Bucket, options: dict[str, Any], tmp_path: Path
+) -> None:
+    build(**options, shuffle_documents=3, out=tmp_path / "local")
+    build(**options, shuffle_documents=3, out="s3://b/data")
+    found = bucket.contents("data/")
+    assert {x: found[x] for x in found if x != "stats.json"} == torture.contents(tmp_path / "local")
+
+
 def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, Any]) -> None:
     assert build(**options | {"shard_tokens": None}, out="s3://b/whole").stats
     assert "whole/train_00000.bin" in bucket.contents()

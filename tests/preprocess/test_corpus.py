@@ -91,10 +91,7 @@ def test_a_corpus_is_what_its_datasets_are(corpus: Path) -> None:
     for directory in ("out/prose", "out/posts", "elsewhere"):
         assert not damages(verify(directory, deep=True))
     assert all("up to date" in line for line in build("corpus.yaml").lines if "documents" in line)
-
-
-def test_the_same_in_python(corpus: Path) -> None:
-    build("corpus.yaml")
+    # The same in Python.
     expected = contents(corpus)
     for name in ("out", "elsewhere"):
         torture.remove(corpus / name)

@@ -178,7 +178,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     export_tokens(tmp_path / "data", to="npy", out=tmp_path / "data")  # other names
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "train.export.json").write_text("{}")
-    with pytest.raises(ExportError, match=r"is no manifest of an export \('format'\); move it"):
+    with pytest.raises(ExportError, match=r"is no manifest of its kind \('format'\); export again"):
         export_tokens(tmp_path / "data", to="npy", out=tmp_path / "out")
     with pytest.raises(OutputError, match="exists and was not written by tokenmill export, so it"):
         export_tokens(tmp_path / "data", to="npy", out=tmp_path / "out", overwrite=True)
@@ -196,10 +196,10 @@ def test_a_damaged_manifest(tmp_path: Path) -> None:
     export_tokens(overwrite=True, **options)
     assert path.read_text() == text
     path.write_text(text.replace('"format_version": 1', '"format_version": 2'))
-    with pytest.raises(ExportError, match="has the format 'tokenmill-export' 2, and only"):
+    with pytest.raises(ExportError, match="is of format 'tokenmill-export', version 2, expected"):
         export_tokens(**options)
     path.write_text("[" * 10)
-    with pytest.raises(ExportError, match="is no manifest of an export"):
+    with pytest.raises(ExportError, match="is no manifest of its kind"):
         export_tokens(**options)
     from msgspec.structs import replace
 

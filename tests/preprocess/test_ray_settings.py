@@ -50,11 +50,11 @@ def test_a_cluster_that_cannot_be_reached(
 
 def test_options_of_ray_need_ray() -> None:
     with pytest.raises(SettingsError, match="ray_address and ray_resources are for workers on Ray"):
-        BuildSettings(**{"ray_address": "auto"})
+        BuildSettings(ray_address="auto")
     for wrong in ("CPU", {"CPU": "x"}, ["=2"], "CPU=2"):
         with pytest.raises(SettingsError, match="amounts of resources, such as CPU=2"):
-            BuildSettings(**{"executor": "ray", "ray_resources": wrong})
-    found = BuildSettings(**{"executor": "ray", "ray_resources": {"CPU": 2, "x": 0.5}})
+            BuildSettings(executor="ray", ray_resources=wrong)
+    found = BuildSettings(executor="ray", ray_resources={"CPU": 2, "x": 0.5})
     assert resources_of(found.ray_resources) == {"CPU": 2.0, "x": 0.5}
 
 

@@ -163,7 +163,7 @@ def test_a_killed_run_makes_its_unfinished_shard_again(
     with pytest.raises(OutputError, match="or write the rows again"):
         write_rows(data, **options)
     bucket.change("out/rows.json", b"{}")
-    with pytest.raises(RowsError, match=r"^s3://b/out/rows\.json: is no manifest of rows"):
+    with pytest.raises(RowsError, match=r"^s3://b/out/rows\.json: is no manifest of its kind"):
         write_rows(data, **options)
 
 

@@ -14,7 +14,6 @@ import format_files
 import object_server
 import pytest
 import torture
-from chat_cases import DIALOGUES, make_model, write
 from flaky_proxy import flaky_proxy
 from run_cases import cut_off
 from web_server import Page, web_server
@@ -24,7 +23,6 @@ from preprocess import TokenFileError, build
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.documents.batch import ReadOptions
-from preprocess.pipeline import encode
 from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources
 from preprocess.sources import remote as sources_remote
@@ -133,20 +131,6 @@ def test_units_of_every_format_are_resumed_and_pickled(
             read = pickle.loads(pickle.dumps(rest)).read()
             assert read.buffer.tobytes() == expected[number + 1].read().buffer.tobytes()
             rest.check_unchanged()
-
-
-def test_conversations(bucket: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers", reason="needs the extra `chat`")
-    (tmp_path / "model").mkdir()
-    model = make_model(tmp_path / "model")
-    path = write(tmp_path / "x.jsonl", DIALOGUES * 9)
-    put(f"{bucket}/x.jsonl", path.read_bytes())
-    given: dict[str, Any] = {"tokenizer": model, "chat_template": "chatml", "unit_size": 500}
-    for workers in (1, 2):
-        encode(paths=path, out=tmp_path / "a" / "x.bin", workers=workers, overwrite=True, **given)
-        out = tmp_path / "b" / "x.bin"
-        encode(paths=f"{bucket}/x.jsonl", out=out, workers=workers, overwrite=True, **given)
-        assert torture.contents(tmp_path / "b") == torture.contents(tmp_path / "a")
 
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl.zst", "parquet"])

@@ -233,20 +233,6 @@ def test_what_is_read_of_the_file_is_what_is_looked_at(
     assert totals["validation"] == in_validation
 
 
-@given(text=texts, unit_size=st.integers(1, 50))
-@example(text="日本語 word", unit_size=9)
-@example(text="𝒜𝓫 word", unit_size=8)
-def test_places_to_cut_at_are_those_of_the_whole(path: Path, text: str, unit_size: int) -> None:
-    data = text.encode()
-    stops = [unit.stop for unit in units_of(path, data, separator=b"", unit_size=unit_size)]
-    buffer, position, expected = np.frombuffer(data, np.uint8), 0, []
-    while not expected or position < len(data):
-        position = min(position + unit_size, len(data))
-        position = PRETOKENIZER.safe_cut(buffer, position, len(data))
-        expected.append(position)
-    assert stops == expected
-
-
 @given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 60))
 def test_units_pickle(path: Path, text: str, separator: bytes, unit_size: int) -> None:
     """And the batches of another process carry no text of the file but that of documents."""

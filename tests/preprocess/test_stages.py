@@ -371,6 +371,8 @@ def test_arguments_without_effect_are_said_once(
         (lambda: DatasetConfig(data_files="x", text_field="y"), r"did you mean content_field\?"),
         (lambda: DatasetConfig(data_files="x", min_length="y"), "min_length: should be a whole"),
         (lambda: DatasetConfig(data_files="x", workers=3), "it belongs in the section tokenize"),
+        (lambda: PipelineConfig(datasets=[{"data_files": "x", "seq_len": 3}]),
+         r"\[0\].seq_len: there is no such setting; did you mean seq_length in the section pack\?"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
          "should have what cannot change ids .* revision could; give it to transformers, and its"),
         (lambda: TokenizerConfig(padding="most"), r"padding: should be .*or True; got 'most'"),

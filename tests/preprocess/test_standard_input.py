@@ -139,7 +139,7 @@ def test_wrong_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "list").write_text("-")
     for files in ("-", f"@{tmp_path / 'list'}"):
         config = PipelineConfig(datasets=[{"name": "a", "data_files": files}])
-        with pytest.raises(SettingsError, match=r"datasets: 0: .* cannot be one of several datas"):
+        with pytest.raises(SettingsError, match=r"datasets\[0\].*: .* cannot be one of several"):
             build(config)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
 
