@@ -172,6 +172,12 @@ def test_gs_is_an_emulator_over_http(
         source = JsonShardedSource("gs://made/rows/train/*.jsonl")
         assert (len(source.shard_names), len(source)) == (3, rows[0].manifest.rows)
         assert not rows[0].is_new
+        store = open_objects("gs://made")
+        first = store.put("lock", b"me", "")
+        second = store.put("lock", b"me again", first)
+        assert None not in (first, second)
+        assert [store.put(key, b"you", first) for key in ("lock", "none")] == [None, None]
+        assert store.get("lock") == b"me again"
         objects["me/box/a"] = b"of Azure", 1
         monkeypatch.setenv("AZURE_STORAGE_ENDPOINT", f"http://{host}/me")
         monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "me")
