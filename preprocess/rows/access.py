@@ -63,12 +63,13 @@ class BlockCache:
         return BlockCache, (self._limit, self._count)
 
     def get(self, file: RecordFile, number: int) -> Block:
-        """Return a block of a file, which is read unless it is kept."""
+        """Return a block of a file, which is read unless it is kept; RowsError if it changed."""
         key = file.path, number
         block = self._blocks.pop(key, None)
         if block is None:
             self._make_room(1)  # before reading, so that there are never more
             block = file.block(number)
+            _check_count(file, len(block), int(np.diff(file.starts)[number]))
             self._make_room(self._count(block))
             self._used += self._count(block)
         self._blocks[key] = block
@@ -129,9 +130,7 @@ class FileSeries:
         number, place = find_part(self.starts, index)
         file = self.files[number]
         number, inside = find_part(file.starts, place)
-        block = self._cache.get(file, number)
-        _check_count(file, len(block), int(file.starts[number + 1] - file.starts[number]))
-        return file, place, block[inside]
+        return file, place, self._cache.get(file, number)[inside]
 
     def row(self, index: int) -> Row:
         """Return the columns of a row: int32[n] each, as `find`.
@@ -179,7 +178,7 @@ def find_part(starts: Numbers, index: int) -> tuple[int, int]:
     place = index + n if index < 0 else index
     if not 0 <= place < n:
         raise IndexError(f"there are {n:,} rows; got {index}")
-    number = int(np.searchsorted(starts, place, "right")) - 1
+    number = int(starts.searchsorted(place, "right")) - 1
     return number, place - int(starts[number])
 
 

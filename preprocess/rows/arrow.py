@@ -91,14 +91,21 @@ class TableBlock:
         return len(self._table)
 
     def __getitem__(self, index: int) -> Record:
-        with reading(self._path, self._what):
+        try:
             return {name: value_of(index) for name, value_of in self._columns.items()}
+        except Exception:
+            with reading(self._path, self._what):  # only now, for each `with` takes time
+                raise
 
     def between(self, first: int) -> Iterator[Record]:
         """Yield the records from a number on, of which some are decoded at a time."""
         for start in range(first, len(self), ROWS):
             part = TableBlock(self._path, self._what, self._table.slice(start, ROWS))
-            yield from map(part.__getitem__, range(len(part)))
+            for record in map(part.__getitem__, range(len(part))):
+                yield {  # copies, which do not keep the part in memory
+                    name: value.copy() if isinstance(value, np.ndarray) else value
+                    for name, value in record.items()
+                }
 
     @cached_property
     def _columns(self) -> dict[str, Callable[[int], Any]]:
@@ -117,13 +124,13 @@ def _values_of(column: Any) -> Callable[[int], Any]:
     flat = None if dtype is None else pc.list_flatten(column)
     if flat is None or flat.null_count:
         return lambda index: column[index].as_py()
-    numbers, is_valid = flat.to_numpy(), column.is_valid().to_numpy()
+    numbers = flat.to_numpy().astype(dtype, copy=False)
+    is_valid = None if column.null_count == 0 else column.is_valid().to_numpy()
     ends = np.append(0, np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()))
 
     def values(index: int) -> Any:
         begin, end = ends[index : index + 2].tolist()
-        # A copy, which does not keep the block in memory.
-        return numbers[begin:end].astype(dtype) if is_valid[index] else None
+        return numbers[begin:end] if is_valid is None or is_valid[index] else None
 
     return values
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import IGNORED, gather
-from preprocess.sampling.fields import number_segments, segment_numbers
+from preprocess.sampling.fields import number_positions, number_segments
 from preprocess.sampling.packing import PackedWindows
 from preprocess.sampling.windows import DocumentRows, RowPieces
 
@@ -156,7 +156,9 @@ class _Made:
     @cached_property
     def attention_mask(self) -> Values:
         """1 for tokens, 0 for padding."""
-        return self._numbered(np.ones(self._rows.shape[1], np.int64), 0, self._rows)
+        found = self._filled(0)
+        number_segments(np.zeros(self._rows.shape[1], np.int64), self._rows, found)
+        return found
 
     @cached_property
     def labels(self) -> Values:
@@ -179,15 +181,17 @@ class _Made:
         """Number of the segment in its row, from 1; 0 for padding."""
         if not self._shape.is_packed:
             return self.attention_mask
-        is_first = np.zeros(self._pieces.shape[1], np.bool_)
-        is_first[self._firsts] = True
-        return self._numbered(segment_numbers(is_first), 0, self._pieces)
+        found, before = self._filled(0), np.ones(self._pieces.shape[1], np.int64)
+        before[self._firsts] = 0
+        number_segments(before, self._pieces, found)
+        return found
 
     @cached_property
     def position_ids(self) -> Values:
         """Place in the segment, from 0; 0 for padding."""
-        table = self._pieces if self._shape.is_packed else self._rows
-        return self._numbered(np.zeros(table.shape[1], np.int64), 1, table)
+        found = self._filled(0)
+        number_positions(self._pieces if self._shape.is_packed else self._rows, found)
+        return found
 
     def _gather(self, values: Any, out: npt.NDArray[Any]) -> None:
         """Copy values of the tokens to their places."""
@@ -199,9 +203,4 @@ class _Made:
         found = next(self._free)
         if not self._is_full:
             found.fill(padding)
-        return found
-
-    def _numbered(self, firsts: Numbers, step: int, table: Numbers) -> Values:
-        found = self._filled(0)
-        number_segments(firsts, step, table, found)
         return found

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import IO, Any, NamedTuple, Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import Numbers, RowBatch, Values
@@ -40,7 +39,7 @@ class Block(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: int) -> Record:
-        """Return a record, 0 <= index < len; lists of integers are arrays."""
+        """Return a record, 0 <= index < len; lists of integers are arrays, not to be changed."""
 
 
 class RecordFile(ABC):
@@ -161,31 +160,37 @@ def open_file(path: AnyPath, n_records: int | None = None) -> RecordFile:
 
 def as_row(path: AnyPath, number: int, record: Record) -> Row:
     """Return a record as a row: int32[n] by name; raise RowsError if it is none."""
-    row, where = {}, f"{path}: row {number:,}, counted from 0,"
+    row, lengths = {}, set()
     for name, values in record.items():
-        values = np.empty(0, np.int32) if isinstance(values, list) and not values else values
+        if type(values) is np.ndarray and values.dtype == np.int32:  # most are
+            row[name] = values
+            lengths.add(len(values))
+            continue
+        if isinstance(values, list) and not values:
+            values = np.empty(0, np.int32)
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
             kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-            raise RowsError(
-                f"{where} has {kind} in column {name!r}, expected integers, without nulls; these"
+            raise _no_row(
+                path, number, f"{kind} in column {name!r}, expected integers, without nulls; these"
                 " are no rows of tokens"
             )
-        row[name] = as_int32(f"{where} column {name!r}", values)
-    if len({*map(len, row.values())}) > 1:
-        raise RowsError(f"{where} has columns of different lengths; make the file again")
-    ids = row.get("input_ids", np.empty(0, np.int32))
-    if len(ids) and (least := int(ids.min())) < 0:
-        raise RowsError(f"{where} has the id {least:,}, expected 0 or more; make the file again")
+        if not np.can_cast(values.dtype, np.int32) and len(values) and not (
+            int(values.min()) >= -(2**31) and int(values.max()) < 2**31
+        ):
+            what = f"numbers that are no int32 in column {name!r}; make the file again"
+            raise _no_row(path, number, what)
+        row[name] = values.astype(np.int32, copy=False)
+        lengths.add(len(values))
+    if len(lengths) > 1:
+        raise _no_row(path, number, "columns of different lengths; make the file again")
+    ids = row.get("input_ids")
+    if ids is not None and len(ids) and (least := int(ids.min())) < 0:
+        raise _no_row(path, number, f"the id {least:,}, expected 0 or more; make the file again")
     return row
 
 
-def as_int32(where: str, values: npt.NDArray[Any]) -> Values:
-    """Return integers as int32; raise RowsError if one does not fit."""
-    if not np.can_cast(values.dtype, np.int32) and len(values) and not (
-        int(values.min()) >= -(2**31) and int(values.max()) < 2**31
-    ):
-        raise RowsError(f"{where} has numbers that are no int32; make it again")
-    return values.astype(np.int32, copy=False)
+def _no_row(path: AnyPath, number: int, found: str) -> RowsError:
+    return RowsError(f"{path}: row {number:,}, counted from 0, has {found}")
 
 
 def damaged(path: AnyPath, what: str, error: Exception | str) -> RowsError:

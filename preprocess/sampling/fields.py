@@ -77,16 +77,14 @@ class Fields:
         """Number of the document in its row, from 1; 0 for padding: int32."""
         n_rows, length = self.inputs.shape
         found = new_batch(n_rows, length, np.int32)
-        is_first = self._segments[3] % length == 0
-        number_segments(segment_numbers(is_first), 0, self._segments, found.reshape(-1))
+        number_segments(self._segments[3] % length, self._segments, found)
         return found
 
     @cached_property
     def position_ids(self) -> Array:
         """Position in the document, or in its part in the row, from 0; 0 for padding: int64."""
         found = new_batch(*self.inputs.shape)
-        firsts = np.zeros(self._segments.shape[1], np.int64)
-        number_segments(firsts, 1, self._segments, found.reshape(-1))
+        number_positions(self._segments, found)
         return found
 
     @cached_property
@@ -143,27 +141,31 @@ class Fields:
         return mask
 
 
-def segment_numbers(is_first: npt.NDArray[np.bool_]) -> Array:
-    """Number segments from 1 in each row: int64[n], given which are the first of a row."""
-    places = np.arange(1, len(is_first) + 1)
-    return places - np.maximum.accumulate(np.where(is_first, places - 1, 0))
-
-
-def number_segments(firsts: Array, step: int, table: Array, out: Array) -> None:
-    """Number the tokens of segments, by `step` from a first number each; padding has 0.
+def number_segments(before: Array, table: Array, out: Array) -> None:
+    """Number the segments of each row from 1; padding has 0.
 
     Args:
-        firsts: int64[n_segments].
-        step: 1 for positions, 0 for the same number.
+        before: int64[n_segments], 0 for the first segment of a row.
         table: As of `Pieces`.
-        out: int32|int64[n], filled where the table has places.
+        out: int32, of any shape, filled where the table has places.
 
     Raises:
         TokenFileError: The table has other places.
     """
-    from preprocess.sampling import pieces as kernels
+    from preprocess.sampling.pieces import number_segments as run
 
-    if not kernels.number_segments(firsts, step, table, out):
+    if not run(before, table, out.reshape(-1)):
+        raise outside()
+
+
+def number_positions(table: Array, out: Array) -> None:
+    """Number the tokens of each segment from 0; padding has 0. Arguments as of `number_segments`.
+
+    `out` may be int64, too.
+    """
+    from preprocess.sampling.pieces import number_positions as run
+
+    if not run(table, out.reshape(-1)):
         raise outside()
 
 

@@ -251,28 +251,55 @@ def copy_spans(values, starts, lengths, places, out):
 
 
 @kernel
-def number_segments(firsts, step, table, out):
-    """Number the tokens of each segment from its first number, by a step.
+def number_segments(before, table, out):
+    """Number the segments of each row from 1.
 
     Args:
-        firsts: int64[n_segments].
-        step: What a number is above the one before it in a segment; 0: all have the first.
+        before: int64[n_segments], 0 for the first segment of a row.
         table: int64[5, n_segments].
-        out: int32|int64[n], filled; what follows a segment up to the next has 0.
+        out: int32[n], filled; what follows a segment up to the next has 0.
 
     Returns:
         False if a segment is outside of `out`; it is the last that is looked at.
 
-    Example: firsts 1 2, table 0 0 / 2 2 / 0 0 / 0 2 / 2 5: with step 0 1 1 2 2 0, with step 1
-        1 2 2 3 0; True.
+    Example: before 0 2, table 0 0 / 2 2 / 0 0 / 0 2 / 2 5 -> 1 1 2 2 0; True.
+    """
+    number = 0
+    for i in range(table.shape[1]):
+        n, place, stop = table[1, i], table[3, i], table[4, i]
+        if place < 0 or n < 0 or n > stop - place or stop > out.size:
+            return False
+        if before[i] == 0:
+            number = 0
+        number += 1
+        part, padding = out[place : place + n], out[place + n : stop]
+        for k in range(part.size):
+            part[k] = number
+        for k in range(padding.size):
+            padding[k] = 0
+    return True
+
+
+@kernel
+def number_positions(table, out):
+    """Number the tokens of each segment from 0.
+
+    Args:
+        table: As of `number_segments`.
+        out: int32|int64[n], filled; what follows a segment up to the next has 0.
+
+    Returns:
+        As of `number_segments`.
+
+    Example: table 0 0 / 2 2 / 0 0 / 0 2 / 2 5 -> 0 1 0 1 0; True.
     """
     for i in range(table.shape[1]):
-        n, place, stop, first = table[1, i], table[3, i], table[4, i], firsts[i]
+        n, place, stop = table[1, i], table[3, i], table[4, i]
         if place < 0 or n < 0 or n > stop - place or stop > out.size:
             return False
         part, padding = out[place : place + n], out[place + n : stop]
         for k in range(part.size):
-            part[k] = first + k * step
+            part[k] = k
         for k in range(padding.size):
             padding[k] = 0
     return True

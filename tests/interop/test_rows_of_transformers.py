@@ -88,9 +88,11 @@ def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("adds", [False, True])
-@pytest.mark.parametrize("side", ["right", "left"])
-@pytest.mark.parametrize("padding", [False, "longest", "max_length"])
-@pytest.mark.parametrize("truncation", [False, True])
+@pytest.mark.parametrize(
+    ("padding", "side", "truncation"),
+    [(False, "right", False), (False, "right", True), ("longest", "left", False),
+     ("longest", "right", True), ("max_length", "left", True), ("max_length", "right", False)],
+)
 def test_rows_are_those_of_the_tokenizer(
     model: Path, data: Path, tmp_path: Path, adds: bool, side: Any, padding: Any, truncation: bool
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from preprocess import TokenFileError
 from preprocess.sampling import pieces as kernels
 from preprocess.sampling.data import copy_pieces
-from preprocess.sampling.fields import number_segments, segment_numbers
+from preprocess.sampling.fields import number_positions, number_segments
 
 
 @given(st.data())
@@ -118,7 +119,7 @@ def test_packed_rows_are_those_of_the_kernels_for_each_step(data: Any) -> None:
     expected = [np.full(shape, -1), np.full(shape, -1), np.full(shape, -1, np.int32)]
     inputs, targets, segments = (each.reshape(-1) for each in expected)
     assert kernels.copy_pieces(tokens, table, 5, -100, inputs, targets)
-    number_segments(segment_numbers(table[3] % row_length == 0), 0, table, segments)
+    number_segments(table[3] % row_length, table, segments)
     for n_segment_rows in (len(rows), 0):
         found = [np.full(shape, -2), np.full(shape, -2)]
         found.append(np.full((n_segment_rows, row_length), -2, np.int32))
@@ -166,9 +167,8 @@ def test_segments_and_positions_are_numbered(
     n_segments = kernels.find_segments(inputs, n_inputs, ends, table)
     table = table[:, :n_segments].copy()
     segments, positions = np.full(n * length, 9, np.int32), np.full(n * length, 9)
-    firsts = segment_numbers(table[3] % length == 0)
-    number_segments(firsts, 0, table, segments)
-    number_segments(0 * firsts, 1, table, positions)
+    number_segments(table[3] % length, table, segments)
+    number_positions(table, positions)
     # A row without a token has no segment, and is left as it is.
     segments, positions = segments.reshape(n, length), positions.reshape(n, length)
     segments[n_inputs == 0], positions[n_inputs == 0] = 0, 0
@@ -195,8 +195,9 @@ def test_segments_and_positions_are_numbered(
 def test_segments_out_of_bounds_are_refused(segment: list[int]) -> None:
     n, place, stop = segment
     table = np.array([[0], [n], [0], [place], [stop]])
-    for step, dtype in ((0, np.int32), (1, np.int64)):
+    numbered = partial(number_segments, np.ones(1, np.int64))
+    for number, dtype in ((numbered, np.int32), (number_positions, np.int64)):
         out = np.zeros(5, dtype)
         with pytest.raises(TokenFileError, match="positions are outside of the dataset, so its d"):
-            number_segments(np.ones(1, np.int64), step, table, out)
+            number(table, out)
         assert not out.any()

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.dataset.shards import windows_of
-from preprocess.sampling import data as sampling
 from preprocess.sampling.data import SamplingError
 from preprocess.sampling.get_batch import get_batch
 
@@ -110,12 +108,6 @@ def test_shortest_data_that_holds_a_window() -> None:
     assert targets.tolist() == [[1, 2, 3, 4]] * 3
 
 
-def test_without_a_generator_batches_differ() -> None:
-    first, _ = get_batch(np.arange(10**6), 8, 2)
-    second, _ = get_batch(np.arange(10**6), 8, 2)
-    assert (first != second).any()
-
-
 def test_generator_is_advanced_and_repeats() -> None:
     data = np.arange(10**6)
     first, second = np.random.default_rng(3), np.random.default_rng(3)
@@ -147,24 +139,6 @@ def test_path_is_opened_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(path.parent)
     get_batch("train.bin", 2, 3)
     assert opened == [str(path)]
-
-
-def test_no_other_thread_waits_while_a_file_is_opened(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that is forked meanwhile would inherit a lock that nobody releases."""
-    locked = []
-
-    def opened(name: str) -> TokenFile:
-        is_free = sampling._lock.acquire(blocking=False)
-        locked.append(not is_free)
-        sampling._lock.release()
-        return open_tokens(name)
-
-    monkeypatch.setattr(sampling, "open_tokens", opened)
-    monkeypatch.setattr(sampling, "_files", {})
-    get_batch(path, 1, 3)
-    assert locked == [False]
 
 
 def test_relative_path_follows_the_working_directory(
@@ -239,12 +213,6 @@ def test_data_that_is_too_short(n_tokens: int, context_length: int) -> None:
         get_batch(np.arange(n_tokens), 1, context_length)
 
 
-def test_short_file_is_named(path: Path) -> None:
-    for dataset in (path, open_tokens(path)):
-        with pytest.raises(SamplingError, match=r"train\.bin has 1,000 tokens, and a window needs"):
-            get_batch(dataset, 1, 1000)
-
-
 def test_empty_file_is_too_short(tmp_path: Path) -> None:
     with written.token_file(tmp_path, "train", vocab_size=300) as writer:
         writer.finish(
@@ -287,57 +255,6 @@ def test_generator_of_another_kind(rng: Any) -> None:
         SamplingError, match=r"rng should be a numpy Generator.*default_rng\(seed\)"
     ):
         get_batch(np.arange(99), 1, 1, rng=rng)
-
-
-def test_memory_of_batches_that_are_gone_is_used_again() -> None:
-    data = np.arange(5000)
-    places = set()
-    for _ in range(20):
-        inputs, targets = get_batch(data, 64, 200)
-        places |= {inputs.ctypes.data, targets.ctypes.data}
-    assert len(places) == 4  # a batch is still there while the next one is drawn
-
-
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 4)), max_size=60))
-def test_what_is_held_in_any_way_is_never_written_over(steps: list[tuple[int, int]]) -> None:
-    data = np.arange(5000)
-    holding = [
-        lambda inputs, targets: [inputs, targets],
-        lambda inputs, targets: [targets[:, 2:], inputs],
-        lambda inputs, targets: [inputs[1:][::-1].T],
-        lambda inputs, targets: [memoryview(targets)],
-        lambda inputs, targets: [],
-    ]
-    held: list[Any] = []
-    for context_length, how in steps:
-        held += holding[how](*get_batch(data, 64, 128 * context_length))
-        held = held[-12:]
-        seen = [np.array(each) for each in held]
-        inputs, targets = get_batch(data, 64, 128 * context_length)
-        assert not np.shares_memory(inputs, targets)
-        inputs[:], targets[:] = -1, -2
-        del inputs, targets
-        assert all(map(np.array_equal, held, seen))
-
-
-def test_what_becomes_of_a_batch_is_nothing_to_others() -> None:
-    (array, _) = get_batch(np.arange(5000), 64, 150)
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base.flags.writeable = False
-        base = base.base
-    del array, base
-    for _ in range(8):
-        for array in get_batch(np.arange(5000), np.int16(64), np.int16(150)):
-            assert array.dtype == np.int64
-            assert array.flags.writeable
-
-
-def test_windows_of_data_are_not_to_be_written() -> None:
-    for data in (np.arange(9), np.arange(18)[::2]):
-        windows = windows_of(data, 3)
-        assert windows.tolist() == [data[i : i + 3].tolist() for i in range(7)]
-        assert not windows.flags.writeable
 
 
 def test_arrays_of_the_caller_are_filled() -> None:

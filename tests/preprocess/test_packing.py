@@ -46,7 +46,9 @@ def packed(file: TokenFile, context_length: int, strategy: Any, **more: Any) -> 
     return Sampler(file, 3, context_length, windows="packed", strategy=strategy, **options)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 40),
     st.sampled_from(sorted(STRATEGIES)), st.sampled_from([None, 5, 50]),

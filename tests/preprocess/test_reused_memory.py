@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,15 +57,6 @@ def test_what_nobody_holds_is_handed_out_again() -> None:
     assert {address(each) for each in both} == set(places)
 
 
-@pytest.mark.parametrize("n_bytes", [STEP, STEP + 1, 2 * STEP, 10 * STEP + 5])
-def test_of_one_size_no_more_is_kept_than_was_in_use(n_bytes: int) -> None:
-    reused = ReusedMemory(limit=8, largest=1 << 20)
-    for _ in range(5):
-        held = [reused.array(n_bytes) for _ in range(2)]
-        del held
-    assert len(reused._free) == 2
-
-
 @pytest.mark.parametrize(
     "n_bytes", [0, 10, STEP - 1, STEP, STEP + 1, 3 * STEP, 20 * STEP, 100 * STEP]
 )
@@ -86,20 +75,6 @@ def test_who_keeps_an_array_keeps_little_more(n_bytes: int) -> None:
     assert n_bytes == 100 * STEP or 100 * STEP in map(len, reused._free)
 
 
-def test_no_more_is_kept_than_was_asked_for() -> None:
-    reused = ReusedMemory(limit=2, largest=STEP)
-    held = [reused.array(STEP) for _ in range(5)]
-    del held
-    assert len(reused._free) == 2
-    # What is too small for an array is kept beside it, for one that needs it.
-    small = ReusedMemory(limit=4, largest=4 * STEP)
-    places = [address(small.array(n * STEP)) for n in (1, 2, 4)]
-    assert [len(memory) // STEP for memory in small._free] == [1, 2, 4]
-    assert [address(small.array(n * STEP)) for n in (4, 2, 1)] == places[::-1]
-    reused.array(STEP + 1)
-    assert all(len(memory) == STEP for memory in reused._free)
-
-
 @pytest.mark.parametrize("grow", [False, True])
 def test_little_more_is_free_than_is_in_use(grow: bool) -> None:
     """Free memory is bounded while arrays become larger or smaller, too."""
@@ -116,36 +91,6 @@ def test_little_more_is_free_than_is_in_use(grow: bool) -> None:
         again = {address(array) for array in held}
         del held
         assert {address(each) for each in [reused.array(n_bytes) for _ in range(4)]} == again
-
-
-def test_as_much_may_be_free_as_comes_into_use_and_a_spare() -> None:
-    reused = ReusedMemory(limit=256, largest=1 << 26)
-    held = [reused.array(35 << 20) for _ in range(4)]
-    del held
-    # None of them is for one so much smaller; beside 20 MiB and the spare there is room for one.
-    reused.array(20 << 20)
-    assert [len(memory) >> 20 for memory in reused._free] == [35, 20]
-
-
-def test_as_much_may_be_free_as_is_in_use() -> None:
-    reused = ReusedMemory(limit=256, largest=1 << 26)
-    held = [reused.array(1 << 23) for _ in range(12)]
-    gone = {address(array) for array in held[6:]}
-    del held[6:]
-    small = reused.array(1 << 20)
-    again = [reused.array(1 << 23) for _ in range(6)]
-    assert {address(array) for array in again} == gone
-    del small
-
-
-def test_what_becomes_of_an_array_is_nothing_to_others() -> None:
-    reused = ReusedMemory(limit=4, largest=STEP)
-    base: Any = reused.array(STEP)
-    while isinstance(base, np.ndarray):
-        base.flags.writeable = False
-        base = base.base
-    del base
-    assert reused.array(STEP).flags.writeable
 
 
 def test_threads_never_share_memory() -> None:
@@ -182,18 +127,3 @@ def test_where_the_system_maps_no_more_memory(monkeypatch: pytest.MonkeyPatch) -
     held = [reused.array(STEP) for _ in range(2)]
     del held
     assert len(reused._free) == 2
-
-
-def test_what_is_not_written_to_takes_no_memory() -> None:
-    resident = Path("/proc/self/statm")
-    if not resident.exists():
-        pytest.skip("the system does not tell how much memory is resident")
-
-    def pages() -> int:
-        return int(resident.read_text().split()[1])
-
-    reused = ReusedMemory(limit=4, largest=1 << 28)
-    before = pages()
-    array = reused.array(1 << 28)
-    array[: 1 << 20] = 1
-    assert (pages() - before) * mmap.PAGESIZE < 1 << 26

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import pickle
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -60,17 +59,6 @@ def test_windows_of_six_tokens(stride: int | None, drop_last: bool, expected: An
         LETTERS, 1, 4, stride=stride, order="sequential", drop_last=drop_last
     )
     assert windows_of(sampler) == expected
-
-
-@pytest.mark.parametrize(
-    ("stride", "starts"),
-    [(1, [0, 1, 2, 3]), (2, [0, 2, 4, 6]), (3, [0, 3, 6, 9]), (4, [0, 4, 8, 12])],
-)
-def test_a_batch_of_four_windows(stride: int, starts: list[int]) -> None:
-    sampler = Sampler(np.arange(100), 4, 4, stride=stride, order="sequential")
-    batch = sampler.batch(0)
-    assert batch["inputs"].tolist() == [[s, s + 1, s + 2, s + 3] for s in starts]
-    assert (batch["targets"] == batch["inputs"] + 1).all()
 
 
 @given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 15))
@@ -141,17 +129,6 @@ def test_permutations_are_uniform() -> None:
     assert ((following[~np.eye(8, dtype=bool)] - 250) ** 2 / 250).sum() < 105
 
 
-def test_random_windows_are_uniform() -> None:
-    """Every start, the first and the last included, as often as the others."""
-    sampler = Sampler(np.arange(14), 50, 4, order="random", seed=3)
-    starts = np.concatenate([sampler.batch(step)["inputs"][:, 0] for step in range(400)])
-    counts = np.bincount(starts)
-    assert len(counts) == 10  # starts 0 to 9
-    assert ((counts - 2000) ** 2 / 2000).sum() < 34
-    pairs = np.bincount(starts[:-1] * 10 + starts[1:], minlength=100)
-    assert ((pairs - 200) ** 2 / 200).sum() < 160
-
-
 orders = st.sampled_from(["epoch", "sequential", "random"])
 
 
@@ -186,28 +163,6 @@ def test_ranks_are_disjoint_and_their_union_is_the_batch(
             assert np.array_equal(joined, batch[name])
 
 
-@settings(max_examples=60)
-@given(
-    st.integers(2, 90), st.integers(1, 7), st.integers(1, 6), st.integers(1, 8),
-    st.sampled_from(["epoch", "sequential"]), st.integers(0, 5),
-)
-def test_every_window_once_per_epoch(
-    n: int, batch_size: int, context_length: int, stride: int, order: Any, seed: int
-) -> None:
-    sampler = Sampler(
-        np.arange(n), batch_size, context_length, stride=stride, order=order, seed=seed,
-        drop_last=False,
-    )
-    in_order = Sampler(
-        np.arange(n), 1, context_length, stride=stride, order="sequential", drop_last=False
-    )
-    assert len(sampler) == math.ceil(len(in_order) / batch_size)
-    for _ in range(3):
-        seen = [tuple(row) for batch in sampler for row in batch["targets"].tolist()]
-        assert sorted(seen) == sorted(tuple(targets) for _, targets in windows_of(in_order))
-    assert sampler.step == 3 * len(sampler)
-
-
 def test_epochs_and_seeds_differ() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         sampler = Sampler(np.arange(500), 7, 2, order="epoch", seed=seed)
@@ -217,35 +172,6 @@ def test_epochs_and_seeds_differ() -> None:
     found = [order(seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
     assert all(a != b for a, b in itertools.combinations(found, 2))
     assert order(0, 0) == found[0]
-
-
-@pytest.mark.parametrize("order", ["epoch", "sequential", "random"])
-def test_a_sampler_resumes_at_any_step_with_other_ranks(order: Any) -> None:
-    options: dict[str, Any] = {"order": order, "seed": 5, "drop_last": False}
-    tokens = np.arange(203)
-    whole = Sampler(tokens, 6, 3, **options)
-    expected = [whole.batch(step)["inputs"].tolist() for step in range(40)]
-    for stop in (0, 1, 11, 12, 13, 25):
-        first = Sampler(tokens, 6, 3, rank=0, world_size=2, **options)
-        while first.step < stop:  # over the ends of epochs
-            for _ in first:
-                if first.step == stop:
-                    break
-        state = first.state_dict()
-        resumed = [
-            Sampler(tokens, 6, 3, rank=rank, world_size=3, **options) for rank in range(3)
-        ]
-        for each in resumed:
-            each.load_state_dict(state)
-            assert each.step == stop
-        batches = [next(iter(each))["inputs"].tolist() for each in resumed]
-        assert [row for batch in batches for row in batch] == expected[stop]
-
-
-def test_one_window() -> None:
-    for order in ("epoch", "sequential", "random"):
-        sampler = Sampler(np.arange(5), 1, 4, order=order)  # type: ignore[arg-type]
-        assert sampler.batch(9)["inputs"].tolist() == [[0, 1, 2, 3]]
 
 
 # Fields.

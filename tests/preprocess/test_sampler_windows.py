@@ -50,7 +50,7 @@ def windows_of(file: TokenFile, **options: Any) -> list[Row]:
     return [row for batch in sampler_of(file, **options, order="sequential") for row in rows(batch)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(SIZES, WINDOWS, st.sampled_from(["epoch", "sequential"]), st.integers(1, 7),
        st.integers(1, 9), st.integers(0, 9))  # fmt: skip
 def test_every_window_once_per_epoch(
@@ -67,7 +67,7 @@ def test_every_window_once_per_epoch(
     assert sampler.step == 3 * len(sampler)
 
 
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(SIZES, WINDOWS, ORDERS, st.integers(1, 7), st.integers(1, 5), st.integers(1, 5),
        st.integers(0, 9), st.integers(0, 300))  # fmt: skip
 def test_ranks_before_and_after_resuming_have_the_same_batches(
@@ -94,17 +94,6 @@ def test_ranks_before_and_after_resuming_have_the_same_batches(
             found = [rows(part) for part in parts]
             assert [row for part in found for row in part] == rows(whole.batch(step))
             assert max(map(len, found)) - min(map(len, found)) <= 1
-
-
-@pytest.mark.parametrize("order", ["epoch", "random"])
-@pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
-def test_seeds_differ(tmp_path: Path, windows: str, order: str) -> None:
-    file = dataset(tmp_path, [5, 9, 14] * 20)
-    found = [
-        [row for step in range(20) for row in rows(sampler.batch(step))]
-        for sampler in (sampler_of(file, windows=windows, order=order, seed=n) for n in (0, 1, 0))
-    ]
-    assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
