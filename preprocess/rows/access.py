@@ -197,8 +197,9 @@ def open_rows(directory: AnyPath, cache: BlockCache | None = None) -> FileSeries
         }
     elif not counts:
         endings = tuple(each.suffix for each in FORMATS.values())
+        where = "in this directory" if directory.is_dir() else "there, for it is no directory"
         raise RowsError(
-            f"{directory}: there are no files of rows ({', '.join(endings)}) in this directory"
+            f"{directory}: there are no files of rows ({', '.join(endings)}) {where}"
             f"{found_instead(str(directory), endings)}; give the directory that has them"
         )
     for path in counts:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import IO, Any, NamedTuple, Protocol, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import Numbers, RowBatch, Values
@@ -166,10 +167,10 @@ def as_row(path: AnyPath, number: int, record: Record) -> Row:
             row[name] = values
             lengths.add(len(values))
             continue
-        if isinstance(values, list) and not values:
-            values = np.empty(0, np.int32)
+        if isinstance(values, list):
+            values = _integers(values)
         if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
-            kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
+            kind = values.dtype if isinstance(values, np.ndarray) else _kind_of(values)
             raise _no_row(
                 path, number, f"{kind} in column {name!r}, expected integers, without nulls; these"
                 " are no rows of tokens"
@@ -187,6 +188,24 @@ def as_row(path: AnyPath, number: int, record: Record) -> Row:
     if ids is not None and len(ids) and (least := int(ids.min())) < 0:
         raise _no_row(path, number, f"the id {least:,}, expected 0 or more; make the file again")
     return row
+
+
+def _integers(values: list[Any]) -> npt.NDArray[np.int64] | list[Any]:
+    """Return a list of integers, such as those of 64 bits without a sign, as an array.
+
+    Those that are no int64 have another value, which is no int32 either.
+    """
+    if not {*map(type, values)} <= {int}:
+        return values
+    return np.array([min(max(x, -(2**63)), 2**63 - 1) for x in values], np.int64)
+
+
+def _kind_of(value: Any) -> str:
+    """Return the type of a value, for a message; of a list that of its first wrong value."""
+    if not isinstance(value, list):
+        return type(value).__name__
+    wrong = next((x for x in value if type(x) is not int), None)
+    return f"a list with {'null' if wrong is None else type(wrong).__name__}"
 
 
 def _no_row(path: AnyPath, number: int, found: str) -> RowsError:

@@ -182,8 +182,8 @@ def test_files_of_others(tmp_path: Path) -> None:
 
 @DATASETS
 def test_directories_that_are_none(file: TokenFile, tmp_path: Path, new: Any) -> None:
-    for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(RowsError, match=r"there are no files of rows \(\.parquet, .* in this"):
+    for path, where in ((tmp_path / "nothing", "there, for it is no"), (tmp_path, "in this")):
+        with pytest.raises(RowsError, match=rf"no files of rows \(\.parquet, .* {where} directory"):
             new(path)
     write(file, tmp_path / "val", "parquet")
     write(file, tmp_path / "train", "jsonl")
