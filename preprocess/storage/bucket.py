@@ -142,7 +142,8 @@ class BucketStorage:
         return LocalFiles(self._work.spool.directory)
 
     def names(self) -> list[str]:
-        known = {name for name in self.known if not _MORE.search(name)}
+        # A copy, for uploads add names meanwhile.
+        known = {name for name in list(self.known) if not _MORE.search(name)}
         return sorted({*known, *self._local})
 
     def size(self, name: str) -> int | None:
