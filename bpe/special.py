@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 16  # bytes of data from which on a kernel first finds which tokens occur
 _PREFIX_BYTES = 4  # tokens are searched only if their prefix of this length occurs
+_LOOK_BACK = 1 << 10  # bytes before the end of a text that are searched for a cut first
 _PAD_TOKENS = ("<|pad|>", "<pad>", "[PAD]")
 
 
@@ -180,6 +181,30 @@ class SpecialTokenMatcher:
             if data[place:] in self._prefixes and not any(a < place < b for a, b in near):
                 return place
         return len(data)
+
+    def last_cut(
+        self, data: bytes, safe_cut: Callable[[NDArray[np.uint8], int, int], int]
+    ) -> int:
+        """Return a late position where a text that begins with `data` can be cut; 0: none is known.
+
+        `safe_cut` is `Pretokenizer.safe_cut` of the pattern.
+        """
+        buffer, found = np.frombuffer(data, np.uint8), list[tuple[int, int, int]]()
+        if self.occurs_in(data):
+            listed = self.find_in_documents(buffer, np.array([0, len(data)])).tolist()
+            found = [(start, stop, token_id) for start, stop, token_id in listed]
+        certain = self.open_from(data, found)
+        # Text from the last special token before `certain` to `certain` is ordinary.
+        start = max((stop for _, stop, _ in found if stop <= certain), default=0)
+        buffer = buffer[start:certain]
+        first, look_back = len(buffer), _LOOK_BACK
+        while first:
+            first = max(0, len(buffer) - look_back)
+            cut = safe_cut(buffer, first, len(buffer))
+            if cut < len(buffer):
+                return start + cut
+            look_back *= 4
+        return start
 
 
 # Word characters of Rust's `regex` besides letters, marks, decimal digits, letter numbers and

@@ -36,9 +36,7 @@ Encoded: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int64]]
 # takes as long as to encode 50 KB.
 _PART_BYTES = 1 << 21
 
-# Bytes of a stream collected before a cut is searched, and bytes before the end searched first.
-_STREAM_BYTES = 1 << 16
-_STREAM_LOOK_BACK = 1 << 10
+_STREAM_BYTES = 1 << 16  # of a stream that are collected before a cut is searched
 
 _WARM_ENCODERS = 4  # that keep some 8 MiB while nobody uses them
 
@@ -294,30 +292,13 @@ class ParallelEncoder:
             if n_pending < wanted:
                 continue
             data = b"".join(pending)
-            if cut := self._stream_cut(data, matcher):
+            if cut := matcher.last_cut(data, self.tables().pretokenizer.safe_cut):
                 yield from self.encode_text(data[:cut], matcher)
             pending = [data[cut:]]
             n_pending = len(pending[0])
             # Text without a safe cut is searched again when it has doubled.
             wanted = max(_STREAM_BYTES, 2 * n_pending)
         yield from self.encode_text(b"".join(pending), matcher)
-
-    def _stream_cut(self, data: bytes, matcher: SpecialTokenMatcher) -> int:
-        """Return a position where a text that begins with `data` can be cut, 0 if none is known."""
-        found = list(matcher.find(data, 0, len(data))) if matcher.occurs_in(data) else []
-        certain = matcher.open_from(data, found)
-        # Text from the last special token before `certain` to `certain` is ordinary.
-        start = max((stop for _, stop, _ in found if stop <= certain), default=0)
-        buffer = np.frombuffer(data, np.uint8)[start:certain]
-        safe_cut = self.tables().pretokenizer.safe_cut
-        first, look_back = len(buffer), _STREAM_LOOK_BACK
-        while first:
-            first = max(0, len(buffer) - look_back)
-            cut = safe_cut(buffer, first, len(buffer))
-            if cut < len(buffer):
-                return start + cut
-            look_back *= 4
-        return start
 
 
 def _groups(texts: list[str]) -> list[list[str]]:

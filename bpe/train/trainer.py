@@ -6,6 +6,7 @@ import errno
 import logging
 import operator
 import os
+import stat
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -18,15 +19,15 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.encode.parallel_encoder import join_texts
-from bpe.errors import ArgumentError, EncodingError, TrainingError
+from bpe.errors import ArgumentError, ChangedError, EncodingError, TrainingError
 from bpe.files.locations import local_path
 from bpe.parallel import available_workers, for_each, run_in_order
 from bpe.reference import BYTE_LEVEL_ALPHABET, TIE_BREAKS, longest_token
 from bpe.runtime.arrays import zeros
+from bpe.special import SpecialTokenMatcher
 from bpe.split.patterns import pattern_name
 from bpe.split.pretokenizer import Pretokenizer
 from bpe.text.utf8 import invalid_utf8, is_utf8
-from bpe.text_file import Cutter, TextFile
 from bpe.tokenizer import Tokenizer
 from bpe.train import learn_merges as kernels
 from bpe.train.counts import FrozenCounts, PretokenCounts, sum_counts
@@ -288,8 +289,8 @@ def train_bpe(
         workers: Number of threads, one per processor if None.
 
     Raises:
-        OSError: A file cannot be opened.
-        CorpusError: A file changed or became unreadable, or is a pipe.
+        OSError: A file cannot be read.
+        ChangedError: A file has changed while it was being read.
         EncodingError: A file is not UTF-8, or a text has lone surrogates.
         TrainingError: As `train_from_counts`, or the texts are names of files.
         PatternError: The pattern is unknown.
@@ -359,22 +360,44 @@ def _parts(
 
 
 def _parts_of_file(path: Path, pattern: str, special_tokens: Sequence[str]) -> Iterator[_Documents]:
-    file = TextFile(path)
-    atomic = [token.encode() for token in special_tokens]
-    cutter = Cutter(file, b"", atomic, Pretokenizer(pattern).safe_cut)
-    start = 0
-    while start < file.n_bytes:
-        stop, _ = cutter.cut(start + _PART_BYTES)
-        yield partial(_read, file, start, stop)
-        start = stop
+    """Yield parts of a file, each a document; they end where a cut changes no pre-token.
+
+    Raises:
+        ChangedError: The file has changed meanwhile.
+    """
+    matcher = SpecialTokenMatcher(dict.fromkeys(special_tokens, 0))
+    safe_cut = Pretokenizer(pattern).safe_cut
+    start, data = 0, b""
+    with open(path, "rb") as file:
+        before = _size_and_time(path)
+        # Text without a safe cut is searched again when it has doubled.
+        while more := file.read(max(_PART_BYTES, len(data))):
+            data += more
+            cut = matcher.last_cut(data, safe_cut)
+            if cut:
+                yield partial(_check_part, path, start, data[:cut])
+            start, data = start + cut, data[cut:]
+    if data:
+        yield partial(_check_part, path, start, data)
+    if _size_and_time(path) != before:
+        raise ChangedError(
+            f"{path}: was changed while it was being read (expected {before[0]:,} bytes as they"
+            " were at first); train again when nothing writes to it"
+        )
 
 
-def _read(file: TextFile, start: int, stop: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Read bytes [start, stop) of a file as one document."""
-    part = file.read(start, stop)
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Return the size in bytes and the modification time in ns of a regular file, else zeros."""
+    state = os.stat(path)
+    return (state.st_size, state.st_mtime_ns) if stat.S_ISREG(state.st_mode) else (0, 0)
+
+
+def _check_part(path: Path, start: int, data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return a part of a file from byte `start` on as one document; raise unless it is UTF-8."""
+    part = np.frombuffer(data, np.uint8)
     if not is_utf8(part):
         place, what = invalid_utf8(part)
         raise EncodingError(
-            f"{file.path}: not UTF-8 at byte {start + place:,} (found {what}); convert it to UTF-8"
+            f"{path}: not UTF-8 at byte {start + place:,} (found {what}); convert it to UTF-8"
         )
     return part, np.array([0, len(part)])

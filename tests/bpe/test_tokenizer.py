@@ -21,6 +21,7 @@ from tokenizer_cases import SPECIAL, TOKENIZER
 import bpe
 import bpe.decoder
 import bpe.encode.parallel_encoder
+import bpe.special
 from bpe import Tokenizer, reference
 from bpe.errors import EncodingError, PatternError, VocabularyError
 
@@ -247,7 +248,7 @@ def test_a_stream_is_the_whole_however_it_is_cut(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe.encode.parallel_encoder, "_STREAM_BYTES", stream_bytes)
-        patch.setattr(bpe.encode.parallel_encoder, "_STREAM_LOOK_BACK", look_back)
+        patch.setattr(bpe.special, "_LOOK_BACK", look_back)
         assert list(TOKENIZER.encode_iterable(pieces_of(text, seed))) == TOKENIZER.encode(text)
         assert list(TOKENIZER.encode_iterable(text)) == TOKENIZER.encode(text)
         ordinary = list(TOKENIZER.encode_iterable(pieces_of(text, seed), allowed_special=()))

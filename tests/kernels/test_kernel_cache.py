@@ -95,7 +95,7 @@ def test_kernels_are_compiled_once(package: Path) -> None:
 def test_a_changed_callee_in_another_file(package: Path) -> None:
     assert run(package, FIND) == "[0, 2]|compiled"
     change(
-        package / "kernels" / "runtime" / "intrinsics.py",
+        package / "runtime" / "intrinsics.py",
         "lambda call, word: call.builder.cttz(word, I1(0))",
         "lambda call, word: call.builder.add(call.builder.cttz(word, I1(0)), I64(1))",
     )
@@ -162,8 +162,8 @@ def test_a_file_that_cannot_be_read_is_overwritten(package: Path) -> None:
 
 FIND_INTO = """
 import numpy as np
-from bpe.text.search import find_all
-print(find_all(np.zeros(3, np.uint8), np.zeros(1, np.uint8), 0, np.zeros({}, np.int64)))
+from bpe.text.search import find_some
+print(find_some(np.zeros(3, np.uint8), np.zeros(1, np.uint8), 0, np.zeros({}, np.int64)))
 """
 
 
@@ -326,7 +326,7 @@ FORK = """
 import os, threading
 import numpy as np
 from bpe.runtime import compiler, jit
-from bpe.text.search import find_all
+from bpe.text.search import find_some
 started, go_on = threading.Event(), threading.Event()
 compiled = compiler.compiled
 def slow(*arguments):
@@ -339,7 +339,7 @@ def other(x):
 other(1)
 compiler.compiled = slow
 text = np.frombuffer(b"a-a", np.uint8)
-thread = threading.Thread(target=find_all, args=(text, text[:1], 0, np.empty(9, np.int64)))
+thread = threading.Thread(target=find_some, args=(text, text[:1], 0, np.empty(9, np.int64)))
 thread.start()
 started.wait()
 threading.Timer(0.2, go_on.set).start()
