@@ -120,10 +120,10 @@ class Journal:
         self._entries: dict[str, list[Entry]] = {}
         self._stream: Stream | None = None
         self._check, self._n_bytes, self._n_anew = "", 0, 0
-        self._where = storage.where(JOURNAL_FILE)
+        self._where = where = storage.where(JOURNAL_FILE)
         content = storage.get(JOURNAL_FILE) or b""
-        for entry, self._check, self._n_bytes in read_entries(content, self._where):
-            with journal_errors(self._where):
+        for entry, self._check, self._n_bytes in read_entries(content, where):
+            with journal_errors(where):
                 self._note(entry)
         self._thread = Threads(1)
         self._under_way: Task[None] | None = None

@@ -164,11 +164,12 @@ def test_an_object_has_a_largest_size(
         build(**options, out="s3://b/data")
 
 
+@pytest.mark.parametrize("name", ["x-in-order.bin", "standard-input", "rows-0"])
 def test_a_file_that_is_not_published_may_have_several_objects(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("preprocess.storage.bucket.LARGEST_OBJECT", 4)
-    name, content = "x-in-order.bin", b"abcdefghij"
+    content = b"abcdefghij"
     with BucketStorage("s3://b/data", "build") as storage:
         append(storage, name, content)
         assert bucket.contents(WORK) == {
