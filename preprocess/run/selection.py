@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from bpe.errors import CorpusError
 from bpe.text.bit_set import bits_between, set_bits
 from bpe.text.spans import iter_ranges
-from preprocess.documents.batch import DocumentBatch, ReadOptions, count_characters
-from preprocess.documents.kept import Kept
+from preprocess.documents.batch import DocumentBatch, Kept, ReadOptions, count_characters
 from preprocess.options import RunSettings, SelectSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time

@@ -16,8 +16,7 @@ from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.text_file import FilePart, InputFile, TextFile, new_array
-from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
-from preprocess.documents.kept import Kept
+from preprocess.documents.batch import Bytes, DocumentBatch, Kept, ReadOptions
 from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
 
