@@ -238,15 +238,15 @@ def _all_fit(values: Any, hint: Any) -> bool:
 
 
 def bind(
-    names: Sequence[str], arguments: Sequence[Any], given: Mapping[str, Any]
+    function: str, names: Sequence[str], arguments: Sequence[Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all arguments by name; `names` are those of the ones that were given by place.
+    """Return all arguments of a function by name; `names` are of those that have a place.
 
     Raises:
         ArgumentError: There are too many, or one is given twice.
     """
     if len(arguments) > (n := len(names)):
-        raise ArgumentError(f"takes {n} arguments without names; name the others")
+        raise ArgumentError(f"{function}: takes {n} arguments without names; name the others")
     by_place = dict(zip(names, arguments, strict=False))
     if twice := by_place.keys() & given.keys():
         raise ArgumentError(f"{min(twice)}: was given by its place and by its name")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple,
 
 from msgspec import Meta
 
-from bpe.arguments import checks_names, nearest
+from bpe.arguments import bind, checks_names, nearest
 from bpe.files.locations import join_location
 from preprocess.options import (
     BuildSettings,
@@ -83,11 +83,21 @@ class _Section(Settings):
 
     __signature__: ClassVar[Signature]
 
-    def __init__(self, /, **given: Any) -> None:
+    def __init__(self, /, *unnamed: Any, **given: Any) -> None:
         try:
-            super().__init__(**given)
+            super().__init__(**bind(type(self).__name__, (), unnamed, given))
         except SettingsError as error:
             raise SettingsError(f"{type(self).__name__}: {error.args[0]}") from None
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._values.items()))
+
+    @property
+    def _values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in options_of(type(self))}
 
     def check(self) -> None:
         """Leave it to `PipelineConfig`."""

@@ -600,7 +600,7 @@ def takes(
     def decorate(function: Callable[[AnySettings], Result]) -> Callable[P, Result]:
         @wraps(function)
         def call(*arguments: P.args, **given: P.kwargs) -> Result:
-            return function(kind(**bind(by_place, arguments, given)))
+            return function(kind(**bind(function.__name__, by_place, arguments, given)))
 
         vars(call)["__signature__"] = signature_of(kind, function.__annotations__["return"])
         return call

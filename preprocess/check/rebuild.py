@@ -29,7 +29,7 @@ from preprocess.dataset.columns import (
     Values,
     manifest_name,
 )
-from preprocess.dataset.manifest import DataFile, Manifest
+from preprocess.dataset.manifest import SELECTED, DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
@@ -56,6 +56,12 @@ _UNITS = ("token", "document")
 _SETTINGS: dict[str, type[BuildSettings | EncodeSettings]] = {
     "build": BuildSettings, "encode": EncodeSettings,
 }
+
+
+SELECTED_BEFORE = (
+    "an earlier version selected or shuffled its documents, in another way; if it is damaged,"
+    " build it again (--overwrite)"
+)
 
 
 class RebuildError(TokenmillError):
@@ -120,6 +126,8 @@ def find_origin(
     """
     if manifest.is_imported:
         raise RebuildError("its ids were imported; run the import again (--overwrite)")
+    if any(source.get("name") == SELECTED for source in manifest.sources):
+        raise RebuildError(SELECTED_BEFORE)
     settings, _ = _find_run(bin_path)
     try:
         read, passes = find_passes(settings, tokenizer, bin_path.stem)

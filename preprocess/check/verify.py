@@ -25,7 +25,12 @@ from preprocess.check.findings import Finding as Finding
 from preprocess.check.inspect import load_tokenizer_of
 from preprocess.check.verify_urls import verify_urls
 from preprocess.dataset.columns import BLOCK_BYTES, IDS, MASK, TokenFileError, manifest_name
-from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
+from preprocess.dataset.manifest import (
+    SELECTED,
+    DataFile,
+    Manifest,
+    manifest_is_as_written,
+)
 from preprocess.dataset.reader import TokenFile, name_of, open_tokens
 from preprocess.documents.token_lengths import gives_text_back
 from preprocess.options import VerifySettings
@@ -422,6 +427,8 @@ def _check_sources(
     if file.manifest.is_imported:
         names = ", ".join(str(source.get("name")) for source in file.manifest.sources)
         return Finding(path, True, f"its ids were imported from {names}, not made of text")
+    if any(source.get("name") == SELECTED for source in file.manifest.sources):
+        return Finding(path, True, f"not compared with its sources: {rebuild.SELECTED_BEFORE}")
     try:
         origin = rebuild.find_origin(file.manifest, path, tokenizer)
         n = len(origin.sources)

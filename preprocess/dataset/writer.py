@@ -369,7 +369,7 @@ class TokenFileWriter:
             if (self._storage.size(data.name) or 0) > data.n_bytes:
                 # Cut off the part moved to the next shard, which is durable now.
                 with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
-                    stream.sync()
+                    stream.finish(data.n_bytes)
         self._storage.put(table.manifest_name(self._name), manifest.to_json().encode())
         return manifest
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
-from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values
 from preprocess.sources.base import open_file
+from preprocess.sources.text_file import TextFile
 
 
 class Documents(Protocol):

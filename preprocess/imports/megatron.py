@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
-from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values
 from preprocess.export.megatron import DTYPES, HEADER, MAGIC, VERSION
 from preprocess.imports.ids_file import IdsFile
 from preprocess.settings import SettingsError
 from preprocess.sources.base import open_file
+from preprocess.sources.text_file import TextFile
 
 _AT_ONCE = 1 << 20  # entries that are checked at a time
 _DOCUMENTS_AT_ONCE = 1 << 12  # whose ends are read at a time

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values
 from preprocess.imports.ids_file import IdsFile
 from preprocess.settings import SettingsError
+from preprocess.sources.text_file import TextFile
 
 
 class RawIds:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, split_location
-from bpe.text_file import TextFile
 from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
@@ -33,6 +32,7 @@ from preprocess.run.outputs import add_token_file, is_up_to_date, put_stats
 from preprocess.run.record import Record, SourceRecord
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, options_of, takes
+from preprocess.sources.text_file import TextFile
 from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:

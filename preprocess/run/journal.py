@@ -90,13 +90,13 @@ def _parse_line(line: bytes, before: str) -> tuple[Entry, str] | None:
 
 
 @contextmanager
-def journal_errors() -> Iterator[None]:
+def journal_errors(where: str = JOURNAL_FILE) -> Iterator[None]:
     """Convert errors from an entry of unexpected content inside the `with` to JournalError."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise JournalError(
-            f"{JOURNAL_FILE}: an entry is not in the format of this version ({error!r}); start"
+            f"{where}: an entry is not in the format of this version ({error!r}); start"
             " over (--overwrite)"
         ) from error
 
@@ -120,9 +120,10 @@ class Journal:
         self._entries: dict[str, list[Entry]] = {}
         self._stream: Stream | None = None
         self._check, self._n_bytes, self._n_anew = "", 0, 0
+        self._where = where = storage.where(JOURNAL_FILE)
         content = storage.get(JOURNAL_FILE) or b""
-        for entry, self._check, self._n_bytes in read_entries(content, JOURNAL_FILE):
-            with journal_errors():
+        for entry, self._check, self._n_bytes in read_entries(content, where):
+            with journal_errors(where):
                 self._note(entry)
         self._thread = Threads(1)
         self._under_way: Task[None] | None = None
@@ -144,7 +145,7 @@ class Journal:
         Raises:
             JournalError: A value cannot be decoded.
         """
-        with journal_errors():
+        with journal_errors(self._where):
             found = [entry["value"] for entry in self._entries.get(key, ())]
             return [msgspec.convert(value, kind, str_keys=True) for value in found]
 

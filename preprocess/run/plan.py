@@ -51,8 +51,8 @@ from preprocess.sources.standard_library import StandardLibrary
 from preprocess.storage import Files, Storage
 
 if TYPE_CHECKING:
-    from bpe.text_file import SafeCut
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.sources.text_file import SafeCut
 
 
 class Pass(Struct, dict=True):

@@ -15,10 +15,10 @@ from typing import Any, Self
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from bpe.text_file import FilePart, InputFile, TextFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, Kept, ReadOptions
 from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
+from preprocess.sources.text_file import FilePart, InputFile, TextFile, new_array
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 

@@ -23,7 +23,6 @@ import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
 from bpe.parallel import run_ahead
-from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import Bytes, Offsets, ReadOptions
 from preprocess.sources.base import Array, ResumePoint, import_library
 from preprocess.sources.records import (
@@ -35,6 +34,7 @@ from preprocess.sources.records import (
     Values,
 )
 from preprocess.sources.remote import Handle, ReadAhead, RemoteFile
+from preprocess.sources.text_file import InputFile, new_array
 
 if TYPE_CHECKING:
     import pyarrow as pa

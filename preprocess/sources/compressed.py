@@ -24,7 +24,6 @@ from msgspec import structs
 
 from bpe.errors import CorpusError
 from bpe.parallel import run_ahead
-from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
 from preprocess.sources.base import (
     DECOMPRESSED,
@@ -36,6 +35,7 @@ from preprocess.sources.base import (
     import_zstandard,
 )
 from preprocess.sources.remote import read_ahead
+from preprocess.sources.text_file import InputFile, new_array
 
 _MAGIC_BYTES = 16  # at least as many as a codec has
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time

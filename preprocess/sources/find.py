@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, is_web, shown_url, url_name
 from bpe.parallel import run_in_order
-from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import Source, import_library, open_file
 from preprocess.sources.own_files import is_log, own_files, own_files_in
 from preprocess.sources.registry import is_binary, open_source
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object, open_url
 from preprocess.sources.standard_input import StandardInput
+from preprocess.sources.text_file import InputFile, new_array
 from preprocess.storage import JOURNAL_FILE
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectInfo, split_url

@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 
 from bpe.errors import CorpusError, listed
-from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import (
     Bytes,
     Offsets,
@@ -43,6 +42,7 @@ from preprocess.sources.records import (
     Values,
 )
 from preprocess.sources.remote import read_ahead
+from preprocess.sources.text_file import InputFile, new_array
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"

@@ -19,7 +19,6 @@ import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError, listed
-from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import (
     Bytes,
     DocumentBatch,
@@ -30,6 +29,7 @@ from preprocess.documents.batch import (
 )
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
 from preprocess.sources.base import DECOMPRESSED, Array, Source, WorkUnit
+from preprocess.sources.text_file import InputFile, new_array
 
 if TYPE_CHECKING:
     from preprocess.documents.chat_template import Rendered

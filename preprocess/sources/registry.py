@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from bpe.errors import CorpusError
 from bpe.files.locations import url_name
-from bpe.text_file import InputFile, new_array
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import Source, open_file
 from preprocess.sources.compressed import (
@@ -31,6 +30,7 @@ from preprocess.sources.compressed import (
 from preprocess.sources.own_files import is_log
 from preprocess.sources.remote import RemoteFile
 from preprocess.sources.text import TextSource
+from preprocess.sources.text_file import InputFile, new_array
 
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 

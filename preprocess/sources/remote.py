@@ -28,7 +28,7 @@ import numpy as np
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.files.locations import shown_url
 from bpe.parallel import Lock, Task, start_thread
-from bpe.text_file import Bytes, InputFile, new_array
+from preprocess.sources.text_file import Bytes, InputFile, new_array
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectInfo, RemoteError, split_url
 

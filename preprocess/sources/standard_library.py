@@ -20,9 +20,9 @@ import numpy as np
 import xxhash
 
 from bpe.errors import CorpusError
-from bpe.text_file import new_array
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions, prepare
 from preprocess.sources.base import Array, ResumePoint, Source, WorkUnit
+from preprocess.sources.text_file import new_array
 
 _NAME = f"standard library of Python {platform.python_version()}"
 # Directories of tests, of installed packages, and of the topics of `help()`.

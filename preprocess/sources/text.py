@@ -25,7 +25,6 @@ import numpy as np
 import xxhash
 from msgspec import structs
 
-from bpe.text_file import Cutter, Ends, InputFile, new_array
 from preprocess.documents.batch import (
     DocumentBatch,
     ReadOptions,
@@ -34,6 +33,7 @@ from preprocess.documents.batch import (
     validation_limit,
 )
 from preprocess.sources.base import Array, ResumePoint, Source, WorkUnit
+from preprocess.sources.text_file import Cutter, Ends, InputFile, new_array
 
 _BEGIN_BYTES = 64 * 1024  # of a file, read to find how lines end
 

@@ -142,7 +142,8 @@ class BucketStorage:
         return LocalFiles(self._work.spool.directory)
 
     def names(self) -> list[str]:
-        known = {name for name in self.known if not _MORE.search(name)}
+        # A copy, for uploads add names meanwhile.
+        known = {name for name in list(self.known) if not _MORE.search(name)}
         return sorted({*known, *self._local})
 
     def size(self, name: str) -> int | None:
@@ -191,7 +192,8 @@ class BucketStorage:
         self._drop(name)
 
     def _put(self, name: str, data: bytes | memoryview) -> None:
-        if len(data) > LARGEST_OBJECT and IN_ORDER not in name:
+        # Standard input and rows of documents, which have no suffix, are not published either.
+        if len(data) > LARGEST_OBJECT and IN_ORDER not in name and "." in name:
             raise OutputError(
                 f"{self.where(name)}: {len(data):,} bytes, and an object has at most"
                 f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"

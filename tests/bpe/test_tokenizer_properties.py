@@ -165,8 +165,8 @@ def test_encoders_share_tables_and_nothing_else() -> None:
     first, second = TOKENIZER.new_encoder(), TOKENIZER.new_encoder()
     assert first is not second
     buffer = np.frombuffer(b"some text", np.uint8)
-    ids, offsets = first.encode(buffer, np.array([0, len(buffer)]))
-    assert ids.tolist() == second.encode(buffer, np.array([0, len(buffer)]))[0].tolist()
+    ids, offsets = first.encode(buffer, np.array([[0, len(buffer)]]))
+    assert ids.tolist() == second.encode(buffer, np.array([[0, len(buffer)]]))[0].tolist()
     assert offsets.tolist() == [0, len(ids)]
 
 

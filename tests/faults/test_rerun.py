@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from run_cases import END, contents, cut_off
 
-from bpe import PretokenCounts, text_file
+from bpe import PretokenCounts
 from bpe.errors import ChangedError, TokenmillError, UnavailableError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.report.progress import Progress
 from preprocess.run.journal import JournalError
+from preprocess.sources import text_file
 from preprocess.storage import OutputError
 
 # What is there already.

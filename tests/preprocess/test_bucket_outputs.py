@@ -11,6 +11,7 @@ from typing import Any
 
 import faults
 import memory_objects
+import numpy as np
 import pytest
 import torture
 from memory_objects import Bucket, MemoryObjects
@@ -21,6 +22,7 @@ from bpe.files.locations import LocationError
 from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.writer import TokenFileWriter
 from preprocess.settings import SettingsError
 from preprocess.storage import DamagedStateError, OutputError, open_storage
 from preprocess.storage.bucket import BucketStorage
@@ -75,6 +77,22 @@ def test_a_file_is_one_object_as_of_its_last_sync(bucket: Bucket) -> None:
         storage.clear()
         assert storage.names() == []
     assert bucket.contents() == {"data/x": b"abcde"}
+
+
+def test_no_shard_is_kept_here_that_ended_within_a_document(bucket: Bucket) -> None:
+    with BucketStorage("s3://b/data", "build") as storage:
+        writer = TokenFileWriter(storage, "x", vocab_size=300, shard_tokens=1000)
+        for _ in range(9):  # two documents fit, and the first part of a third
+            writer.append(np.zeros(200, np.int64), np.array([], np.int64))
+            writer.append(np.zeros(200, np.int64), np.array([200]))
+        writer.finish(
+            end_of_text_id=1, n_bytes=1, tokenizer_fingerprint="", pattern="", unicode_version="",
+            sources=[],
+        )
+        storage.publish([])  # waits for uploads
+        assert not list(storage.path().glob("x*"))
+        sizes = {name: size for name, size in storage.sizes().items() if name.endswith(".bin")}
+        assert list(sizes.values()) == [1600] * 4 + [800]
 
 
 @pytest.mark.parametrize("n_bytes", [0, 3, 4, 9])
@@ -146,11 +164,12 @@ def test_an_object_has_a_largest_size(
         build(**options, out="s3://b/data")
 
 
+@pytest.mark.parametrize("name", ["x-in-order.bin", "standard-input", "rows-0"])
 def test_a_file_that_is_not_published_may_have_several_objects(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("preprocess.storage.bucket.LARGEST_OBJECT", 4)
-    name, content = "x-in-order.bin", b"abcdefghij"
+    content = b"abcdefghij"
     with BucketStorage("s3://b/data", "build") as storage:
         append(storage, name, content)
         assert bucket.contents(WORK) == {

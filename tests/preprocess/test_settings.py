@@ -204,10 +204,20 @@ def test_everything_wrong_is_named(settings: Any, values: dict[str, Any], expect
 
 
 def test_too_many_arguments_are_named() -> None:
-    with pytest.raises(SettingsError, match="takes 1 arguments without names; name the others"):
+    more = "arguments without names; name the others"
+    with pytest.raises(SettingsError, match=f"^build: takes 1 {more}"):
         preprocess.build("a.yaml", "b")
+    section: Any = preprocess.DatasetConfig
+    with pytest.raises(SettingsError, match=f"DatasetConfig: takes 0 {more}"):
+        section("a.txt")
     with pytest.raises(SettingsError, match="path: was given by its place and by its name"):
         preprocess.verify("a", path="b")
+
+
+def test_sections_are_equal_by_their_options() -> None:
+    section = preprocess.DatasetConfig
+    assert len({section(data_files="a"), section(data_files=["a"], strip=False)}) == 1
+    assert section(data_files="a") != section(data_files="a", strip=True)
 
 
 def test_settings_are_values() -> None:

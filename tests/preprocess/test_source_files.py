@@ -12,14 +12,13 @@ import pytest
 from msgspec.structs import replace
 from source_cases import parts_of, source_of, units_of
 
-from bpe import text_file
 from bpe.errors import ChangedError, CorpusError, UnavailableError
-from bpe.text_file import TextFile
 from preprocess.documents.batch import ReadOptions
-from preprocess.sources import Source, find_sources
+from preprocess.sources import Source, find_sources, text_file
 from preprocess.sources.base import open_file
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
 from preprocess.sources.text import TextSource
+from preprocess.sources.text_file import TextFile
 
 
 def test_a_file_that_ends_too_early_is_an_error(

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from nasty import nasty_text
 from source_cases import parts_of, source_of, units_of
 
-from bpe import text_file
 from bpe.errors import CorpusError
 from bpe.split.pretokenizer import Pretokenizer
-from bpe.text_file import Ends, TextFile
 from preprocess.documents.batch import ReadOptions
+from preprocess.sources import text_file
 from preprocess.sources.base import open_file
 from preprocess.sources.text import TextSource, TextUnit
+from preprocess.sources.text_file import Ends, TextFile
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 

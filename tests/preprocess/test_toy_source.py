@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bpe.text.spans import find_pieces
-from bpe.text_file import Cutter, Ends, new_array
 from preprocess import build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans, prepare
 from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources, registry
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
+from preprocess.sources.text_file import Cutter, Ends, new_array
 
 
 @dataclass(frozen=True)
