@@ -326,26 +326,38 @@ class MeasurePass:
 
     def choose_all(self) -> Selected:
         """Choose documents, which come after those of earlier passes, and write their bits."""
-        journal, number, n_of_source = self.journal, self.part.number, self._n_of_source
+        journal, number = self.journal, self.part.number
         name = f"kept-{number}"
         with closing(journal.storage.stream(name)) as bits:
-            choice = self._choose(_rows(journal, number), bits)
+            rows, starts = _rows(journal, number), self._starts()
+            first = self.part.decisive[1]
+            places = (min(x, len(starts) - 1) for x in (first, first + len(self.part.files)))
+            choice = self._choose(rows, bits, range(*(starts[x] for x in places)))
             bits.sync()
         if not choice.n_chosen:
+            choice = self._choose(rows)
             copies, outside = choice.n_copies, choice.n_outside
             left_out = LeftOut(duplicate_documents=copies, outside_documents=outside)
             left_out.merge(self.at.left_out)
             output = next(iter(self.part.names), "train")
             check_has_documents(output, self._sources, 0, 0, left_out)
-        counts = [n_of_source.get(i, 0) for i in range(max(n_of_source, default=-1) + 1)]
         return Selected(
-            np.cumsum([0, *counts]).tolist(), choice.end if choice.is_complete else None,
+            starts, choice.end if choice.is_complete else None,
             choice.n_bytes, choice.n_copies, choice.n_outside, choice.cuts,
             _digest(journal.storage, name).hexdigest(),
         )
 
-    def _choose(self, rows: Rows, bits: Stream | None = None) -> Choice:
-        """Choose among documents of this pass, and write their bits."""
+    def _starts(self) -> list[int]:
+        """Return the number of the first document of each source that was read, and of all."""
+        n_of_source = self._n_of_source
+        counts = [n_of_source.get(i, 0) for i in range(max(n_of_source, default=-1) + 1)]
+        starts: list[int] = np.cumsum([0, *counts]).tolist()
+        return starts
+
+    def _choose(
+        self, rows: Rows, bits: Stream | None = None, own: range | None = None
+    ) -> Choice:
+        """Choose among documents of this pass, and write their bits; `own` as in `choose`."""
         before = [_rows(self.journal, x)[: each.end] for x, each in self.earlier.items()]
         n_before = sum(map(len, before))
         copies = np.zeros(-(-(n_before + len(rows)) // 64), np.uint64)
@@ -353,7 +365,7 @@ class MeasurePass:
             limits = self.limits
             limit = bytes_for_tables(limits.memory_limit, limits.workers, limits.unit_size)
             copies = find_copies([*before, rows], min(limit, _COMPARED))
-        return choose(rows, copies, n_before, self.settings, bits)
+        return choose(rows, copies, n_before, self.settings, bits, own)
 
 
 def find_copies(rows: Sequence[Rows], n_bytes: float) -> NDArray[np.uint64]:
@@ -416,6 +428,7 @@ class Slice:
 class Choice(NamedTuple):
     """Result of `choose`: numbers of documents, and bytes of the chosen ones.
 
+    Those that are left out, `n_copies` and `n_outside`, are counted among `own` documents alone.
     `end` is the number of documents up to the last one that decides: what follows is ignored.
     """
 
@@ -430,7 +443,7 @@ class Choice(NamedTuple):
 
 def choose(
     rows: Rows, copies: NDArray[np.uint64], first: int, settings: SelectSettings,
-    bits: Stream | None = None,
+    bits: Stream | None = None, own: range | None = None,
 ) -> Choice:
     """Choose documents, and write a bit of each.
 
@@ -440,8 +453,11 @@ def choose(
         first: See `copies`.
         settings: The slice.
         bits: Gets a bit of each document, `Kept.bits`; None: nothing is written.
+        own: The documents among which those that are left out are counted, of a task those of its
+            part, as rows; None: all.
     """
     wanted, n_chosen, n_bytes, end = Slice(settings), 0, 0, 0
+    own, n_own = range(len(rows)) if own is None else own, 0
     cuts: dict[int, tuple[int, int]] = {}
     for row in range(0, len(rows), _BLOCK):
         block = rows[row : row + _BLOCK]
@@ -459,14 +475,16 @@ def choose(
             bits.append(memoryview(np.packbits(chosen, bitorder="little").tobytes()))
         n_bytes += int(block["size"][numbers].sum())
         n_chosen += len(numbers)
+        n_own += int(chosen[max(own.start - row, 0) : max(own.stop - row, 0)].sum())
         end = row + int(numbers[-1]) + 1 if len(numbers) else end
         if wanted.is_complete:
             break
     if not wanted.is_complete:
         end = len(rows)
-    blocks = (range(row, min(row + _BLOCK, end)) for row in range(0, end, _BLOCK))
+    decided = own[: max(end - own.start, 0)]
+    blocks = (decided[i : i + _BLOCK] for i in range(0, len(decided), _BLOCK))
     n_copies = sum(len(_numbers(copies, first + each.start, len(each))) for each in blocks)
-    n_outside = end - n_copies - n_chosen
+    n_outside = len(decided) - n_copies - n_own
     return Choice(n_chosen, n_bytes, n_copies, n_outside, end, wanted.is_complete, cuts)
 
 

@@ -218,6 +218,13 @@ def test_tasks_select_the_documents_of_one_build(
     for index in range(3):
         build(out=tmp_path / "parts", task_index=index, task_count=3, **corpus)
     merge_parts(tmp_path / "parts")
+    kinds = ("duplicate_documents", "outside_documents", "bad_records")
+    one, sums = (
+        [json.loads((tmp_path / x / "stats.json").read_text())[kind] for kind in kinds]
+        for x in ("whole", "parts")
+    )
+    assert one == sums
+    assert min(one) > 0
     # The last of these has no document of train.
     for index in range(3):
         build(out=tmp_path / "mixed", task_index=index, task_count=3, shuffle_documents=1, **corpus)
