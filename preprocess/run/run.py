@@ -99,9 +99,11 @@ class Run:
             try:
                 self.journal = Journal(self.storage)
                 self.resumed = self._resumes()
-                if (entry := self.journal.value(PUBLISHING, Publishing)) and self.resumed:
+                if entry := self.journal.value(PUBLISHING, Publishing):
+                    # Also that of another run, which is replaced then: without its manifests,
+                    # nobody would know whose files these are.
                     self._publish(entry)
-                    self.resumed, self.is_complete = False, True
+                    self.resumed, self.is_complete = False, self.resumed
             except DamagedStateError:
                 if not self.overwrite:
                     raise

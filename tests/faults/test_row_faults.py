@@ -88,6 +88,24 @@ def test_a_disk_that_fails_at_each_call(
     assert at > 20
 
 
+def test_other_rows_replace_those_that_were_getting_their_names(
+    data: Path, tmp_path: Path
+) -> None:
+    before, peace = tmp_path / "before", tmp_path / "peace"
+    more = {"overwrite": True, "max_length": 5}
+    write_rows(data, **options_of("jsonl", before) | {"num_shards": 4})
+    write_rows(data, **options_of("jsonl", peace) | more)
+    out = tmp_path / "out"
+    shutil.copytree(before, out)
+    for _ in faults.each_cut(
+        lambda: write_rows(data, **options_of("jsonl", out) | {"overwrite": True})
+    ):
+        write_rows(data, **options_of("jsonl", out) | more)
+        assert contents(out) == contents(peace)
+        shutil.rmtree(out)
+        shutil.copytree(before, out)
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_a_run_that_is_killed(data: Path, tmp_path: Path, format_name: str) -> None:
     need(format_name)
