@@ -128,7 +128,7 @@ def differences(before: Record, now: Record) -> list[str]:
         found += [
             f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
             for name in sorted({*old, *new})
-            if old.get(name) != new.get(name)
+            if old.get(name) != new.get(name) and not _is_of_run(name)
         ]
     if before.columns != now.columns:
         names = [" and ".join(each.columns) or "none" for each in (before, now)]
@@ -149,6 +149,12 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
+
+
+def _is_of_run(name: str) -> bool:
+    """Return True for an option without effect on results, which records of datasets have, too."""
+    option = options_of(BuildSettings).get(name.rpartition(".")[2])
+    return option is not None and not option.changes_result
 
 
 def _default(name: str) -> Any:

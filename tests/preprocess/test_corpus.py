@@ -316,3 +316,14 @@ def test_a_configuration_of_another_program_is_left_alone(corpus: Path) -> None:
     build("corpus.yaml")
     assert json.loads(Path("out/config.json").read_text())["format"] == "tokenmill-corpus"
     build("corpus.yaml")
+
+
+def test_options_of_a_run_leave_a_trained_tokenizer_up_to_date(tmp_path: Path) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("some text <|endoftext|> and more " * 40, "utf-8")
+    config = PipelineConfig(
+        datasets=[DatasetConfig(data_files=text)], tokenizer={"vocab_size": 260},
+        output_path=tmp_path / "out",
+    )
+    build(config)
+    assert "up to date" in build(config, unit_size="64KiB", max_bad_records=3).lines[0]
