@@ -414,7 +414,7 @@ def _to_binary(column: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     if isinstance(column, pa.DictionaryArray):
-        known = _to_binary(column.dictionary)
+        known = _to_binary(column.dictionary).cast(pa.large_binary())  # rows may exceed 2 GiB
         return pa.DictionaryArray.from_arrays(column.indices, known)  # checks the indices
     plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     if column.type == pa.string_view():

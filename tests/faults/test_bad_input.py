@@ -291,7 +291,6 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"train": 7}, "train: should be a path or URL, or a list of them; got 7"),
         ({"train": [7]}, r"train: should be a path or URL, or a list of them; got \[7\]"),
         ({"train": []}, r"train: should not be empty; leave it out for text that Python"),
-        ({"val": []}, r"val: should not be empty; leave it out for documents of train"),
         ({"pattern": 7}, "pattern: should be text; got 7"),
         ({"workers": 0, "x": 1}, "workers: .* of at least 1; got 0; x: there is no such"),
     ],
