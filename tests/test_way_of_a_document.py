@@ -45,7 +45,9 @@ def function_of(frame: FrameType | None) -> Function | None:
 
 def carries(value: Any) -> bool:
     """Whether a value has the documents of a unit: their text, ids, or places."""
-    if isinstance(value, np.ndarray | bytes | bytearray | memoryview | list):
+    if isinstance(value, np.ndarray):
+        return value.size >= _PER_UNIT
+    if isinstance(value, bytes | bytearray | memoryview | list):
         return len(value) >= _PER_UNIT
     return type(value).__name__ in ("DocumentBatch", "Item", "EncodedBatch", "Encoded", "Part")
 

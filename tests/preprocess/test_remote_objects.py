@@ -44,6 +44,7 @@ def test_files_below_a_url_are_read_as_those_of_a_directory(bucket: str, tmp_pat
 
 
 def test_files_of_a_web_server_are_not_listed() -> None:
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     with web_server({"/d/a%20b": Page(b"content")}) as url:
         files = open_files(f"{url}/d")
         assert (files.get("a b"), files.size("a b"), files.get("c")) == (b"content", 7, None)
