@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,11 @@ def flip(bucket: str, key: str, position: int) -> None:
 
 def disk_usage(cache: Path) -> int:
     """Bytes that the blocks in a cache take on the disk."""
-    return sum(path.stat().st_size for path in cache.glob("*/content/*"))
+    total = 0
+    for path in cache.glob("*/content/*"):
+        with suppress(FileNotFoundError):  # another process may remove a block meanwhile
+            total += path.stat().st_size
+    return total
 
 
 def pair(bucket: str, tmp_path: Path, n_tokens: int = 20_000, **options: Any) -> list[TokenFile]:
