@@ -240,10 +240,16 @@ def _all_fit(values: Any, hint: Any) -> bool:
 def bind(
     function: str, names: Sequence[str], arguments: Sequence[Any], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all arguments of a function by name; `names` are of those that have a place.
+    """Return the arguments of a call by name.
+
+    Args:
+        function: Name of the function, for messages.
+        names: Names of the positional parameters, in order.
+        arguments: Positional arguments.
+        given: Keyword arguments.
 
     Raises:
-        ArgumentError: There are too many, or one is given twice.
+        ArgumentError: There are too many positional arguments, or one is given twice.
     """
     if len(arguments) > (n := len(names)):
         raise ArgumentError(f"{function}: takes {n} arguments without names; name the others")

@@ -202,8 +202,8 @@ class WordLevelTokenizer(TextTokenizer):
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # Of those that the vocabulary lacks, only the unknown token is in the model, so text of
-            # others is an unknown word.
+            # The model has no special token that the given vocabulary lacks, except the unknown
+            # token, so that their text in a document is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **_FLAGS, "special": True}
                 for text, token_id in self._special_ids.items()

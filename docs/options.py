@@ -51,7 +51,7 @@ def usage(option: Option[Any, Any]) -> str:
 
 
 def python(option: Option[Any, Any], console: str) -> str:
-    """How an option is given in Python; "" for one of the command line alone."""
+    """Return the Python form of an option, or "" if only the command line has it."""
     is_ours = option.name not in console.split()
     return f"`{option.name}: {annotation(option.accepts)}`" if is_ours else ""
 

@@ -391,7 +391,7 @@ class DatasetPlan(NamedTuple):
     key: Key
 
     def columns(self, has_loss_mask: bool) -> tuple[str, ...]:
-        """Return the arrays of the rows: as given, else those that they need."""
+        """Return the names of the arrays of the rows: those given, or the default ones."""
         assert self.rows is not None
         if self.rows.columns or self.rows.format == "pickle":
             return self.rows.columns

@@ -141,7 +141,8 @@ def take_positions(starts, state, positions):
     Args:
         starts: uint64[n_words], bit set.
         state: int64, NEXT_WORD and LAST_POSITION are used. Modified in place.
-        positions: int64[N_POSITIONS]; replaced by the last position taken and those that follow.
+        positions: int64[N_POSITIONS]. Set to the last position of the call before, if there is one,
+            followed by the positions found.
 
     Returns the number of positions: one more than there are pre-tokens between them, or 0.
     """

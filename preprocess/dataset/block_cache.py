@@ -62,9 +62,9 @@ class BlockCache:
     Attributes:
         directory: Directory of the dataset in the cache.
         first_blocks: Number of the first block of each file, and the number of all blocks.
-        mapped: The blocks; those that are not mapped are zeros.
-        is_there: bool[n_blocks], those that are mapped; changed with `lock` held.
-        is_used: bool[n_blocks], those that were used since that was noted.
+        mapped: Memory map of all blocks, zeros where no block is mapped.
+        is_there: bool[n_blocks], True for mapped blocks; modified only while `lock` is held.
+        is_used: bool[n_blocks], True for blocks read since the times of their files were set.
         lock: Held while mapped blocks are read.
 
     Raises:
