@@ -153,7 +153,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         )
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
-        """Return the documents where `chosen`, bool[n_documents], is True, with all their fields."""
+        """Return the documents where `chosen`, bool[n_documents], is True, with their fields."""
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
         bounds -= first
