@@ -272,8 +272,8 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[AnyP
         if not (some := _files_at(path, suffixes)):
             instead = "" if glob.has_magic(path) else found_instead(path, suffixes)
             raise RowsError(
-                f"there are no {kind} files ({', '.join(suffixes)}) at {place_of(path)}{instead}; give"
-                " a file, a directory or a pattern"
+                f"there are no {kind} files ({', '.join(suffixes)}) at {place_of(path)}{instead};"
+                " give a file, a directory or a pattern"
             )
         found += some
     if not found:
@@ -290,4 +290,4 @@ def _files_at(path: str, suffixes: tuple[str, ...]) -> list[AnyPath]:
         return [Path(path)]
     there, shown = matches(path), str(place_of(path))
     is_named = glob.has_magic(shown) or [*map(str, there)] == [shown]
-    return [each for each in there if each.is_file() and (is_named or each.name.endswith(suffixes))]
+    return [x for x in there if x.is_file() and (is_named or x.name.endswith(suffixes))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, Any
@@ -72,7 +73,7 @@ class File(RecordFile):
 
 
 def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
-    """Read an array, whose size is compared with that of its entry before it is read."""
+    """Read an array, and compare its digest."""
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ValueError(f"{entry.filename!r} has another compression than NumPy's")
     with archive.open(entry) as member:
@@ -80,5 +81,7 @@ def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
         if (version := npy.read_magic(member)) != (1, 0):
             raise ValueError(f"{entry.filename!r} has version {version}, expected (1, 0)")
         shape, is_fortran, dtype = npy.read_array_header_1_0(member)
-        data = b"" if dtype.hasobject else member.read()  # compares the digest of the entry
+        data = b"" if dtype.hasobject else member.read()
+    if dtype.itemsize * math.prod(shape) != len(data):
+        raise ValueError(f"{entry.filename!r} has {len(data):,} bytes, expected {dtype}{[*shape]}")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")

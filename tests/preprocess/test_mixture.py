@@ -141,11 +141,11 @@ def test_a_dataset_that_runs_out() -> None:
     assert n == len(list(mixture)) == mixture.step
     assert mixture.counts(n)["c"] <= mixture.samplers["c"].n_windows < mixture.counts(n + 1)["c"]
     assert list(mixture) == []
-    with pytest.raises(TypeError, match="the mixture has no length: it repeats its datasets, or all of"):
+    with pytest.raises(TypeError, match="the mixture has no length: it repeats its datasets"):
         len(Mixture(samplers(), weights))
     parts = samplers() | {"a": Sampler(np.arange(99), 6, 4, order="random")}
     endless = Mixture(parts, {"a": 1, "b": 0, "c": 0}, exhausted="stop")
-    with pytest.raises(TypeError, match="the mixture has no length: it repeats its datasets, or all of"):
+    with pytest.raises(TypeError, match="the mixture has no length: it repeats its datasets"):
         len(endless)
     assert next(iter(endless))["inputs"].shape == (6, 4)
 
