@@ -69,7 +69,7 @@ print(*before, *state())
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no /proc")
 @pytest.mark.parametrize("reader", ["drawn", "prefetched", "loaded"])
-def test_30_000_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -> None:
+def test_many_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -> None:
     if reader == "loaded":
         pytest.importorskip("torch", reason="needs the extra `torch`")
     ends = np.arange(1, 20_001) * 20
