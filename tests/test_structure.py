@@ -149,6 +149,7 @@ def test_sampling_knows_only_the_token_file() -> None:
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
         "preprocess.reused_memory",
+        "preprocess.run_ahead",
         "preprocess.split_mix",
         "preprocess.storage",
     }

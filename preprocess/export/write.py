@@ -16,7 +16,6 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import relative_location
-from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
@@ -28,6 +27,7 @@ from preprocess.run.finished import find_token_files, read_object
 from preprocess.run.journal import JournalError
 from preprocess.run.record import Record
 from preprocess.run.run import Run
+from preprocess.run_ahead import run_ahead
 from preprocess.settings import SettingsError, takes
 from preprocess.storage import OutputError, open_storage
 

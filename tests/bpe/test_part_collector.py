@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from bpe.encode.part_collector import PartCollector
+from bpe.encode.parallel_encoder import PartCollector
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
