@@ -175,7 +175,7 @@ def test_a_tokenizer_of_no_use(capsys: Any, tmp_path: Path, text: Path, out: Pat
     path = tmp_path / "tokenizer.json"
     for content, expected in (
         ('{"model": {"type": "BPE", "vocab": {"a', f"{path}: the file ends in the middle"),
-        (None, f"{path}: cannot be read: No such file"),
+        (None, f"{path}: No such file or directory"),
     ):
         path.write_text(content) if content else path.unlink()
         for given in (["--train", text, "--out", out], ["encode", text]):
