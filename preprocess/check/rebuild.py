@@ -35,12 +35,13 @@ from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encode_pass import Part, SpecialIds, reencode
+from preprocess.run.encode_pass import EncodePass, Part, SpecialIds, reencode
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
-from preprocess.run.merge import join_again
+from preprocess.run.merge import find_parts, join_parts
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
-from preprocess.run.plan import find_passes, reload_tokenizer
+from preprocess.run.passes import reload_tokenizer
+from preprocess.run.reading import find_passes
 from preprocess.run.selection import select_documents
 from preprocess.settings import SettingsError
 from preprocess.sources import Source
@@ -162,7 +163,7 @@ def find_origin(
     def fill() -> Manifest:
         assert storage is not None
         with Journal(storage) as journal:
-            filled = read.fill(settings, tokenizer, Report(), progress, journal)
+            filled = EncodePass(read, settings, tokenizer, Report(), progress, journal).fill()
         return next(y for x, y in filled.items() if read.names[x] == bin_path.stem)
 
     selects = settings.selects or shuffles
@@ -222,12 +223,14 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     with open_repair(bin_path) as storage:
         with Journal(storage) as journal:
             if joins_parts(stats.settings):
-                manifest = join_again(storage.final, settings, bin_path.stem)
-                storage.put(name, manifest.to_json().encode())
+                parts = find_parts(storage.final, settings.name, settings.task_count)
+                joined = join_parts(storage.final, settings, parts)
+                manifests = {manifest_name(settings.stems[x]): y for x, y in joined.items()}
+                storage.put(name, manifests[name].to_json().encode())
             else:
                 read, passes = find_passes(settings, tokenizer, bin_path.stem)
                 select_documents(passes, settings, settings, journal, progress)
-                read.fill(settings, tokenizer, Report(), progress, journal)
+                EncodePass(read, settings, tokenizer, Report(), progress, journal).fill()
         if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from bpe import PretokenCounts
 from bpe.train.counts import FrozenCounts
 from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
-from preprocess.run import count_pass, journal, spill
+from preprocess.run import count_pass, journal
 from preprocess.run import memory_limit as memory
 from preprocess.run.journal import JournalError
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
@@ -55,7 +53,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 ) -> None:
     """Cut off when so many runs are written, or when they are being merged."""
     build(out=tmp_path / "whole", **options)
-    write, written = spill.write_spill, []
+    write, written = count_pass.write_counts, []
 
     def cut_off(*arguments: Any) -> Any:
         if len(written) == n_runs or arguments[2:] == (("gpt2", (END,)),):
@@ -65,11 +63,12 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 
     with monkeypatch.context() as patch:
         full_after(patch, 0)
-        patch.setattr(spill, "write_spill", cut_off)
-        patch.setattr(spill, "merge_spills", cut_off)
+        patch.setattr(count_pass, "write_counts", cut_off)
+        patch.setattr(count_pass, "merge_counts", cut_off)
         with pytest.raises(faults.CutOff):
             build(out=tmp_path / "out", workers=1, **options)
-    assert len(list((tmp_path / "out" / ".build.partial").glob("run-*"))) == len(written) > 0
+    found = list((tmp_path / "out" / ".build.partial").glob("counts-[0-9]*"))
+    assert len(found) == len(written) > 0
     build(out=tmp_path / "out", workers=2, **options)
     assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "whole")
 
@@ -77,18 +76,18 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 def test_a_damaged_run_is_refused(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged = spill.merge_spills
+    merged = count_pass.merge_counts
 
     def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
-        path = next(storage.directory.glob("run-*"))
+        path = next(storage.directory.glob("counts-[0-9]*"))
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)
         return merged(storage, *arguments)
 
     full_after(monkeypatch, 0)
-    monkeypatch.setattr(spill, "merge_spills", damaged)
-    with pytest.raises(JournalError, match=r"run-.*saved counts are damaged or missing"):
+    monkeypatch.setattr(count_pass, "merge_counts", damaged)
+    with pytest.raises(JournalError, match=r"counts-.*saved counts are damaged or missing"):
         build(out=tmp_path / "out", **options)
 
 
@@ -106,8 +105,8 @@ def test_runs_hold_what_one_table_would_hold(
             counts = PretokenCounts()
             counts.add(buffer, offsets)
             whole.add(buffer, offsets)
-            runs.append(spill.write_spill(storage, f"run-{number}", [counts, counts]))
-        found = spill.merge_spills(storage, runs, ("gpt2", ()))
+            runs.append(count_pass.write_counts(storage, f"run-{number}", [counts.arrays()] * 2))
+        found = count_pass.merge_counts(storage, runs, ("gpt2", ()))
         buffer, places, of_words = found.arrays()
         words = [bytes(buffer[i:j]) for i, j in pairwise(places)]
         assert sorted(zip(words, (of_words // 2).tolist(), strict=True)) == list(whole.items())
@@ -247,18 +246,3 @@ def test_short_documents_take_no_more_than_is_reckoned_with(
     reckoned = workers * memory._OF_UNIT_BYTE * unit_size
     assert 0.2 * reckoned < peaks["counting"] <= reckoned
     assert 0.4 * reckoned < peaks["encoding"] <= reckoned
-
-
-def test_no_two_workers_have_one_table() -> None:
-    together = threading.Barrier(2, timeout=60)
-
-    class Tables(list[PretokenCounts]):
-        def append(self, table: PretokenCounts) -> None:
-            super().append(table)
-            together.wait()  # both are there before either is returned
-
-    tables = Tables()
-    workers = count_pass.CountUnits("gpt2", (), tables)
-    with ThreadPoolExecutor(2) as pool:
-        first, second = [pool.submit(workers.own_table) for _ in range(2)]
-    assert first.result() is not second.result()

@@ -112,35 +112,6 @@ def test_a_process_that_is_stuck_ends(
     assert torture.contents(out) == torture.contents(tmp_path / "peace")
 
 
-def test_a_signal_ends_a_compilation(tmp_path: Path) -> None:
-    """Kernels are compiled again in a cache of their own, and the signal comes when that begins."""
-    text, out = tmp_path / "text", tmp_path / "out"
-    text.write_text("<|endoftext|>".join(f"document {i} of many" for i in range(500)))
-    options = ["build", "--train", str(text), "--out", str(out), "--vocab-size", "280"]
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        [sys.executable, "-m", "preprocess", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith("tokenmill: compiling kernels, once per ")
-            process.send_signal(signal.SIGINT)
-            _, stderr = process.communicate(timeout=600)
-        finally:
-            process.kill()
-            signal.signal(signal.SIGINT, ignored)
-    assert process.returncode == 130
-    assert "rerun the same command to resume" in stderr
-    assert stderr.splitlines()[-1] == "tokenmill: error: stopped (Interrupt)"
-    assert {path.name for path in out.iterdir()} <= {".build.partial", LOCK_FILE}
-    assert run(options) == 0
-    build(train=text, out=tmp_path / "peace", vocab_size=280)
-    assert torture.contents(out) == torture.contents(tmp_path / "peace")
-
-
 def test_only_a_unit_that_takes_longer_than_any_text_needs_hangs() -> None:
     said: list[tuple[str, float]] = []
     watch = Watch(lambda where, seconds: said.append((where, seconds)))

@@ -363,9 +363,12 @@ def test_errors_of_text_are_those_of_threads(
 def test_a_machine_that_does_not_see_the_outputs(
     machines: Machines, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "_SHARED_FILE", "other")  # of this process alone
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(parts.os, "getcwd", lambda: str(tmp_path / "there"))
     with pytest.raises(OutputError, match="does not see the outputs there; choose a directory on"):
-        build(**on_ray(root, out=tmp_path))
+        build(**on_ray(root, out="out"))
 
 
 def squares(given: str, resources: dict[str, float] | None = None) -> list[int]:

@@ -25,7 +25,6 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import train
 from preprocess.run.merge import MergeError
 from preprocess.settings import SettingsError
-from preprocess.sources import find_sources
 from preprocess.sources.base import open_file
 from preprocess.sources.json_records import JsonLinesSource
 from preprocess.sources.parts import sources_of_task
@@ -120,14 +119,6 @@ def test_parts_are_the_stream_of_one_build(
         assert stats[0][key] == stats[1][key]
 
 
-def test_neither_workers_nor_units_nor_order_change_a_byte(root: Path, tmp_path: Path) -> None:
-    build_parts(options_of(root), tmp_path / "one")
-    build_parts(options_of(root, workers=2, unit_size=700), tmp_path / "two", shuffled=1)
-    for name in ("one", "two"):
-        merge_parts(tmp_path / name)
-    assert contents(tmp_path / "one") == contents(tmp_path / "two")
-
-
 @given(
     text=st.lists(st.sampled_from(["\n", "\n\n", "a", "bc ", "日"]), max_size=60).map("".join),
     count=st.integers(1, 9),
@@ -173,13 +164,6 @@ def test_lines_are_divided_between_records(path: Path, lines: list[int], count: 
         for text in parts_of(unit.read())
     ]  # fmt: skip
     assert found == [n for n in lines if n]
-
-
-def test_shares_are_even(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "x").write_text("<|endoftext|>".join(["word " * 20] * 5000))
-    (source,) = find_sources([tmp_path / "x"], ReadOptions())
-    sizes = [sources_of_task([source], index, 8)[0].n_bytes for index in range(8)]
-    assert max(sizes) - min(sizes) < 300
 
 
 def test_a_part_without_documents(root: Path, tmp_path: Path) -> None:
@@ -345,15 +329,6 @@ def test_damage_of_a_part_is_repaired(data: Path) -> None:
     assert contents(data) == before
 
 
-def test_files_of_a_shard_are_in_the_directory(data: Path) -> None:
-    manifest = json.loads((data / "train.json").read_text())
-    for name in ("../x", ".hidden", "", "a/b"):
-        manifest["shards"][0]["files"] = name
-        (data / "train.json").write_text(json.dumps(manifest))
-        with pytest.raises(TokenFileError, match=r"not a manifest: Expected `str` matching"):
-            open_tokens(data / "train.json")
-
-
 def test_an_ordinary_build_leaves_the_parts(root: Path, data: Path) -> None:
     parts = {name: x for name, x in contents(data).items() if name.startswith("part-")}
     with pytest.raises(TokenFileError, match=r"train.json: exists"):
@@ -401,10 +376,10 @@ def test_parts_that_are_damaged(data: Path) -> None:
     path = data / "part-00001-of-00003_train.docs"
     content = path.read_bytes()
     path.write_bytes(content[:-8])
-    with pytest.raises(MergeError, match="bytes are expected, as in its manifest, found 584"):
+    with pytest.raises(TokenFileError, match=r"expected 592 bytes, .*, found 584"):
         merge_parts(data)
     path.unlink()
-    with pytest.raises(MergeError, match="as in its manifest, found no file; repair"):
+    with pytest.raises(TokenFileError, match=r"in its manifest .*, found no file; restore or"):
         merge_parts(data)
     path.write_bytes(content)
     manifest = data / "part-00001-of-00003_train.json"
