@@ -193,11 +193,7 @@ def reencode(
     source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int,
     has_mask: bool = False,
 ) -> Generator[list[Part], None, None]:
-    """Encode a source again, and yield the parts of each unit, one per output.
-
-    Raises:
-        CorpusError: Text cannot be read.
-    """
+    """Encode a source again, and yield the parts of each unit, one per output."""
     with unit_readers([source], workers) as read:
         make_work = EncodeUnits(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask, read)
         with (
@@ -284,15 +280,12 @@ class EncodePass:
     def fill(self) -> dict[str, Manifest]:
         """Encode all sources into token files, whose documents are shuffled if the settings say so.
 
-        Documents `in_validation` go to the second output of the pass, others to the first.
-
-        Returns:
-            Name of an output -> its manifest.
+        Documents `in_validation` go to the second output of the pass, others to the first. Returns
+        name of an output -> its manifest.
 
         Raises:
             CorpusError: Text cannot be read, or an output has no documents.
             OutputError: A file cannot be written.
-            JournalError: The files of an earlier run are damaged.
             OutOfTimeError: The time limit of the run is reached.
         """
         settings, journal = self.settings, self.journal

@@ -59,8 +59,7 @@ def put_rejects(
 ) -> dict[str, str | None]:
     """Write the records that were left out, a line each; None: remove an earlier list.
 
-    Returns:
-        Name of the list, if there is one -> its digest.
+    Returns name of the list, if there is one -> its digest.
     """
     if rejected is None:
         run.gone |= {name} if run.storage.final.size(name) is not None else set()
@@ -208,10 +207,8 @@ def needs_tokenizer_file(
 ) -> bool:
     """Return True if a build must write a tokenizer.json; `tokenizer` is None if it trains one.
 
-    Of several tasks, which run at the same time, the first one writes it.
-
-    Raises:
-        OutputError: Another tokenizer or a configuration exists, without --overwrite.
+    Of several tasks, which run at the same time, the first one writes it. Raises OutputError if
+    another tokenizer or a configuration exists, without --overwrite.
     """
     from bpe import load_tokenizer
 

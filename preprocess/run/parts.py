@@ -140,13 +140,7 @@ def call(
 class Workers:
     """Workers of Ray that call functions, each for one part of a run at a time.
 
-    Args:
-        ray: The module, connected to a cluster.
-        workers: Number of parts that are under way at a time.
-        resources: Name of a resource -> amount that each worker needs; CPU: 1 if not given.
-
-    Raises:
-        RayError: The cluster lacks a resource.
+    Each needs `resources`, by name; CPU: 1 if not given. Raises RayError if the cluster lacks one.
     """
 
     def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
@@ -169,18 +163,9 @@ class Workers:
     ) -> Iterator[tuple[int, Result]]:
         """Yield (number of a part, result of the function) of each part, as they are done.
 
-        A part whose worker dies, also with its machine, is given to another worker. At the time
-        limit, the function raises OutOfTimeError, and so does this when no part is under way.
-
-        Args:
-            function: Function of a module.
-            given: Its first argument, for all parts.
-            parts: Numbers of the parts.
-            progress: Says how much time is left; the last stage is shown as the time passes.
-
-        Raises:
-            RayError: A part cannot be done, for its workers die.
-            Exceptions of the function, unchanged.
+        A part whose worker dies, also with its machine, is given to another worker; if its workers
+        keep dying, this raises RayError. Exceptions of the function, which is one of a module, are
+        raised unchanged; that of the time limit when no part is under way.
         """
         left, under_way, n_lost = deque(parts), dict[Any, int](), dict[int, int]()
         shared, late = self._ray.put(given), None
@@ -257,10 +242,7 @@ def import_ray() -> Any:
 def connected(cpus: int, address: str | None) -> Iterator[Any]:
     """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
 
-    A connection that the program has already is used, and stays.
-
-    Raises:
-        RayError: Ray is not installed, or the cluster cannot be reached.
+    A connection that the program has already is used, and stays. Raises RayError if there is none.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -373,11 +355,7 @@ class Parts:
 
 @contextmanager
 def open_parts(plan: Plan, run: Run, progress: Progress) -> Iterator[Parts | None]:
-    """Yield the parts of a run on Ray; None: it is run on threads of this machine.
-
-    Raises:
-        RayError: Ray is not installed or cannot be reached, or lacks the resources.
-    """
+    """Yield the parts of a run on Ray; None: it is run on threads of this machine."""
     settings, n = plan.settings, plan.settings.workers
     if settings.executor != "ray":
         yield None

@@ -73,14 +73,11 @@ def select_documents(
 ) -> LeftOut:
     """Select the documents that passes read from now on, which get their `selected`.
 
-    Copies are found among the documents of all passes, slices are of each.
-
-    Returns:
-        The numbers of copies, and of documents before a slice.
+    Copies are found among the documents of all passes, slices are of each. Returns the numbers of
+    copies, and of documents before a slice.
 
     Raises:
         CorpusError: Text cannot be read, or no document of a pass is chosen.
-        OutputError: The work files cannot be written.
         JournalError: The work files of an earlier run are damaged.
         OutOfTimeError: The time limit of the run is reached.
     """
@@ -358,14 +355,9 @@ def _count_bits(bits: Bytes, start: int, stop: int) -> int:
 
 
 def find_copies(rows: Sequence[Rows], n_bytes: float) -> Bytes:
-    """Find the documents that are equal to an earlier one.
+    """Find the documents that are equal to an earlier one: bit i % 8 of byte i // 8 is 1 then.
 
-    Args:
-        rows: Rows of consecutive documents.
-        n_bytes: Memory to use: documents are compared in parts, by their digests.
-
-    Returns:
-        uint8[n], bit i % 8 of byte i // 8 is 1 if document i is a copy.
+    They are compared by their digests, in parts that take about `n_bytes` of memory.
     """
     n = sum(map(len, rows))
     copies = np.zeros(-(-n // 64), np.uint64)

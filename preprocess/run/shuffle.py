@@ -45,12 +45,8 @@ def shuffle_token_file(
 ) -> Manifest:
     """Write the documents of a token file without shards into another one, in random order.
 
-    Returns:
-        The manifest of the other token file, whose `writer` is finished and closed.
-
-    Raises:
-        DamagedStateError: A file does not have its digests.
-        OutputError: A file cannot be written.
+    Returns the manifest of the other token file, whose `writer` is finished and closed. Raises
+    DamagedStateError if a file does not have its digests.
     """
     # Documents of one source are not one after another any more.
     sources = [{x: each[x] for x in ("name", "bytes", "digest")} for each in manifest.sources]

@@ -213,16 +213,11 @@ print(json.dumps(peaks))
 """
 
 
-@pytest.mark.parametrize(
-    ("first", "val_fraction", "workers"),
-    [("", 0.1, 1), ("\xff\n<a>\n<b>\n", 0.1, 2)],
-)
-def test_short_documents_take_no_more_than_is_reckoned_with(
-    tmp_path: Path, first: str, val_fraction: float, workers: int
-) -> None:
+def test_short_documents_take_no_more_than_is_reckoned_with(tmp_path: Path) -> None:
     """In a process of their own: at most what is reckoned with, and no far cry from it."""
-    unit_size, n_units = 150_000, 2 * workers + 3
-    letters = first.encode("latin-1") + b"".join(b"%c\n" % letter for letter in range(33, 127))
+    workers, unit_size = 2, 150_000
+    n_units = 2 * workers + 3
+    letters = b"\xff\n<a>\n<b>\n" + b"".join(b"%c\n" % letter for letter in range(33, 127))
     (tmp_path / "small").write_bytes(letters * 20)
     (tmp_path / "large").write_bytes(letters * (n_units * unit_size // len(letters)))
     settings = {
@@ -231,7 +226,7 @@ def test_short_documents_take_no_more_than_is_reckoned_with(
         "workers": workers,
         "unit_size": unit_size,
         "on_invalid_utf8": "replace",
-        "val_fraction": val_fraction,
+        "val_fraction": 0.1,
         "special_tokens": ["<a>", "<b>"],
         "begin_of_text": "<s>",
     }

@@ -355,17 +355,3 @@ def test_changed_settings_are_named(options: dict[str, Any], finished: bool) -> 
             build(**options | more)
     # It goes on, or is up to date, as if nobody had asked.
     build(**options)
-
-
-def test_another_tokenizer_is_named(options: dict[str, Any], tmp_path: Path) -> None:
-    for size in (270, 275):
-        out = tmp_path / f"{size}.json"
-        pipeline.train(paths=options["train"], out=out, vocab_size=size)
-    del options["vocab_size"]
-    cut_off(options, tokenizer=tmp_path / "270.json")
-    message = r"the tokenizer [0-9a-f]{16}\.\.\. and the tokenizer [0-9a-f]{16}\.\.\. now"
-    with pytest.raises(OutputError, match=message):
-        build(**options, tokenizer=tmp_path / "275.json")
-    with pytest.raises(OutputError, match=r"the tokenizer .* and a tokenizer to be trained now"):
-        build(**options)
-    build(**options, tokenizer=tmp_path / "270.json")

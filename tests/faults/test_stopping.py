@@ -26,10 +26,8 @@ from preprocess.run.signals import (
     PATIENCE,
     SECONDS,
     TICK,
-    Stopped,
     Watch,
     logger,
-    stopping,
 )
 from preprocess.storage import LOCK_FILE
 
@@ -161,11 +159,3 @@ def test_a_program_that_called_build_is_told_and_goes_on(
     hung = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert hung[0].endswith(f"it has not come back from {tmp_path / 'text'}, bytes 0 to 12")
     assert (tmp_path / "out" / "train.bin").exists()
-
-
-def test_what_ends_by_itself_is_let_end() -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Stopped) as stopped, stopping():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stopped.value.number == signal.SIGTERM
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -19,11 +19,10 @@ from verify_cases import damages, flip
 from bpe import Tokenizer
 from preprocess import CorpusError, SettingsError, build, merge_parts, open_tokens
 from preprocess.check.verify import verify
-from preprocess.dataset.writer import TokenFileWriter
 from preprocess.pipeline import encode, train
 from preprocess.report.progress import Progress
 from preprocess.run import journal, selection, shuffle
-from preprocess.storage import DamagedStateError, open_storage
+from preprocess.storage import DamagedStateError
 
 END = "<|endoftext|>"
 texts = st.text(st.sampled_from("ab é日\n"), min_size=0, max_size=6)
@@ -303,17 +302,6 @@ def test_damaged_work_files_are_refused(
         build(out=tmp_path / "out", **corpus)
 
 
-def test_a_token_file_that_changes_before_it_is_shuffled_is_refused(tmp_path: Path) -> None:
-    with open_storage(str(tmp_path), "x") as storage:
-        writer, other = (TokenFileWriter(storage, x, vocab_size=300) for x in "xy")
-        writer.append(np.arange(9), np.array([9]))
-        about: dict[str, Any] = {"tokenizer_fingerprint": "", "pattern": "", "unicode_version": ""}
-        manifest = writer.finish(end_of_text_id=8, n_bytes=8, sources=[], **about)
-        flip(storage.path("x.bin"), 3)
-        with pytest.raises(DamagedStateError, match="block 0 is damaged since it was written"):
-            shuffle.shuffle_token_file(storage, "x", manifest, other, 1, Progress())
-
-
 def test_copies_of_train_do_not_fill_the_slice_of_val(
     tmp_path: Path, tokenizer: Path, small: None
 ) -> None:
@@ -358,14 +346,6 @@ def test_only_what_is_needed_is_read_to_verify(tmp_path: Path) -> None:
         flip(tmp_path / name / "train.bin", 9)
         verify(tmp_path / name / "train.bin", repair=True)
         assert not damages(verify(tmp_path / name / "train.bin", deep=True))
-
-
-def test_a_directory_in_use_is_not_compared(corpus: dict[str, Any], tmp_path: Path) -> None:
-    build(out=tmp_path / "out", **corpus)
-    with open_storage(str(tmp_path / "out"), "other"):
-        found = damages(verify(tmp_path / "out", deep=True))
-    assert "not compared with its sources" in found[0]
-    assert "is writing in this directory" in found[0]
 
 
 def test_a_finished_selection_is_up_to_date(corpus: dict[str, Any], tmp_path: Path) -> None:

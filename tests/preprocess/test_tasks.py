@@ -260,22 +260,6 @@ def test_finished_tasks_are_up_to_date_also_after_merging(
     assert contents(data) == before
 
 
-def test_on_the_command_line(root: Path, tmp_path: Path, merged: Path) -> None:
-    for index in range(N_TASKS):
-        command = ["--train", str(root / "text"), "--tokenizer", str(root / "tokenizer.json")]
-        command += ["--val-fraction", "0.1", "--out", str(tmp_path), "--quiet"]
-        assert run([*command, "--task-index", str(index), "--task-count", str(N_TASKS)]) == 0
-    assert run(["merge", str(tmp_path), "--quiet"]) == 0
-    assert contents(tmp_path) == contents(merged)
-
-
-def test_a_configuration_is_not_divided(root: Path, tmp_path: Path) -> None:
-    path = tmp_path / "corpus.yaml"
-    path.write_text(f"datasets: [{{name: x, data_files: {root / 'text'}}}]")
-    with pytest.raises(SettingsError, match="task_count: divides one dataset, not the datasets of"):
-        build(path, task_index=0, task_count=2)
-
-
 # Merging.
 
 
