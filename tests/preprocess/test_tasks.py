@@ -277,7 +277,7 @@ def test_a_merged_dataset_is_read_as_one(root: Path, merged: Path, tmp_path: Pat
         ]
         assert np.array_equal(*batches)
     text = "\n".join(format_lines(facts(merged)))
-    assert "train.json: " in text
+    assert "train.json:\n" in text
     assert "part-" not in text
     rows = [
         write_rows(x, out=tmp_path / x.name, format="jsonl", max_length=64)
