@@ -250,7 +250,7 @@ def test_options_that_are_asked_for(tmp_path: Path) -> None:
         import_megatron(path, tmp_path / "out", vocab_size=299)
     with pytest.raises(SettingsError, match=r"written over .*x\.bin, the file that is read"):
         import_tokens(path, **options | {"format": "megatron"}, out=path.with_suffix(".bin"))
-    with pytest.raises(SettingsError, match="split_documents is for shards"):
+    with pytest.raises(SettingsError, match="split_documents has no effect without shard_tokens"):
         import_megatron(path, tmp_path / "out", split_documents=True)
     assert run(["import", str(path), "--format", "megatron"]) == 2
 

@@ -201,13 +201,10 @@ def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bo
     [
         (
             {"eos_token_id": 5},
-            "eos_token_id 5 is an ordinary token, which is in documents, too, so that it would not"
-            r" tell where they end; choose a special token \(\{'<\|endoftext\|>': ",
+            "eos_token_id 5 is no special token, and ordinary ones are in documents, too, so that"
+            r" they would not tell where these end; give the id of one of \{'<\|endoftext\|>': ",
         ),
-        (
-            {"eos_token_id": 10**6},
-            "1,000,000 is no id of the vocabulary of 302; give that of a special token",
-        ),
+        ({"eos_token_id": 10**6}, "eos_token_id 1,000,000 is no special token"),
         ({"pad_token_id": 302}, "pad_token_id 302 is no id of the vocabulary of 302; give one"),
     ],
 )
@@ -479,7 +476,7 @@ def test_sections_that_contradict(text: Path, tmp_path: Path, capsys: Any) -> No
         ({"save": {"enabled": False}, "tokenize": None, "pack": {"seq_length": 4}},
          "for rows, which are not written; add a section save"),
         ({"pack": {"seq_length": 8}, "tokenize": {"max_length": 8, "truncation": True}},
-         "truncation is for rows of documents, seq_length for rows across"),
+         "max_length and seq_length were both given: rows are of docu"),
         ({"pack": {"strategy": "greedy"}}, "seq_length: is required"),
         ({"save": {"formats": "jsonl"}}, "formats: there is no such setting; did you mean format"),
         ({"tokenizer": {"workers": 3}}, "it belongs in the section tokenize"),
