@@ -19,7 +19,6 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import relative_location
-from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import Count, decode_manifest, with_own_digest
 from preprocess.dataset.reader import TokenFile, open_tokens
@@ -31,6 +30,7 @@ from preprocess.run.finished import find_token_files, read_object
 from preprocess.run.journal import JournalError
 from preprocess.run.record import Record
 from preprocess.run.run import Run
+from preprocess.run_ahead import run_ahead
 from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, open_storage
 

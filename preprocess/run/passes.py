@@ -153,7 +153,8 @@ def train_on_plan(
     run.add(*list_tokenizer_files(name))
     entry = journal.value("trained", Trained)
     if entry is None:
-        compile_training(settings.pattern, progress)
+        encodes = parts is None and not isinstance(settings, TrainFileSettings)
+        compile_training(settings.pattern, progress, encodes)
         # On Ray, sources only give their names to messages.
         counted = None if parts is None else parts.count()
         sources = plan.training_files

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bpe.arguments import checks_names
-from bpe.parallel import run_ahead
+from preprocess.run_ahead import run_ahead
 from preprocess.sampling.data import IGNORED, SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
-from bpe.parallel import run_ahead
 from preprocess.documents.batch import Bytes, Offsets, ReadOptions
+from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import Array, ResumePoint, import_library
 from preprocess.sources.records import (
     BadRecordError,

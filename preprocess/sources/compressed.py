@@ -23,8 +23,8 @@ import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from bpe.parallel import run_ahead
 from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import (
     DECOMPRESSED,
     Array,

@@ -15,7 +15,8 @@ import pytest
 import threads
 
 from bpe.errors import TokenmillError
-from bpe.parallel import Lock, Task, available_workers, for_each, run_ahead, run_in_order
+from bpe.parallel import Lock, Task, available_workers, for_each, run_in_order
+from preprocess.run_ahead import run_ahead
 
 WORKERS = [1, 2, 7]
 pytestmark = pytest.mark.usefixtures("threads_end")

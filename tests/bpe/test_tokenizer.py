@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from nasty import nasty_text, nasty_texts
 
 import bpe
-import bpe.decoder
 import bpe.encode.parallel_encoder
 import bpe.special
+import bpe.vocabulary
 from bpe import Tokenizer, reference
 from bpe.errors import ArgumentError, EncodingError, PatternError, VocabularyError
 from bpe.vocabulary import Vocabulary
@@ -310,7 +310,7 @@ def test_arrays_that_are_not_ids_are_refused(ids: np.ndarray) -> None:
 def test_any_ids_decode_alike_from_lists_and_arrays(ids: list[int]) -> None:
     expected = b"".join(TOKENIZER.vocab[token_id] for token_id in ids)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.decoder, "_DECODE_IDS", 7)
+        patch.setattr(bpe.vocabulary, "_DECODE_IDS", 7)
         assert TOKENIZER.decode_bytes(ids) == expected
         assert TOKENIZER.decode_bytes(np.array(ids, dtype=np.int64)) == expected
 
