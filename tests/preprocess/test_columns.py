@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,40 @@ def test_a_key_of_a_shard_that_is_not_known_is_ignored(tmp_path: Path) -> None:
     shards = json.loads(path.read_text())["shards"]
     edit(path, shards=[shard | {"digests": 5} for shard in shards])
     assert open_tokens(tmp_path / "train.bin").n_tokens == 4
+
+
+def test_a_column_that_is_no_longer_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is digested and read all the same; it can be neither compared nor rebuilt."""
+    (tmp_path / "text").write_text("<|endoftext|>".join(["some text " * 9, "more"] * 9))
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
+    build(train=tmp_path / "text", val_fraction=0, vocab_size=260, out=tmp_path / "out")
+    shutil.copytree(tmp_path / "out", tmp_path / "damaged")
+    monkeypatch.undo()
+    assert open_tokens(tmp_path / "out" / "train.bin").column("flag")[0] == 1
+    assert all(finding.sound for finding in verify(tmp_path / "out"))
+    (found,) = (each for each in verify(tmp_path / "out", deep=True) if not each.sound)
+    assert "not compared with its sources: the column flag is not computed any more" in found.text
+    flag = tmp_path / "damaged" / "train.flag"
+    flag.write_bytes(bytes(len(flag.read_bytes())))
+    found = verify(tmp_path / "damaged", repair=True)[-1]
+    assert "cannot be repaired: the column flag is not computed any more" in found.text
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, r"values for the columns \['flag'\] are expected; got \[\]"),
+        ({"flag": np.zeros(2)}, r"the column flag should have 3 values, one for each token; got"),
+    ],
+)
+def test_values_that_do_not_fit(
+    values: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
+    with (
+        pytest.raises(TokenFileError, match=message),
+        written.token_file(tmp_path, "x", vocab_size=300) as writer,
+    ):
+        writer.append(np.array([1, 2, 299]), np.array([3]), **values)
