@@ -179,7 +179,7 @@ class _Dataset:
         self._check(lambda: self._check_data(manifest), lambda: self._repair_data(manifest))
         if self._tokenizer is not None and all(each.sound for each in self._findings):
             file = open_tokens(self._path)
-            self._add(self._path.name, *_check_sample(file, self._tokenizer))
+            self._add(Path(file.path).name, *_check_sample(file, self._tokenizer))
             self._check_sources(file, self._tokenizer)
 
     def _check(self, check: Callable[[], None], repair: Callable[[], Finding | None]) -> None:
@@ -458,7 +458,7 @@ class _Dataset:
 
     def _check_sources(self, file: TokenFile, tokenizer: AnyTokenizer) -> None:
         """Check that the sources exist; with `deep`, that they encode to the ids in the file."""
-        manifest, name, deep = file.manifest, self._path.name, self._settings.deep
+        manifest, name, deep = file.manifest, Path(file.path).name, self._settings.deep
         if manifest.is_imported:
             names = ", ".join(str(source.get("name")) for source in manifest.sources)
             return self._add(name, True, f"its ids were imported from {names}, not made of text")
