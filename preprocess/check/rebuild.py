@@ -147,15 +147,24 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
             manifest = join_again(storage.final, settings, bin_path.stem)
             storage.put(name, manifest.to_json().encode())
         else:
-            read, passes = find_passes(settings, tokenizer, bin_path.stem)
-            with Journal(storage) as journal:
-                select_documents(passes, settings, settings, journal, progress)
-                read.fill(settings, tokenizer, Report(), progress, journal)
+            _make_again(settings, tokenizer, bin_path.stem, storage, progress)
         if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
             )
         storage.publish([], [name])
+
+
+def _make_again(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, name: str,
+    storage: Storage, progress: Progress,
+) -> Manifest:
+    """Make the token file NAME again, in the storage of a repair, and return its manifest."""
+    read, passes = find_passes(settings, tokenizer, name)
+    with Journal(storage) as journal:
+        select_documents(passes, settings, settings, journal, progress)
+        made = read.fill(settings, tokenizer, Report(), progress, journal)
+    return next(made[output] for output, stem in read.names.items() if stem == name)
 
 
 def rebuild_tokenizer(
@@ -327,12 +336,10 @@ class Origin:
     def _digests_now(self) -> dict[str, tuple[str, ...]]:
         """Make all files again, in the storage; return name -> digests of the blocks."""
         assert self._storage is not None
-        with Journal(self._storage) as journal:
-            made = self._read.fill(
-                self._settings, self._tokenizer, Report(), self._progress, journal
-            )
-        output = next(x for x, stem in self._read.names.items() if stem == self._name)
-        return {file.name: file.digests for file in made[output].files(self._name)}
+        made = _make_again(
+            self._settings, self._tokenizer, self._name, self._storage, self._progress
+        )
+        return {file.name: file.digests for file in made.files(self._name)}
 
 
 def _values(values_of: Mapping[str, Values], column: Column) -> Values:

@@ -58,16 +58,11 @@ def may_be_of(files: Files, name: str, format_name: str) -> bool:
     return any(each.encode() in begins for each in spellings_of(format_name))
 
 
-def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
-    """List the manifests in a directory, sorted by name; only their "format" is checked.
+def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
+    """List the manifests of a directory, sorted by name; only their "format" is checked.
 
     Those of parts are left out, if the manifest that joins them is there.
     """
-    return [directory / name for name in manifests_in(open_files(directory), format_name)]
-
-
-def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
-    """List the names of manifests as `find_manifests`."""
     found = _read_objects(files, format_name)
     joined = {part for each in found.values() for part in _joined_by(each)}
     return [name for name in found if name not in joined]
