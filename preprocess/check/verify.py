@@ -27,10 +27,9 @@ from preprocess.check import rebuild, rows
 from preprocess.check.findings import Finding as Finding
 from preprocess.check.findings import load_tokenizer_of, reason_of
 from preprocess.dataset import columns as table
-from preprocess.dataset.checked import read_bounds
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
-from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.token_lengths import gives_text_back
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
@@ -312,7 +311,7 @@ class _Dataset:
             found = load_tokenizer_of(self._path, None)
         for name in manifests_in(self._files):
             with suppress(TokenmillError):
-                other = Manifest.from_bytes(self._files.get(name) or b"", name)
+                other = Manifest.from_json(self._files.get(name) or b"", name)
                 if found and other.tokenizer_fingerprint == found.fingerprint != (
                     manifest.tokenizer_fingerprint
                 ):

@@ -18,7 +18,7 @@ from bpe import Tokenizer
 from preprocess import pipeline
 from preprocess.check import doctor
 from preprocess.cli import run
-from preprocess.storage import LocalStorage, LocalStream
+from preprocess.storage import LocalStorage, Stream
 
 NAMES = [
     "versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer",
@@ -71,7 +71,7 @@ def test_problems_are_named_and_the_rest_is_done(
     assert "tokenizer.json" in problems["tokenizer"]
     (tmp_path / "file").write_text("")
     checks = {check.name: check for check in doctor.run_doctor(tmp_path / "file" / "below")}
-    assert "is not a directory" in checks["output directory"].text
+    assert "Not a directory" in checks["output directory"].text
     assert not checks["disk"].fit
 
 
@@ -143,9 +143,9 @@ def test_what_a_build_does_is_tried(
 def test_a_disk_that_gives_something_else_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = LocalStream.append
+    append = Stream.append
     monkeypatch.setattr(
-        LocalStream, "append", lambda self, data: append(self, data[::-1].tobytes())
+        Stream, "append", lambda self, data: append(self, data[::-1].tobytes())
     )
     check = one("output directory", tmp_path)
     assert not check.fit
