@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 
-from bpe.files.locations import is_bucket, local_path
+from bpe.files.locations import local_path
+from preprocess.locations import is_bucket
 from preprocess.storage.base import IN_ORDER, JOURNAL_FILE, LARGEST_OBJECT, REPAIR, Storage, Stream
 from preprocess.storage.errors import DamagedStateError, LockedError, OutputError, writing
 from preprocess.storage.files import Files, LocalFiles, open_files

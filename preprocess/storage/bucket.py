@@ -27,8 +27,8 @@ from typing import Self
 import numpy as np
 
 from bpe.errors import ChangedError
-from bpe.files.locations import join_location
 from bpe.parallel import Task, Threads, for_each
+from preprocess.locations import join_location
 from preprocess.storage.base import IN_ORDER, JOURNAL_FILE, LARGEST_OBJECT, Stream
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,

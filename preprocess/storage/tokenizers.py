@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bpe.errors import TokenizerFileError
-from bpe.files.locations import LOCAL, LocationError, shown_url, split_location
+from bpe.files.locations import LOCAL, LocationError, shown_url
 from bpe.files.temporary import temporary_directory
+from preprocess.locations import split_location
 from preprocess.storage.files import open_files
 
 if TYPE_CHECKING:
