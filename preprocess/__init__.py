@@ -12,10 +12,7 @@ has files, formats, workers and the command; `bpe` does not depend on it.
 
 from __future__ import annotations
 
-import ast
 import importlib
-import inspect
-import sys
 from typing import TYPE_CHECKING
 
 import bpe as bpe  # says where it cannot run
@@ -67,16 +64,10 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.settings import SettingsError as SettingsError
     from preprocess.storage.errors import OutputError as OutputError
 
-
-def _modules() -> dict[str, str]:
-    """Return the public names, and the modules that have them: the imports above."""
-    tree = ast.parse(inspect.getsource(sys.modules[__name__]))
-    (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    found = (node for node in block.body if isinstance(node, ast.ImportFrom))
-    return {alias.name: str(node.module) for node in found for alias in node.names}
-
-
-_MODULE_OF = _modules()
+with open(__file__, encoding="utf-8") as _file:
+    # The imports above, each of which is a line.
+    _WORDS = [line.split() for line in _file if line.startswith("    from ") and " as " in line]
+_MODULE_OF = {words[3]: words[1] for words in _WORDS}
 # Without the names that need PyTorch: `import *` must work without it.
 __all__ = [name for name, module in _MODULE_OF.items() if not module.endswith(".pytorch")]
 

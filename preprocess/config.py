@@ -20,6 +20,8 @@ from preprocess.options import (
     FileSettings,
     FormatSettings,
     Fraction,
+    IsOutput,
+    OptionalOutput,
     Paths,
     ProgressSettings,
     Resources,
@@ -43,11 +45,9 @@ from preprocess.settings import (
     Is,
     Kind,
     Option,
-    Output,
     Prefix,
     Settings,
     SettingsError,
-    StrPath,
     Token,
     TokenizerSource,
     Workers,
@@ -160,21 +160,16 @@ class DatasetConfig(
 ):
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
-    name: Is[Prefix | None] = option(
-        "Name for messages and the default save_path, else the end of save_path or data_files.",
-        default=None,
-    )
+    name: Is[Prefix | None] = option("None: the end of save_path or data_files.", default=None)
     tokenizer: Is[Annotated[
         Any, Kind(_read_tokenizer, "a path, a name, a tokenizer or its options")
-    ] | None] = option(
-        "Tokenizer of this dataset, or a `TokenizerConfig`; none: that of the corpus.", default=None
-    )
+    ] | None] = option("A `TokenizerConfig` or as there; none: that of the corpus.", default=None)
     tokenizer_kwargs: Is[
         Annotated[tuple[str, ...], Kind(_read_arguments, "names with values")] | None
     ] = option("Arguments of transformers' functions that cannot change ids.", default=None)
-    save_path: Option[Output | None, StrPath | None] = option(
-        "Directory or URL of the rows, with the dataset in `tokens`; without rows of the"
-        " dataset; none: NAME in output_path.", default=None,
+    save_path: OptionalOutput = option(
+        "Place of the rows, with the dataset in `tokens`; without rows of the dataset; none: NAME"
+        " in output_path.", default=None,
     )
     end_of_text: Is[Token | None] = option("As of `build`.", default=None)
     begin_of_text: Is[Token | None] = option("As of `build`.", default=None)
@@ -183,24 +178,17 @@ class DatasetConfig(
 class TokenizerConfig(_Section, VocabularySettings, WindowSettings):
     """A tokenizer: a given one, or how it is trained; and the rows of datasets that have it."""
 
-    name_or_path: Tokenizer = option(
-        "Tokenizer to use; none: one that is trained on these datasets.", default=None
-    )
+    name_or_path: Tokenizer = option("None: one is trained on these datasets.", default=None)
     return_attention_mask: Is[bool | None] = option(
-        "Whether rows have attention_mask, unless `save` has columns; none: unless they have"
-        " segment_ids.", default=None,
+        "Whether rows have attention_mask; none: unless they have segment_ids.", default=None
     )
-    trust_remote_code: Is[bool] = option(
-        "Without effect: no code of a repository is run.", default=False
-    )
+    trust_remote_code: Is[bool] = option("Without effect: no code is run.", default=False)
 
 
 class TokenizeStageConfig(_Section, RunSettings, ShardSettings, WindowSettings):
     """Options of all runs, and options of datasets that do not say otherwise."""
 
-    batch_size: Is[Count | None] = run_option(
-        "Without effect: units have unit_size bytes.", default=None
-    )
+    batch_size: Is[Count | None] = run_option("Without effect: see unit_size.", default=None)
 
 
 class PackStageConfig(_Section, Settings):
@@ -208,21 +196,17 @@ class PackStageConfig(_Section, Settings):
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
     seq_length: Is[Count] = option("As of `rows`.")
-    strategy: Is[Strategy | None] = option(
-        "As of `rows`; none: cuts of the token stream.", default="greedy"
-    )
+    strategy: Is[Strategy | None] = option("As of `rows`; none: not packed.", default="greedy")
     eos_token_id: Is[Index | None] = option("Instead of end_of_text.", default=None)
     pad_token_id: Is[Index | None] = option("Instead of pad_token.", default=None)
-    include_segment_ids: Is[bool] = option(
-        "Write segment_ids and position_ids as well.", default=True
-    )
+    include_segment_ids: Is[bool] = option("And position_ids.", default=True)
 
 
 class SaveStageConfig(_Section, FormatSettings, FileSettings):
     """Files of rows, besides the datasets."""
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
-    output_dir: Option[Output | None, StrPath | None] = option(
+    output_dir: OptionalOutput = option(
         "Place of the rows of a dataset without save_path; of several NAME in it.", default=None
     )
 
@@ -283,7 +267,7 @@ class PipelineConfig(_Section, Settings):
     ray: Option[Any, RayConfig | Mapping[str, Any] | None] = option(
         "Workers on Ray; none: threads.", default=None
     )
-    output_path: Option[Output | None, StrPath | None] = option(
+    output_path: OptionalOutput = option(
         "Place of the trained tokenizer, config.json and, by default, the datasets; none:"
         " output_dir of `save`, the save_path of a single dataset, or tokenized.", default=None,
     )
@@ -321,7 +305,7 @@ class TextToRowsSettings(
     """Options of `tokenize_and_save`: rows of text."""
 
     tokenizer: Is[Any] = option("As of `PipelineConfig`.")
-    output_path: Option[Output, StrPath] = option("Directory or URL of the rows.")
+    output_path: IsOutput = option("Directory or URL of the rows.")
     output_format: Is[RowFormat] = option("Format of the rows.", default="parquet")
     keep_tokens: Is[bool] = option("False: remove the dataset, but its tokenizer.", default=True)
     batch_size: Is[Count | None] = run_option("As of `TokenizeStageConfig`.", default=None)

@@ -317,6 +317,13 @@ class Option(Generic[Stored, Given]):
         in_command: False if there is none on the command line.
         needs: Names of options, without one of which it has no effect.
         excludes: Names of options that it cannot be combined with -> why.
+
+    Attributes:
+        names: Names on the command line.
+        accepts: Type of the argument in calls.
+        parse: What makes a value of text on the command line, before `read`.
+        metavar: The placeholder of a value in usage.
+        is_location: True if the content of its files, not its name, is an input of a run.
     """
 
     def __init__(
@@ -325,7 +332,7 @@ class Option(Generic[Stored, Given]):
         in_command: bool = True, needs: tuple[str, ...] = (),
         excludes: Mapping[str, str] = {},
     ) -> None:
-        self.help, self.default_text, self.flags = help, default_text, flags
+        self.help, self.default_text, self._flags = help, default_text, flags
         self.changes_result, self.kw_only, self.in_command = changes_result, kw_only, in_command
         self.needs, self.excludes = needs, excludes
         self.is_required = default is REQUIRED
@@ -344,8 +351,9 @@ class Option(Generic[Stored, Given]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
+        self.names = self._flags or (f"--{name.replace('_', '-')}" if self.kw_only else name,)
         self._stored, given = get_args(inspect.get_annotations(owner)[name])
-        self.accepts = _without_metadata(given)  # type of the argument in calls
+        self.accepts = _without_metadata(given)
         inner = self._stored
         if type(None) in get_args(inner):
             inner, _ = get_args(inner)
@@ -355,21 +363,8 @@ class Option(Generic[Stored, Given]):
         self.expected = f"{self.kind.expected or noun(base)}{_bounds(metadata)}"
         self.is_list, self.is_switch = get_origin(base) is tuple, base is bool
         self.is_location = self.kind.is_location
-
-    @property
-    def parse(self) -> type:
-        """What makes a value of text on the command line, before `read`."""
-        return {"N": int, "X": float}.get(self.kind.metavar, str)
-
-    @property
-    def metavar(self) -> str:
-        """The placeholder of a value in usage."""
-        return self.kind.metavar if self.kw_only or self.is_list else self.name.upper()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names on the command line."""
-        return self.flags or (f"--{self.name.replace('_', '-')}" if self.kw_only else self.name,)
+        self.metavar = self.kind.metavar if self.kw_only or self.is_list else name.upper()
+        self.parse: type = {"N": int, "X": float}.get(self.kind.metavar, str)
 
     @property
     def shown_default(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +46,24 @@ datasets:
 """
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made, documents = tmp_path_factory.mktemp("files"), format_files.DOCUMENTS
+    format_files.write(made / "code.jsonl.zst", documents[:100])
+    format_files.write(made / "prose-1.txt", documents[100:150])
+    format_files.write(made / "prose-2.txt", documents[150:250])
+    format_files.write(made / "posts.json", [*documents[250:], "short"])
+    train(paths=made / "prose-1.txt", out=made / "other" / "tokenizer.json", vocab_size=270)
+    (made / "corpus.yaml").write_text(YAML)
+    return made
+
+
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def corpus(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
     monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
-    documents = format_files.DOCUMENTS
-    format_files.write(tmp_path / "code.jsonl.zst", documents[:100])
-    format_files.write(tmp_path / "prose-1.txt", documents[100:150])
-    format_files.write(tmp_path / "prose-2.txt", documents[150:250])
-    format_files.write(tmp_path / "posts.json", [*documents[250:], "short"])
-    train(paths=tmp_path / "prose-1.txt", out=tmp_path / "other" / "tokenizer.json", vocab_size=270)
-    (tmp_path / "corpus.yaml").write_text(YAML)
+    shutil.copytree(files, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 

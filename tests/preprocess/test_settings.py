@@ -183,13 +183,6 @@ def test_a_record_has_what_changes_the_result() -> None:
             " should be a whole number of at least 1 and at most 65,536; got 0; out: should be a"
             " path; got None",
         ),
-        (
-            BuildSettings, {"val_fraction": 1, "max_minutes": -1},
-            "val_fraction: should be a number of at least 0 and less than 1; got 1;"
-            " max_minutes: should be a number greater than 0; got -1",
-        ),
-        (BuildSettings, {"text_preset": "x"}, "text_preset: should be 'title-text'; got 'x'"),
-        (BuildSettings, {"strip": 3}, "strip: should be True or False; got 3"),
         (BuildSettings, {"content_field": ["a..b"]},
          "content_field 'a..b' has an empty part; name fields as in data.text"),
         (BuildSettings, {"content_field": ["a", "a.b"]},
