@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.parallel import Lock, available_workers, run_in_order
+from bpe.runtime.arrays import zeros
 from bpe.special import Normalizer, SpecialTokenMatcher, utf8
 from bpe.text.spans import close_gaps, find_pieces, spans_of
 from bpe.text.utf8 import check_utf8
@@ -216,7 +217,9 @@ class ParallelEncoder:
             if not is_checked:
                 check_utf8(text, part.start)
             ids, offsets = encoder.encode_view(text, part.spans)
-            return ids.copy(), offsets[:-1] if part.ends_mid_span else offsets
+            kept = zeros(len(ids), np.uint32)  # mapped: an allocator keeps what a thread frees
+            kept[:] = ids
+            return kept, offsets[:-1] if part.ends_mid_span else offsets
 
         parts = self._parts(buffer, spans, n_threads)
         if encoder is not None:
