@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError, EncodingError, TokenmillError, spelled
-from bpe.files.locations import is_url, shown_url, url_name
+from bpe.files.locations import is_url, shown_url
 from bpe.parallel import run_in_order
 from preprocess.check import rebuild, rows
 from preprocess.check.findings import Finding as Finding
@@ -31,6 +31,7 @@ from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError,
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.token_lengths import gives_text_back
+from preprocess.locations import url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
@@ -248,11 +249,17 @@ class _Dataset:
         """Compare a tokenizer with its fingerprint, and that of a local dataset with its bytes."""
         wanted, name = manifest.tokenizer_fingerprint, self._path.name
         given = self._settings.tokenizer
-        if not self._is_local:
-            return self._check_tokenizer_at_url(wanted)
         if not wanted:
             text = "imported without a tokenizer, so there is no text to check or repair the ids by"
-            return self._add(name, True, text)
+            return self._add(name if self._is_local else self._manifest_file, True, text)
+        if not self._is_local:
+            content = self._files.get(TOKENIZER_FILE)
+            found = "" if content is None else hashlib.sha256(content).hexdigest()
+            text = {
+                "": "is not there, so it is not compared with the dataset",
+                wanted: "has the fingerprint in the manifest",
+            }.get(found, "is not the tokenizer of the dataset, or was changed")
+            return self._add(TOKENIZER_FILE, found in ("", wanted), text)
         if self._is_elsewhere(manifest):
             text = "not checked with its tokenizer, which is not beside it; give it (--tokenizer)"
             return self._add(name, not self._settings.deep, text)
@@ -278,17 +285,6 @@ class _Dataset:
             )
         self._findings.append(Finding(path, not is_damaged, text))
         return None
-
-    def _check_tokenizer_at_url(self, wanted: str) -> None:
-        content = self._files.get(TOKENIZER_FILE)
-        if not wanted or content is None:
-            text = "is not there, so it is not compared with the dataset"
-            return self._add(TOKENIZER_FILE, True, text)
-        if hashlib.sha256(content).hexdigest() == wanted:
-            return self._add(TOKENIZER_FILE, True, "has the fingerprint in the manifest")
-        return self._add(
-            TOKENIZER_FILE, False, "is not the tokenizer of the dataset, or was changed"
-        )
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return True if no tokenizer is given, and that of the dataset was never beside it."""
