@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
 from preprocess.dataset.columns import Values
-from preprocess.sources.base import open_file
-from preprocess.sources.text_file import TextFile
+from preprocess.sources.text_file import TextFile, open_file
 
 
 class Documents(Protocol):

@@ -16,8 +16,7 @@ from preprocess.dataset.columns import Values
 from preprocess.export.megatron import DTYPES, HEADER, MAGIC, VERSION
 from preprocess.imports.ids_file import IdsFile
 from preprocess.settings import SettingsError
-from preprocess.sources.base import open_file
-from preprocess.sources.text_file import TextFile
+from preprocess.sources.text_file import TextFile, open_file
 
 _AT_ONCE = 1 << 20  # entries that are checked at a time
 _DOCUMENTS_AT_ONCE = 1 << 12  # whose ends are read at a time

@@ -52,7 +52,7 @@ from preprocess.storage import Files, Storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.sources.text_file import SafeCut
+    from preprocess.documents.batch import SafeCut
 
 
 class Pass(Struct, dict=True):

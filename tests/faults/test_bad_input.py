@@ -184,7 +184,7 @@ def test_a_special_token_that_the_tokenizer_lacks(
         ('{"model": {"type": "BPE", "vocab": {"a', "it is truncated"),
         ("hello", "not JSON"),
         ('{"model": {"type": "WordPiece", "vocab": {}}}', "model.type is 'WordPiece'"),
-        ("[1]", "expected an object"),
+        ("[1]", "Expected `object`, got `array`"),
     ],
 )
 def test_tokenizer_files_of_no_use(
