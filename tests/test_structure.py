@@ -196,7 +196,6 @@ def test_who_samples_never_loads_the_builder() -> None:
         "bpe.errors",
         "bpe.files",
         "bpe.files.locations",
-        "bpe.parallel",
         "preprocess",
         "preprocess.dataset",
         "preprocess.dataset.columns",

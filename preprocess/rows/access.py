@@ -21,7 +21,6 @@ from bpe.parallel import run_in_order
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import (
     FORMATS,
-    Block,
     Record,
     RecordFile,
     Row,
@@ -39,59 +38,21 @@ Found = TypeVar("Found")
 Location = TypeVar("Location", Path, RemotePath, AnyPath)
 
 
-def size_of(block: Block) -> int:
-    """Return the bytes of a block in memory, by which `BlockCache` counts."""
-    return block.nbytes
-
-
-class BlockCache:
-    """Blocks of files, of which those used last are kept; pickled without them.
-
-    Args:
-        limit: How much to keep, but at least one block; None: any number.
-        count: Returns what a block counts: its bytes, or 1.
-    """
-
-    def __init__(
-        self, limit: int | None = None, count: Callable[[Block], int] = size_of
-    ) -> None:
-        self._limit, self._count = limit, count
-        self._blocks: dict[tuple[AnyPath, int], Block] = {}
-        self._used = 0
-
-    def __reduce__(self) -> tuple[type[Any], tuple[Any, ...]]:
-        return BlockCache, (self._limit, self._count)
-
-    def get(self, file: RecordFile, number: int) -> Block:
-        """Return a block of a file, which is read unless it is kept; RowsError if it changed."""
-        key = file.path, number
-        block = self._blocks.pop(key, None)
-        if block is None:
-            self._make_room(1)  # before reading, so that there are never more
-            block = file.block(number)
-            _check_count(file, len(block), int(np.diff(file.starts)[number]))
-            self._make_room(self._count(block))
-            self._used += self._count(block)
-        self._blocks[key] = block
-        return block
-
-    def _make_room(self, count: int) -> None:
-        """Drop the blocks that were not used for the longest time."""
-        while self._limit is not None and self._blocks and self._used + count > self._limit:
-            self._used -= self._count(self._blocks.pop(next(iter(self._blocks))))
-
-
 class FileSeries:
-    """The records of files, one after another.
+    """The records of files, one after another; blocks of files that were used last are kept.
 
     Args:
         files: In order.
-        cache: Keeps blocks that were read; None: as many as suits the format.
+        n_blocks: How many blocks are kept; None: as many as suits the format.
     """
 
-    def __init__(self, files: list[RecordFile], cache: BlockCache | None = None) -> None:
-        self.files, self._cache = files, cache or BlockCache(files[0].kept_bytes)
+    def __init__(self, files: list[RecordFile], n_blocks: int | None = None) -> None:
+        self.files, self._n_blocks = files, n_blocks
+        self._blocks: dict[tuple[int, int], Any] = {}
         self._columns: list[str] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_blocks": {}}
 
     @cached_property
     def starts(self) -> Numbers:
@@ -117,36 +78,47 @@ class FileSeries:
         with closing(run_in_order(self.files, lambda: function, workers)) as results:
             return [*results]
 
-    def find(self, index: int) -> tuple[RecordFile, int, Record]:
-        """Return (file, number of the record in it, a record).
-
-        Args:
-            index: Number of the record; a negative one counts from the end.
+    def __getitem__(self, index: int) -> Record:
+        """Return a record; a negative number counts from the end.
 
         Raises:
             IndexError: There is no such record.
             RowsError: Its file is damaged, or was changed.
         """
-        number, place = find_part(self.starts, index)
-        file = self.files[number]
-        number, inside = find_part(file.starts, place)
-        return file, place, self._cache.get(file, number)[inside]
+        return self._read(*find_part(self.starts, index))
 
     def row(self, index: int) -> Row:
-        """Return the columns of a row: int32[n] each, as `find`.
+        """Return the columns of a row: int32[n] each, as a record.
 
         Raises:
             RowsError: It is no row of tokens, or has other columns than the rows before.
         """
-        file, number, record = self.find(index)
-        found = as_row(file.path, number, record)
-        self._columns = self._columns or [*found]
-        if self._columns != [*found]:
-            raise RowsError(
-                f"{file.path}: has columns {', '.join(found)}, and rows of another file of the"
-                f" directory {', '.join(self._columns)}; put them into directories of their own"
-            )
+        number, place = find_part(self.starts, index)
+        return as_row(self.files[number].path, place, self._read(number, place), self._columns)
+
+    def _read(self, number: int, place: int) -> Record:
+        """Return a record of a file."""
+        block, inside = find_part(self.files[number].starts, place)
+        record: Record = self._block(number, block)[inside]
+        return record
+
+    def _block(self, number: int, block: int) -> Any:
+        """Return a block of a file, which is read unless it is kept; RowsError if it changed."""
+        key = number, block
+        found = self._blocks.pop(key, None)
+        if found is None:
+            file = self.files[number]
+            while self._is_full(file):  # before reading, so that there are never more
+                del self._blocks[next(iter(self._blocks))]
+            found = file.block(block)
+            _check_count(file, len(found), int(np.diff(file.starts)[block]))
+        self._blocks[key] = found  # the last
         return found
+
+    def _is_full(self, file: RecordFile) -> bool:
+        if self._n_blocks is not None or file.kept_bytes is None:
+            return len(self._blocks) == self._n_blocks
+        return bool(sum(each.nbytes for each in self._blocks.values()) > file.kept_bytes)
 
 
 def _check_count(file: RecordFile, found: int, expected: int) -> None:
@@ -182,8 +154,12 @@ def find_part(starts: Numbers, index: int) -> tuple[int, int]:
     return number, place - int(starts[number])
 
 
-def open_rows(directory: AnyPath, cache: BlockCache | None = None) -> FileSeries:
+def open_rows(directory: AnyPath, n_blocks: int | None = None) -> FileSeries:
     """Open the rows of a directory: the files of its manifest, or all, which are of one format.
+
+    Args:
+        directory: Has the files.
+        n_blocks: As of `FileSeries`.
 
     Raises:
         RowsError: There are no rows, or of several formats, or they are damaged.
@@ -197,9 +173,8 @@ def open_rows(directory: AnyPath, cache: BlockCache | None = None) -> FileSeries
         }
     elif not counts:
         endings = tuple(each.suffix for each in FORMATS.values())
-        where = "in this directory" if directory.is_dir() else "there, for it is no directory"
         raise RowsError(
-            f"{directory}: there are no files of rows ({', '.join(endings)}) {where}"
+            f"{directory}: there are no files of rows ({', '.join(endings)}) in this directory"
             f"{found_instead(str(directory), endings)}; give the directory that has them"
         )
     for path in counts:
@@ -212,7 +187,7 @@ def open_rows(directory: AnyPath, cache: BlockCache | None = None) -> FileSeries
             f"{directory}: has files of several formats ({', '.join(formats)}), and rows are of"
             " one; put them into directories of their own"
         )
-    series = FileSeries([open_file(*each) for each in counts.items()], cache)
+    series = FileSeries([open_file(*each) for each in counts.items()], n_blocks)
     series.starts  # noqa: B018 (raises the errors of opening)
     return series
 

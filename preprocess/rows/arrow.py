@@ -6,6 +6,7 @@ Arrow streams, such as the cache of `datasets`, are read, too.
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,12 +18,10 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Block, Record, RecordFile, RowsError, damaged
+from preprocess.rows.formats import Record, RecordFile, RowsError, damaged
 from preprocess.rows.places import AnyPath
 from preprocess.sources.remote import Handle
 
-KEPT_BYTES = 1 << 28
-ROWS = 1 << 10  # whose columns are decoded at a time
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 # Those of 64 bits without a sign have no array: they are hashes rather than ids.
@@ -44,40 +43,54 @@ def write_shard(
             writer.write_table(table_of(batch))
 
 
-class File(RecordFile):
-    """An Arrow file or stream; a block is a record batch. Local ones are memory-mapped."""
+class TableFile(RecordFile):
+    """A file of tables of pyarrow."""
 
-    kept_bytes = KEPT_BYTES
+    kept_bytes = 1 << 28
+    kind: str  # for messages
 
-    def _sizes(self) -> Iterable[int]:
-        with reading(self.path, "Arrow"):
-            # One column, so that a compressed file is not decompressed to count its records.
-            return [*map(len, _record_batches(self.path, only_first_column=True))]
+    @abstractmethod
+    def tables(self, first: int) -> Iterator[Any]:
+        """Yield the blocks from a number on, perhaps in parts, as a `pyarrow.Table` each."""
 
-    def block(self, number: int) -> Block:
-        """Read a record batch."""
-        none = TableBlock(self.path, "Arrow", pyarrow().table({}))
-        return next(self._blocks(number), none)  # the file was replaced
+    def block(self, number: int) -> TableBlock:
+        """Read a block."""
+        with reading(self.path, what := f"{self.kind}, block {number:,}"):
+            none = pyarrow().table({})  # the file was replaced
+            return TableBlock(self.path, what, next(self.tables(number), none))
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the records from a number on."""
         number = int(np.searchsorted(self.starts, first, "right")) - 1 if first else 0
-        first -= int(self.starts[number]) if first else 0
-        for block in self._blocks(number):
-            yield from block.between(first)
-            first = 0
-
-    def _blocks(self, number: int) -> Iterator[TableBlock]:
-        """Yield the record batches from a number on."""
-        batches = _record_batches(self.path, number)
+        n, tables = int(self.starts[number]) if first else 0, self.tables(number)
         while True:
-            with reading(self.path, what := f"Arrow, record batch {number:,}"):
-                if (batch := next(batches, None)) is None:
+            with reading(self.path, what := f"{self.kind}, after record {n:,}"):
+                if (table := next(tables, None)) is None:
                     return
-                batch.validate(full=True)
-                block = TableBlock(self.path, what, pyarrow().Table.from_batches([batch]))
-            yield block
-            number += 1
+                block = TableBlock(self.path, what, table)
+            for i in range(max(first - n, 0), len(block)):
+                yield {  # copies, which do not keep the block in memory
+                    name: value.copy() if isinstance(value, np.ndarray) else value
+                    for name, value in block[i].items()
+                }
+            n += len(block)
+
+
+class File(TableFile):
+    """An Arrow file or stream; a block is a record batch. Local ones are memory-mapped."""
+
+    kind = "Arrow"
+
+    def _sizes(self) -> Iterable[int]:
+        with reading(self.path, self.kind):
+            # One column, so that a compressed file is not decompressed to count its records.
+            return [*map(len, _record_batches(self.path, only_first_column=True))]
+
+    def tables(self, first: int) -> Iterator[Any]:
+        """Yield the record batches from a number on."""
+        for batch in _record_batches(self.path, first):
+            batch.validate(full=True)
+            yield pyarrow().Table.from_batches([batch])
 
 
 class TableBlock:
@@ -96,16 +109,6 @@ class TableBlock:
         except Exception:
             with reading(self._path, self._what):  # only now, for each `with` takes time
                 raise
-
-    def between(self, first: int) -> Iterator[Record]:
-        """Yield the records from a number on, of which some are decoded at a time."""
-        for start in range(first, len(self), ROWS):
-            part = TableBlock(self._path, self._what, self._table.slice(start, ROWS))
-            for record in map(part.__getitem__, range(len(part))):
-                yield {  # copies, which do not keep the part in memory
-                    name: value.copy() if isinstance(value, np.ndarray) else value
-                    for name, value in record.items()
-                }
 
     @cached_property
     def _columns(self) -> dict[str, Callable[[int], Any]]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import IO, Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from bpe.errors import TokenmillError
-from preprocess.rows.columns import Numbers, RowBatch, Values
+from preprocess.rows.columns import Numbers, Values
 from preprocess.rows.places import AnyPath
 
 Record = dict[str, Any]
@@ -30,21 +29,10 @@ class RowsError(TokenmillError):
     """Rows cannot be made, or a file of rows cannot be read."""
 
 
-class Block(Protocol):
-    """Records of a file that are in memory together."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Record:
-        """Return a record, 0 <= index < len; lists of integers are arrays, not to be changed."""
-
-
 class RecordFile(ABC):
     """A file of records, read when it is asked for; raises RowsError for damage.
+
+    A file that has no places to begin to read at is one block.
 
     Args:
         path: Of the file.
@@ -68,58 +56,22 @@ class RecordFile(ABC):
         return int(self.starts[-1])
 
     def _sizes(self) -> Iterable[int]:
-        """Return the number of records of each block; without places to begin at, there is one."""
+        """Return the number of records of each block."""
         return [sum(1 for _ in self.records()) if self.n_known is None else self.n_known]
 
-    @abstractmethod
-    def block(self, number: int) -> Block:
-        """Read a block."""
+    def block(self, number: int) -> Any:
+        """Read a block, a sequence of records; their arrays are not to be changed."""
+        return [*self.records()]
 
     @abstractmethod
     def records(self, first: int = 0) -> Iterator[Record]:
-        """Yield the records from a number on, with a part of the file in memory at a time."""
+        """Yield the records from a number on."""
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows."""
-        columns = None
+        names = list[str]()
         for number, record in enumerate(self.records()):
-            row = as_row(self.path, number, record)
-            columns = columns or [*row]
-            if [*row] != columns:
-                raise RowsError(
-                    f"{self.path}: row {number:,} has the columns {', '.join(row)}, and rows before"
-                    f" it {', '.join(columns)}; make it again"
-                )
-            yield row
-
-
-class WholeFile(RecordFile):
-    """A file that has no places to begin to read at, so it is one block."""
-
-    def block(self, number: int) -> Block:
-        """Read all records."""
-        return _Records(self.records())
-
-
-class _Records(list[Record]):
-    @property
-    def nbytes(self) -> int:
-        return sum(values.nbytes for record in self for values in record.values())
-
-
-class Codec(Protocol):
-    """Module of a format."""
-
-    File: type[RecordFile]
-
-    def write_shard(
-        self, file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
-        batches: Callable[[], Iterable[RowBatch]],
-    ) -> None:
-        """Write the rows of all batches, which may be asked for several times.
-
-        The next batch takes the place of a batch in memory.
-        """
+            yield as_row(self.path, number, record, names)
 
 
 class Format(NamedTuple):
@@ -129,9 +81,14 @@ class Format(NamedTuple):
     suffix: str
     compressions: tuple[str, ...]
 
-    def codec(self) -> Codec:
-        """Import the module of the format."""
-        return cast(Codec, importlib.import_module(f"preprocess.rows.{self.module}"))
+    def codec(self) -> Any:
+        """Import the module of the format.
+
+        It has the `RecordFile` `File`, and `write_shard(file, columns, compression, n_rows,
+        batches)`, which writes the `n_rows` rows of all `RowBatch`es that `batches()` yields, also
+        when it is called again; the next batch takes the place of a batch in memory.
+        """
+        return importlib.import_module(f"preprocess.rows.{self.module}")
 
     def suffix_of(self, compression: str) -> str:
         """Return the suffix of files with a compression around all of the file."""
@@ -156,60 +113,57 @@ def format_of(path: AnyPath) -> str | None:
 
 def open_file(path: AnyPath, n_records: int | None = None) -> RecordFile:
     """Open a file of the format that its name says."""
-    return FORMATS[format_of(path) or ""].codec().File(path, n_records)
+    found: RecordFile = FORMATS[format_of(path) or ""].codec().File(path, n_records)
+    return found
 
 
-def as_row(path: AnyPath, number: int, record: Record) -> Row:
-    """Return a record as a row: int32[n] by name; raise RowsError if it is none."""
-    row, lengths = {}, set()
-    for name, values in record.items():
-        if type(values) is np.ndarray and values.dtype == np.int32:  # most are
-            row[name] = values
-            lengths.add(len(values))
-            continue
-        if isinstance(values, list):
-            values = _integers(values)
-        if not isinstance(values, np.ndarray) or values.dtype.kind not in "iub":
-            kind = values.dtype if isinstance(values, np.ndarray) else _kind_of(values)
-            raise _no_row(
-                path, number, f"{kind} in column {name!r}, expected integers, without nulls; these"
-                " are no rows of tokens"
+def as_row(path: AnyPath, number: int, record: Record, names: list[str]) -> Row:
+    """Return a record as a row: int32[n] by name.
+
+    Args:
+        path: Of its file, for messages.
+        number: Of the record, for messages.
+        record: As it was read.
+        names: Columns of the rows before it; filled if it is empty.
+
+    Raises:
+        RowsError: It is no row, or has other columns.
+    """
+    try:
+        row = {name: _as_ids(name, values) for name, values in record.items()}
+        if len({len(values) for values in row.values()}) > 1:
+            raise ValueError("columns of different lengths; make the file again")
+        names += () if names else row
+        if [*row] != names:
+            raise ValueError(
+                f"the columns {', '.join(row)}, and rows before it {', '.join(names)}; put"
+                " different rows into directories of their own"
             )
-        if not np.can_cast(values.dtype, np.int32) and len(values) and not (
-            int(values.min()) >= -(2**31) and int(values.max()) < 2**31
-        ):
-            what = f"numbers that are no int32 in column {name!r}; make the file again"
-            raise _no_row(path, number, what)
-        row[name] = values.astype(np.int32, copy=False)
-        lengths.add(len(values))
-    if len(lengths) > 1:
-        raise _no_row(path, number, "columns of different lengths; make the file again")
-    ids = row.get("input_ids")
-    if ids is not None and len(ids) and (least := int(ids.min())) < 0:
-        raise _no_row(path, number, f"the id {least:,}, expected 0 or more; make the file again")
+        ids = row.get("input_ids")
+        if ids is not None and len(ids) and (least := int(ids.min())) < 0:
+            raise ValueError(f"the id {least:,}, expected 0 or more; make the file again")
+    except ValueError as error:
+        raise RowsError(f"{path}: row {number:,}, counted from 0, has {error}") from None
     return row
 
 
-def _integers(values: list[Any]) -> npt.NDArray[np.int64] | list[Any]:
-    """Return a list of integers, such as those of 64 bits without a sign, as an array.
-
-    Those that are no int64 have another value, which is no int32 either.
-    """
-    if not {*map(type, values)} <= {int}:
+def _as_ids(name: str, values: Any) -> Values:
+    """Return a column of a record as int32[n]; raise ValueError if it is none."""
+    if type(values) is np.ndarray and values.dtype == np.int32:  # most are
         return values
-    return np.array([min(max(x, -(2**63)), 2**63 - 1) for x in values], np.int64)
-
-
-def _kind_of(value: Any) -> str:
-    """Return the type of a value, for a message; of a list that of its first wrong value."""
-    if not isinstance(value, list):
-        return type(value).__name__
-    wrong = next((x for x in value if type(x) is not int), None)
-    return f"a list with {'null' if wrong is None else type(wrong).__name__}"
-
-
-def _no_row(path: AnyPath, number: int, found: str) -> RowsError:
-    return RowsError(f"{path}: row {number:,}, counted from 0, has {found}")
+    is_array = isinstance(values, np.ndarray) and values.dtype.kind in "iub"
+    if not is_array and not (isinstance(values, list) and {*map(type, values)} <= {int}):
+        kind = "a list with other values" if isinstance(values, list) else (
+            getattr(values, "dtype", type(values).__name__)
+        )
+        raise ValueError(
+            f"{kind} in column {name!r}, expected integers, without nulls; these are no rows of"
+            " tokens"
+        )
+    numbers = np.asarray(values, None if len(values) else np.int32)  # of any size
+    if len(numbers) and not -(2**31) <= numbers.min() <= numbers.max() < 2**31:
+        raise ValueError(f"numbers that are no int32 in column {name!r}; make the file again")
+    return numbers.astype(np.int32, copy=False)
 
 
 def damaged(path: AnyPath, what: str, error: Exception | str) -> RowsError:

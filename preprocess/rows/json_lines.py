@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice, pairwise
 from typing import IO, Any
@@ -14,11 +14,10 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Block, Record, RecordFile, RowsError, damaged
+from preprocess.rows.formats import Record, RecordFile, RowsError, damaged
 from preprocess.rows.places import AnyPath, open_binary
 from preprocess.sources.base import import_zstandard
 
-_COMPRESSED = (".gz", ".zst")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -44,20 +43,23 @@ class File(RecordFile):
     """
 
     def _sizes(self) -> Iterable[int]:
-        return [len(self._lines)] if self._is_plain else super()._sizes()
+        if self._is_plain:
+            return [len(self._lines)]
+        known = self.n_known
+        return [sum(1 for _ in _numbered_lines(self.path)) if known is None else known]
 
-    def block(self, number: int) -> Block:
+    def block(self, number: int) -> Lines:
         """Return the lines."""
         return self._lines if self._is_plain else Lines(self.path)
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the records from a number on."""
-        for _, number, line in islice(_numbered_lines(self.path), first, None):
+        for number, _, line in islice(_numbered_lines(self.path), first, None):
             yield _decoded(self.path, number, line)
 
     @property
     def _is_plain(self) -> bool:
-        return self.path.suffix not in _COMPRESSED
+        return self.path.suffix not in (".gz", ".zst")
 
     @cached_property
     def _lines(self) -> Lines:
@@ -69,34 +71,31 @@ class Lines:
 
     def __init__(self, path: AnyPath) -> None:
         self._path, places = path, array("q")
-        self._text = bytearray() if path.suffix in _COMPRESSED else None
-        for place, number, line in _numbered_lines(path):
+        self._text = bytearray() if path.suffix in (".gz", ".zst") else None
+        for number, place, line in _numbered_lines(path):
             if self._text is not None:
                 place = len(self._text)
                 self._text += line
-            places.extend((place, number))
-        self._places = np.array(places, np.int64).reshape(-1, 2)
-        self.nbytes = self._places.nbytes + len(self._text or b"")
+            places.extend((number, place, place + len(line)))
+        self._places = np.array(places, np.int64).reshape(-1, 3)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: int) -> Record:
-        place, number = self._places[index].tolist()
+        number, start, stop = self._places[index].tolist()
         if self._text is not None:
-            line = bytes(self._text[place : self._text.find(b"\n", place) + 1 or None])
-            return _decoded(self._path, number, line)
+            return _decoded(self._path, number, self._text[start:stop])
         try:
             with open_binary(self._path) as stream:
-                stream.seek(place)
-                line = stream.readline()
+                stream.seek(start)
+                return _decoded(self._path, number, stream.read(stop - start))
         except OSError as error:
             raise damaged(self._path, "JSON Lines", error) from error
-        return _decoded(self._path, number, line)
 
 
 def _numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (its position, its number from 1, a line) of a file, without blank lines.
+    """Yield (its number from 1, its position, a line) of a file, without blank lines.
 
     Positions are those in the decompressed file.
 
@@ -112,19 +111,19 @@ def _numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
                 if number == 1 and line.startswith(_BYTE_ORDER_MARK):
                     line, begin = line[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
                 if line and not line.isspace():
-                    yield begin, number, line
+                    yield number, begin, line
     except TokenmillError:  # of a server
         raise
     except errors as error:
         raise damaged(path, f"JSON Lines, after line {number:,}", error) from error
 
 
-def _decoded(path: AnyPath, number: int, line: bytes) -> Record:
-    """Return the object in a line, lists of integers as int64[n]."""
+def _decoded(path: AnyPath, number: int, line: bytes | bytearray) -> Record:
+    """Return the object in a line, lists of integers as int64[n] as far as they fit."""
     from preprocess.sources.json_kernels import MAX_NESTING, is_nested_deeper
 
     try:
-        if is_nested_deeper(line):
+        if is_nested_deeper(bytes(line)):
             raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
         record = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -132,32 +131,22 @@ def _decoded(path: AnyPath, number: int, line: bytes) -> Record:
             f"{path}: line {number:,} is no JSON object ({error}); correct the line, or get the"
             " file again"
         ) from error
-    return {key: _array_of(value) for key, value in record.items()}
+    for key, value in record.items():
+        if isinstance(value, list) and {*map(type, value)} == {int}:
+            numbers = np.array(value)
+            record[key] = numbers if numbers.dtype == np.int64 else value
+    return record
 
 
-def _array_of(value: Any) -> Any:
-    """Return a list of integers as int64[n], other values unchanged."""
-    if not isinstance(value, list) or {*map(type, value)} != {int}:
-        return value
-    try:
-        return np.array(value, np.int64)
-    except OverflowError:
-        return value
-
-
-@contextmanager
-def _compressed(file: IO[bytes], compression: str) -> Iterator[Any]:
+def _compressed(file: IO[bytes], compression: str) -> Any:
+    """Return a context manager that yields a stream which compresses into a file."""
     if compression == "gzip":
         import gzip
 
-        # Without the time of day and a name.
-        with gzip.GzipFile("", "wb", 6, file, mtime=0) as stream:
-            yield stream
-    elif compression == "zstd":
-        with import_zstandard().ZstdFile(file, "wb") as stream:
-            yield stream
-    else:
-        yield file
+        return gzip.GzipFile("", "wb", 6, file, mtime=0)  # without the time of day and a name
+    if compression == "zstd":
+        return import_zstandard().ZstdFile(file, "wb")
+    return nullcontext(file)
 
 
 def _decompressor(path: AnyPath) -> tuple[Callable[[Any], Any], tuple[type[Exception], ...]]:

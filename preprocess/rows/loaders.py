@@ -22,13 +22,12 @@ import numpy as np
 import xxhash
 
 from bpe.arguments import checked
-from bpe.files.locations import given_location, is_url, shown_url
+from bpe.files.locations import given_location, is_url
 from preprocess.rows.access import FileSeries
 from preprocess.rows.formats import FORMATS, Record, RecordFile, RowsError, damaged
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.rows.places import AnyPath, RemotePath, found_instead, open_binary
+from preprocess.rows.places import AnyPath, found_instead, matches, open_binary, place_of
 from preprocess.sampling.data import SamplingError, check_integer, check_state
-from preprocess.sources.find import matching_files
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -74,8 +73,7 @@ class ShardedSource:
         """
         if name not in self.shard_names:
             raise RowsError(f"{name!r} is no shard of this source; give one of its shard_names")
-        number = self.shard_names.index(name)
-        return (record for _, record in self._records(number, 0))
+        return (record for _, record in self._records(self.shard_names.index(name), 0))
 
     def placed(self) -> Iterator[tuple[Place, Record]]:
         """Yield (its place, a record) from `place` on, without changing `place`."""
@@ -101,11 +99,9 @@ class ShardedSource:
 
     def __getitem__(self, index: int) -> Record:
         """Return a record; raise IndexError if there is none, RowsError if its file is damaged."""
-        _, _, record = self._series.find(index)
-        # PyTorch's losses take no int32.
-        return {
+        return {  # PyTorch's losses take no int32
             key: value.astype(np.int64) if isinstance(value, np.ndarray) else value
-            for key, value in record.items()
+            for key, value in self._series[index].items()
         }
 
     def __repr__(self) -> str:
@@ -115,8 +111,9 @@ class ShardedSource:
     def pad_id(self) -> int:
         """Id with which rows of a batch are padded: of the manifest of rows, 0 without one."""
         directory = self._series.files[0].path.parent
-        has_manifest = directory is not None and (directory / MANIFEST_FILE).exists()
-        return read_manifest(directory).pad_id if directory and has_manifest else 0
+        if directory is None or not (directory / MANIFEST_FILE).exists():
+            return 0
+        return read_manifest(directory).pad_id
 
     @cached_property
     def _digest(self) -> str:
@@ -207,15 +204,10 @@ class ParquetShardedSource(ShardedSource):
 class ArrowShardedSource(ShardedSource):
     """Records of Arrow IPC files, and of Arrow streams, such as the cache of `datasets`.
 
-    A list of integers of a column is int32[n] or int64[n], by the type of the column; other values
-    are plain Python. `len` is of the metadata of record batches.
+    Values and errors are as of `ParquetShardedSource`; `len` is of the metadata of record batches.
 
     Args:
         paths: A file, a directory with .arrow files, a glob pattern, a URL, or several of these.
-
-    Raises:
-        RowsError: There is no such file, or pyarrow is missing; or, while iterating, a file is
-            damaged.
     """
 
     format = "arrow"
@@ -277,12 +269,11 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[AnyP
     """Return the files that paths mean; raise RowsError if one means none."""
     found: list[AnyPath] = []
     for path in map(given_location, [paths] if isinstance(paths, str | os.PathLike) else paths):
-        some, looked_for = (_remote_files if is_url(path) else _local_files)(path, suffixes)
-        if not some:
+        if not (some := _files_at(path, suffixes)):
             instead = "" if glob.has_magic(path) else found_instead(path, suffixes)
             raise RowsError(
-                f"there are no {kind} files{looked_for}{instead}; give a file, a directory or a"
-                " pattern"
+                f"there are no {kind} files ({', '.join(suffixes)}) at {place_of(path)}{instead};"
+                " give a file, a directory or a pattern"
             )
         found += some
     if not found:
@@ -290,22 +281,13 @@ def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[AnyP
     return found
 
 
-def _remote_files(url: str, suffixes: tuple[str, ...]) -> tuple[list[AnyPath], str]:
-    """Return (the files that a URL means, where they were looked for)."""
-    there = [RemotePath(each.url, each) for each in matching_files(url)]
-    shown = shown_url(url)
+def _files_at(path: str, suffixes: tuple[str, ...]) -> list[AnyPath]:
+    """Return the files that a path, a URL or a pattern means; of a directory by their suffixes."""
+    if not is_url(path) and os.path.isdir(path):
+        inside = matches(os.path.join(glob.escape(path), "*"))  # none that are hidden
+        return [each for each in inside if each.name.endswith(suffixes) and each.is_file()]
+    if not is_url(path) and os.path.isfile(path):  # a name may have the characters of patterns
+        return [Path(path)]
+    there, shown = matches(path), str(place_of(path))
     is_named = glob.has_magic(shown) or [*map(str, there)] == [shown]
-    return [x for x in there if is_named or x.name.endswith(suffixes)], f" at {shown}"
-
-
-def _local_files(path: str, suffixes: tuple[str, ...]) -> tuple[list[AnyPath], str]:
-    """Return (the files that a path or pattern means, where they were looked for)."""
-    if os.path.isfile(path):  # a name may have the characters of patterns
-        return [Path(path)], ""
-    if os.path.isdir(path):
-        names = [os.path.join(path, x) for x in os.listdir(path) if x[0] != "."]
-        names = [name for name in names if name.endswith(suffixes)]
-        where = f" ({', '.join(suffixes)}) in the directory {path}"
-    else:
-        names, where = glob.glob(path, recursive=True), f" at {path}"
-    return [Path(name) for name in sorted(names) if os.path.isfile(name)], where
+    return [x for x in there if x.is_file() and (is_named or x.name.endswith(suffixes))]

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import IO, Any
 
 from preprocess.rows.arrow import (
-    KEPT_BYTES,
-    ROWS,
     TableBlock,
+    TableFile,
     native_file,
     pyarrow,
     reading,
@@ -17,7 +16,6 @@ from preprocess.rows.arrow import (
     table_of,
 )
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Block, Record, RecordFile
 
 _PART_BYTES = 1 << 22  # of a row group that are decoded at a time
 _PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
@@ -40,45 +38,45 @@ def write_shard(
             writer.write_table(table_of(batch), row_group_size=max(1, len(batch)))
 
 
-class File(RecordFile):
+class File(TableFile):
     """A Parquet file; a block is a row group."""
 
-    kept_bytes = KEPT_BYTES
+    kind = "Parquet"
 
     def _sizes(self) -> Iterable[int]:
-        with self._opened("Parquet, its metadata") as file:
-            return _sizes_in(file)
+        with reading(self.path, "Parquet, its metadata"), self._opened() as file:
+            groups = file.metadata
+            sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
+            if min(sizes, default=0) < 0:  # which pyarrow does not check
+                raise ValueError("a row group has a negative number of rows")
+            return sizes
 
-    def block(self, number: int) -> Block:
-        """Read a row group."""
-        with self._opened(what := f"Parquet, row group {number:,}") as file:
+    def block(self, number: int) -> TableBlock:
+        """Read a row group as a whole."""
+        with reading(self.path, what := f"Parquet, row group {number:,}"), self._opened() as file:
             return TableBlock(self.path, what, file.read_row_group(number, use_threads=False))
 
-    def records(self, first: int = 0) -> Iterator[Record]:
-        """Yield the records from a number on."""
-        with self._opened("Parquet, its metadata") as file:
-            for number, left in enumerate(_sizes_in(file)):
-                if left <= first:
-                    first -= left
-                    continue
-                with reading(self.path, what := f"Parquet, row group {number:,}"):
-                    n_bytes = file.metadata.row_group(number).total_byte_size
-                    n = max(1, min(ROWS, _PART_BYTES * left // max(1, n_bytes)))
-                    for batch in file.iter_batches(n, [number], use_threads=False):
-                        table = pyarrow().Table.from_batches([batch])
-                        yield from TableBlock(self.path, what, table).between(first)
-                        left, first = left - len(batch), max(0, first - len(batch))
-                    if left:  # places in later row groups would be wrong
-                        raise ValueError("other than the number of rows in the metadata")
+    def tables(self, first: int) -> Iterator[Any]:
+        """Yield the row groups from a number on, in parts of a few MB."""
+        with self._opened() as file:
+            for number in range(first, file.num_row_groups):
+                group = file.metadata.row_group(number)
+                left = group.num_rows
+                n = max(1, min(1024, _PART_BYTES * left // max(1, group.total_byte_size)))
+                for batch in file.iter_batches(n, [number], use_threads=False):
+                    left -= len(batch)
+                    yield pyarrow().Table.from_batches([batch])
+                if left:  # places in later row groups would be wrong
+                    raise ValueError("other than the number of rows in the metadata")
 
     @contextmanager
-    def _opened(self, what: str) -> Iterator[Any]:
-        """Open a `pyarrow.parquet.ParquetFile`, to read `what` of it."""
+    def _opened(self) -> Iterator[Any]:
+        """Open a `pyarrow.parquet.ParquetFile`."""
         pyarrow()
         from pyarrow import parquet
 
         with (
-            reading(self.path, what), native_file(self.path) as opened,
+            native_file(self.path) as opened,
             # Without a buffer pyarrow would read whole column chunks; without threads of its own,
             # for a process that is forked would not have them.
             parquet.ParquetFile(
@@ -86,12 +84,3 @@ class File(RecordFile):
             ) as file,
         ):
             yield file
-
-
-def _sizes_in(file: Any) -> list[int]:
-    """Return the number of rows of each row group of a `pyarrow.parquet.ParquetFile`."""
-    groups = file.metadata
-    sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
-    if min(sizes, default=0) < 0:  # which pyarrow does not check
-        raise ValueError("a row group has a negative number of rows")
-    return sizes

@@ -17,11 +17,9 @@ from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Record, RowsError, WholeFile, damaged
-from preprocess.rows.places import AnyPath
+from preprocess.rows.formats import Record, RecordFile, RowsError, damaged
 
 # Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
 _PROTOCOL = 2
@@ -59,82 +57,75 @@ def write_shard(
         file.write(pickle.dumps(counts, _PROTOCOL))
 
 
-class File(WholeFile):
+class File(RecordFile):
     """A pickled list of rows; those that were padded here have a mask."""
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the rows from a number on."""
-        rows, counts = _load(self.path)
-        for index in range(first, len(rows)):
-            ids = _ids_of(self.path, rows[index])
+        try:
+            rows, counts = _load(self.path.read_bytes())
+        except _RefusedError as error:
+            raise RowsError(f"{self.path}: {error}") from None
+        except Exception as error:
+            raise damaged(self.path, "a pickle", error) from error
+        for ids, n_tokens in zip(rows[first:], counts[first:], strict=True):
             record = {"input_ids": ids}
-            if counts:
-                n_tokens, n = counts[index], len(ids)
-                record["attention_mask"] = np.zeros(n, np.int32)
-                record["attention_mask"][: n_tokens] = n_tokens > 0
-                record["attention_mask"][n + n_tokens :] = n_tokens < 0
+            if n_tokens is not None:
+                mask = record["attention_mask"] = np.zeros(len(ids), np.int32)
+                mask[:n_tokens], mask[len(ids) + n_tokens :] = n_tokens > 0, n_tokens < 0
             yield record
 
 
-def _ids_of(path: AnyPath, row: Any) -> npt.NDArray[np.integer[Any]]:
-    """Return the ids of a row; raise RowsError if they are none."""
-    try:
-        ids = np.asarray(row) if len(row) else np.empty(0, np.int32)
-    except (ValueError, TypeError):
-        ids = np.empty((0, 0))
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise _not_rows(path, "something else inside of rows")
-    return ids
+class _RefusedError(Exception):
+    """A pickle has something else than rows; the message says what."""
 
 
-def _load(path: AnyPath) -> tuple[list[Any] | Any, list[int]]:
+def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
     """Load rows; anything else is refused, and nothing of it runs.
 
     Returns:
-        (list of lists of ids, or of arrays, or an array of two dimensions;
-        the number of tokens in each row, negative if padding is before them; none if rows are not
-        padded).
-
-    Raises:
-        RowsError: It is no such file, or damaged.
+        (ids of each row: integer[n], the number of tokens in each, negative if padding is before
+        them, None if rows are not padded).
     """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise damaged(path, "a pickle", error) from error
-    rows, end = _load_one(path, data, 0)
-    is_array = isinstance(rows, np.ndarray) and rows.ndim == 2
-    is_list = isinstance(rows, list) and all(isinstance(row, list | np.ndarray) for row in rows)
-    if not is_array and not is_list:
-        raise _not_rows(path, f"a {type(rows).__name__}")
+    found, end = _load_one(data, 0)
+    is_array = isinstance(found, np.ndarray) and found.ndim == 2
+    if not is_array and not isinstance(found, list):
+        raise _not_rows(f"a {type(found).__name__}")
+    rows = [*map(_ids_of, found)]
     if end == len(data):
-        return rows, []
-    counts, last = _load_one(path, data, end)
-    is_of_rows = isinstance(counts, list) and {*map(type, counts)} == {int} and last == len(data)
-    if not is_of_rows or len(counts) != len(rows) or any(
+        return rows, [None] * len(rows)
+    counts, last = _load_one(data, end)
+    is_list = isinstance(counts, list) and {*map(type, counts)} == {int} and last == len(data)
+    if not is_list or len(counts) != len(rows) or any(
         abs(count) > len(row) for count, row in zip(counts, rows, strict=True)
     ):
-        raise damaged(path, "a pickle", "the list of padding is of other rows")
+        raise ValueError("the list of padding is of other rows")
     return rows, counts
 
 
-def _load_one(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
+def _ids_of(row: Any) -> Any:
+    """Return a row as integer[n]."""
+    if isinstance(row, list) and {*map(type, row)} <= {int}:
+        return np.array(row, np.int64)
+    if not isinstance(row, np.ndarray) or row.ndim != 1:
+        raise _not_rows(f"{type(row).__name__}, or something else, inside of rows")
+    return row
+
+
+def _load_one(data: bytes, begin: int) -> tuple[Any, int]:
     """Return (content of the pickle that begins at a byte, where it ends)."""
     match = _PLAIN.match(data, begin)
     place = begin if match is None else match.end()
-    try:
-        if data[place : place + 1] == pickle.STOP:
-            return pickle.loads(memoryview(data)[begin : place + 1]), place + 1
-        if b"numpy" in data:
-            return _load_arrays(path, data, begin)
-    except RowsError:
-        raise
-    except Exception as error:
-        raise damaged(path, "a pickle", error) from error
-    raise RowsError(
-        f"{path}: byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of"
-        " numbers; it is refused, for a pickle may run any program when it is loaded. If it should"
-        " be rows, make it again, or run tokenmill verify --repair"
+    if data[place : place + 1] == pickle.STOP:
+        return pickle.loads(memoryview(data)[begin : place + 1]), place + 1
+    if b"numpy" in data:
+        stream = io.BytesIO(data)
+        stream.seek(begin)
+        return _plain(_Reader(stream).load()), stream.tell()
+    raise _RefusedError(
+        f"byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of numbers;"
+        " it is refused, for a pickle may run any program when it is loaded. If it should be rows,"
+        " make it again, or run tokenmill verify --repair"
     )
 
 
@@ -148,46 +139,41 @@ class _Noted:
         self.state = state
 
 
-def _load_arrays(path: AnyPath, data: bytes, begin: int) -> tuple[Any, int]:
-    """Return (content of a pickle with arrays, where it ends)."""
+class _Reader(pickle._Unpickler):
+    """The one in Python, for places in the memo take no memory there."""
 
-    # The one in Python, for places in the memo take no memory there.
-    class Reader(pickle._Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            if not _NAMES.fullmatch(f"{module}.{name}"):
-                raise RowsError(
-                    f"{path}: names {module}.{name}, which is in no pickle of rows; it is refused,"
-                    " for a pickle may run any program when it is loaded"
-                )
-            return partial(_Noted, name)
-
-    def plain(value: Any) -> Any:
-        """Return what a noted call would make, if it is an array or a number of NumPy."""
-        if isinstance(value, list):
-            return [*map(plain, value)]
-        if not isinstance(value, _Noted):
-            return value
-        shape: Any = ()
-        order: Any = "C"
-        if value.name == "scalar":
-            kind, content = value.arguments
-        elif value.name == "_frombuffer":
-            content, kind, shape, order = value.arguments
-        else:
-            _, shape, kind, is_fortran, content = value.state
-            order = "F" if is_fortran else "C"
-        dtype = f"{kind.state[1] or '='}{kind.arguments[0]}"
-        if not _DTYPE.fullmatch(dtype):
-            raise _not_rows(path, f"arrays of {dtype}")
-        if isinstance(content, _Noted):  # bytes, in protocol 2
-            content = content.arguments[0].encode("latin1")
-        found = np.frombuffer(content, dtype).reshape(shape, order=order)
-        return found if found.ndim else int(found)
-
-    stream = io.BytesIO(data)
-    stream.seek(begin)
-    return plain(Reader(stream).load()), stream.tell()
+    def find_class(self, module: str, name: str) -> Any:
+        if not _NAMES.fullmatch(f"{module}.{name}"):
+            raise _RefusedError(
+                f"names {module}.{name}, which is in no pickle of rows; it is refused, for a pickle"
+                " may run any program when it is loaded"
+            )
+        return partial(_Noted, name)
 
 
-def _not_rows(path: AnyPath, found: str) -> RowsError:
-    return RowsError(f"{path}: has {found}, expected a pickled list of lists of token ids")
+def _plain(value: Any) -> Any:
+    """Return what a noted call would make, if it is an array or a number of NumPy."""
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    if not isinstance(value, _Noted):
+        return value
+    shape: Any = ()
+    order: Any = "C"
+    if value.name == "scalar":
+        kind, content = value.arguments
+    elif value.name == "_frombuffer":
+        content, kind, shape, order = value.arguments
+    else:
+        _, shape, kind, is_fortran, content = value.state
+        order = "F" if is_fortran else "C"
+    dtype = f"{kind.state[1] or '='}{kind.arguments[0]}"
+    if not _DTYPE.fullmatch(dtype):
+        raise _not_rows(f"arrays of {dtype}")
+    if isinstance(content, _Noted):  # bytes, in protocol 2
+        content = content.arguments[0].encode("latin1")
+    found = np.frombuffer(content, dtype).reshape(shape, order=order)
+    return found if found.ndim else int(found)
+
+
+def _not_rows(found: str) -> _RefusedError:
+    return _RefusedError(f"has {found}, expected a pickled list of lists of token ids")

@@ -17,6 +17,7 @@ from preprocess.storage.files import url_beside
 
 _BUFFER_BYTES = 1 << 20
 
+
 class RemotePath:
     """A file or a directory at a URL, with the methods of `Path` that readers of rows need.
 
@@ -31,12 +32,6 @@ class RemotePath:
 
     def __str__(self) -> str:
         return shown_url(self._url)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RemotePath) and self._url == other._url
-
-    def __hash__(self) -> int:
-        return hash(self._url)
 
     def __truediv__(self, name: str) -> RemotePath:
         return RemotePath(url_beside(f"{self._url.rstrip('/')}/", name))
@@ -91,28 +86,22 @@ def place_of(location: str | os.PathLike[str]) -> AnyPath:
     return RemotePath(text) if is_url(text) else Path(text)
 
 
-def found_instead(location: str, endings: tuple[str, ...]) -> str:
-    """Tell, in a message, where files of rows are that are not at a location; "" for nowhere.
+def matches(pattern: str) -> list[AnyPath]:
+    """Return the files at a path, a URL or a pattern of either, sorted; of a web server one."""
+    if is_url(pattern):
+        return [RemotePath(each.url, each) for each in matching_files(pattern)]
+    return [Path(name) for name in sorted(glob.glob(pattern, recursive=True))]
 
-    Args:
-        location: A directory, or a file that is missing; or its URL.
-        endings: Of the names of the files.
-    """
+
+def found_instead(location: str, endings: tuple[str, ...]) -> str:
+    """Tell, in a message, in which directories below a location files are; "" for none."""
     if is_url(location) and is_web(location):
         return ""
-    parent = location.rstrip("/").rpartition("/")[0] or ("/" if location[:1] == "/" else ".")
-    beside = [(parent, "*"), (parent, "*/*")] * location.endswith(endings)
-    for place, pattern in [(location, "*/*"), *beside]:
-        if is_url(location):
-            found = [each.url for each in matching_files(f"{place.rstrip('/')}/{pattern}")]
-        else:
-            found = glob.glob(f"{glob.escape(place)}/{pattern}")
-        depth = len(pattern.split("/"))
-        names = sorted({x.split("/")[-depth] for x in found if x.endswith(endings)})
-        if names:
-            more = ", ..." * (len(names) > 3)
-            return f", but in {shown_url(place)} there are {', '.join(names[:3])}{more}"
-    return ""
+    base = location if is_url(location) else glob.escape(location)
+    found = [str(each).split("/") for each in matches(f"{base.rstrip('/')}/*/*")]
+    names = sorted({parts[-2] for parts in found if parts[-1].endswith(endings)})
+    more = ", ..." * (len(names) > 3)
+    return f", but in {place_of(location)} there are {', '.join(names[:3])}{more}" if names else ""
 
 
 def open_binary(path: AnyPath, is_forwards: bool = False) -> IO[bytes]:

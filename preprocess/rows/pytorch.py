@@ -25,7 +25,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bpe.arguments import checked
-from preprocess.rows.access import BlockCache, find_part, in_order, open_rows
+from preprocess.rows.access import find_part, in_order, open_rows
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import DUMP_FILE, RowsError, open_file
 from preprocess.rows.places import AnyPath, found_instead, place_of
@@ -82,15 +82,11 @@ class StreamingTokenizedDataset(TokenizedDataset):
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
         self._cache_size = check_integer("cache_size", cache_size, 1)
-        self._rows = open_rows(place_of(directory), BlockCache(cache_size, _one))
+        self._rows = open_rows(place_of(directory), self._cache_size)
 
     def shuffled(self, seed: int = 0) -> ShuffledBlocks:
         """Return an order in which a pass reads each block once: `DataLoader(sampler=...)`."""
         return ShuffledBlocks(self._rows.block_starts, self._cache_size, seed)
-
-
-def _one(block: object) -> int:
-    return 1
 
 
 class ShuffledBlocks(Sampler[int]):
@@ -147,19 +143,7 @@ class PickledTrainerDataset(Dataset[Tensors]):
         given = [folders] if isinstance(folders, str | os.PathLike) else [*folders]
         if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
-        self._rows = list[Arrays]()
-        for folder in map(place_of, given):
-            inside = folder.iterdir() if folder.is_dir() else ()
-            paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
-            if not paths:
-                instead = found_instead(str(folder), (".pkl",))
-                raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder{instead}")
-            rows = [_with_mask(row) for path in paths for row in open_file(path).rows()]
-            _compare_with_meta(folder, {
-                "files": len(paths), "samples": len(rows),
-                "tokens": sum(int(row["attention_mask"].sum()) for row in rows),
-            })
-            self._rows += rows
+        self._rows = [row for folder in map(place_of, given) for row in _rows_in(folder)]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -171,30 +155,43 @@ class PickledTrainerDataset(Dataset[Tensors]):
         return tensors | {"labels": ids.masked_fill(mask == 0, IGNORED)}
 
 
+def _rows_in(folder: AnyPath) -> list[Arrays]:
+    """Return the rows of a folder, with masks; its counts are printed and compared.
+
+    Raises:
+        RowsError: There are none, or others than the counts say.
+    """
+    inside = folder.iterdir() if folder.is_dir() else ()
+    paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
+    if not paths:
+        instead = found_instead(str(folder), (".pkl",))
+        raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder{instead}")
+    rows = [_with_mask(row) for path in paths for row in open_file(path).rows()]
+    meta = folder / DUMP_FILE
+    if not meta.exists():
+        return rows
+    try:
+        counts = dict(json.loads(meta.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
+        raise RowsError(
+            f"{meta}: is no JSON object with counts ({error}); get it again, or remove it"
+        ) from error
+    print(f"{meta}: {', '.join(f'{name} {value}' for name, value in counts.items())}")
+    n_tokens = sum(int(row["attention_mask"].sum()) for row in rows)
+    found = {"files": len(paths), "samples": len(rows), "tokens": n_tokens}
+    for name, number in found.items():
+        if (expected := counts.get(name, number)) != number:
+            raise RowsError(
+                f"{meta}: expected {expected} {name}, found {number} in the files dump-*.pkl; get"
+                " those that are missing, or write the rows again"
+            )
+    return rows
+
+
 def _with_mask(row: Arrays) -> Arrays:
     """Return a row with a mask of one byte per token; without one, all are tokens."""
     mask = row.get("attention_mask", np.ones(len(row["input_ids"])))
     return {**row, "attention_mask": mask.astype(np.int8)}
-
-
-def _compare_with_meta(folder: AnyPath, found: dict[str, int]) -> None:
-    """Print dump-meta_data.json, if it is there; raise RowsError if its counts are others."""
-    path = folder / DUMP_FILE
-    if not path.exists():
-        return
-    try:
-        counts = json.loads(path.read_bytes())
-        print(f"{path}: {', '.join(f'{name} {value}' for name, value in counts.items())}")
-    except (OSError, ValueError, AttributeError) as error:
-        raise RowsError(
-            f"{path}: is no JSON object with counts ({error}); get it again, or remove it"
-        ) from error
-    for name, number in found.items():
-        if (expected := counts.get(name, number)) != number:
-            raise RowsError(
-                f"{path}: expected {expected} {name}, found {number} in the files dump-*.pkl; get"
-                " those that are missing, or write the rows again"
-            )
 
 
 def _tensors_of(row: Arrays) -> Tensors:

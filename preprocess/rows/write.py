@@ -184,7 +184,7 @@ class _Run:
         final = self._final
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found = read_manifest(self._place)
+        found, own = read_manifest(self._place), self._of_settings
         is_same, sizes = found.dataset_digest == self._file.manifest.digest, final.sizes()
         if self._kept is not None:
             wanted = {each.name for each in self._files}
@@ -194,49 +194,43 @@ class _Run:
                     " move it away, or have it removed (--overwrite)"
                 )
             return is_same and self._kept.keys() == wanted
-        if is_same and self._is_alike(found):
-            for each in found.shards:
-                if (size := sizes.get(each.name)) != each.bytes:
-                    state = "is missing" if size is None else f"has {size:,} bytes instead of"
-                    state += "" if size is None else f" the {each.bytes:,} that were written"
-                    raise OutputError(
-                        f"{final.where(each.name)}: {state}; run tokenmill verify --repair"
-                        f" {self.where}, or write the rows again (--overwrite)"
-                    )
-            return True
-        own = self._of_settings
-        names = [name for name, value in found.settings.items() if own.get(name) != value]
-        names += ["special ids"] * (is_same and not names)
-        other = f"other settings ({', '.join(names)})" if names else "another dataset"
-        raise OutputError(
-            f"{self.where}: has rows of {other}; choose another directory, or replace them"
-            " (--overwrite)"
-        )
+        if not is_same or not self._is_alike(found):
+            names = [name for name, value in found.settings.items() if own.get(name) != value]
+            names += ["special ids"] * (is_same and not names)
+            other = f"other settings ({', '.join(names)})" if names else "another dataset"
+            raise OutputError(
+                f"{self.where}: has rows of {other}; choose another directory, or replace them"
+                " (--overwrite)"
+            )
+        for each in found.shards:
+            if (size := sizes.get(each.name)) != each.bytes:
+                state = "is missing" if size is None else f"has {size:,} bytes"
+                raise OutputError(
+                    f"{final.where(each.name)}: {state}, expected {each.bytes:,} bytes as they were"
+                    f" written; run tokenmill verify --repair {self.where}, or write the rows again"
+                    " (--overwrite)"
+                )
+        return True
 
     def _make(self, run: Run, progress: Progress, started: float) -> None:
         settings, files, kept = self._settings, self._files, self._kept or {}
-        storage, journal = run.storage, run.journal
         done = {i: kept[each.name] for i, each in enumerate(files) if each.name in kept}
         names = [each.name for each in files]
         self._check_free(names)
-        total = sum(each.stop - each.first for each in files)
         if not run.resumed:
             self._report_plan()
         run.begin()
-        for each in journal.values("shards", ShardDone):
-            if storage.size(each.facts.name) == each.facts.bytes:
+        for each in run.journal.values("shards", ShardDone):
+            if run.storage.size(each.facts.name) == each.facts.bytes:
                 done[each.number] = each.facts
-        todo = [number for number in range(len(files)) if number not in done]
-        lock = threading.Lock()
+        lock, total = threading.Lock(), sum(each.stop - each.first for each in files)
 
         def work(number: int) -> tuple[int, ShardFacts]:
-            each = files[number]
-            stream = storage.stream(each.name)
-            try:
-                facts = write_shard(each, settings, self._file.vocab_size, stream, advance)
+            with closing(run.storage.stream(files[number].name)) as stream:
+                facts = write_shard(
+                    files[number], settings, self._file.vocab_size, stream, advance
+                )
                 stream.finish(facts.bytes)
-            finally:
-                stream.close()
             return number, facts
 
         def advance(n_rows: int) -> None:
@@ -246,18 +240,18 @@ class _Run:
                 raise OutOfTimeError(out_of_time(progress, _RESUMES if done else _NO_FILE))
 
         title = f"writing rows of {self._name}"
+        todo = [number for number in range(len(files)) if number not in done]
         with (
             progress.stage(title, total, "rows", sum(x.rows for x in done.values())) as stage,
             closing(run_in_order(todo, lambda: work, settings.workers)) as results,
         ):
             for number, facts in results:
                 done[number] = facts
-                journal.save("shards", ShardDone(number, facts), adds=True, stage=stage)
+                run.journal.save("shards", ShardDone(number, facts), adds=True, stage=stage)
         run.add(*(name for name in names if name not in kept))
         manifest = self._manifest_of(tuple(done[number] for number in range(len(files))))
-        seconds = time.perf_counter() - started
-        others, digests = self._descriptions(manifest, seconds, progress.peak_memory), {}
-        for name, content in others.items():
+        seconds, digests = time.perf_counter() - started, dict[str, str]()
+        for name, content in self._descriptions(manifest, seconds, progress.peak_memory).items():
             data = (json.dumps(content, indent=2) + "\n").encode()
             run.put(name, data)
             if name != STATS_FILE:  # which has times
@@ -301,9 +295,8 @@ class _Run:
 
     def _files_before(self) -> set[str]:
         """Return the names of files of rows that are replaced; {}: none are there."""
-        files = self._final
-        content = files.get(MANIFEST_FILE)
-        if not any(each.encode() in (content or b"") for each in spellings_of(FORMAT)):
+        content = self._final.get(MANIFEST_FILE) or b""
+        if not any(each.encode() in content for each in spellings_of(FORMAT)):
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
@@ -312,7 +305,7 @@ class _Run:
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
             own += r"|dump-(\d+\.pkl|meta_data\.json)"
-            return found | {name for name in files.names() if re.fullmatch(own, name)}
+            return found | {name for name in self._final.names() if re.fullmatch(own, name)}
 
     @cached_property
     def _files(self) -> list[OutputFile]:
@@ -370,17 +363,17 @@ class _Run:
 
     def _n_shards(self, plan: RowPlan, shape: Shape) -> int:
         wanted, largest = self._settings.num_shards, self._settings.max_shard_size
-        size = 4 * len(shape.columns) * (
-            len(plan) * shape.length if shape.length
-            else plan.n_tokens + len(plan) * shape.n_around
-        )
+        n_tokens = plan.n_tokens + len(plan) * shape.n_around
+        size = 4 * len(shape.columns) * (len(plan) * shape.length if shape.length else n_tokens)
         needed = -(-size // (largest or MAX_SHARD_SIZE)) if largest or not wanted else 1
         found = min(len(plan), max(wanted or 1, needed))
         if wanted and found != wanted:
+            why = f"there are {found:,} rows" if found < wanted else (
+                f"their arrays have {size:,} bytes, and max_shard_size is {largest:,}"
+            )
             logger.warning(
                 "%s: %s files instead of num_shards=%s, for %s", self.where, f"{found:,}",
-                f"{wanted:,}", f"there are {found:,} rows" if found < wanted else
-                f"their arrays have {size:,} bytes, and max_shard_size is {largest:,}",
+                f"{wanted:,}", why,
             )
         return found
 
@@ -388,17 +381,17 @@ class _Run:
         self, manifest: RowsManifest, seconds: float, peak_memory: int
     ) -> dict[str, Any]:
         """Return the contents of the files that describe rows for people and other programs."""
-        n_bytes = sum(each.bytes for each in manifest.shards)
+        settings, of_dataset = self._settings, self._file.manifest
         place, name = split_location(self._file.absolute_path)
         run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
-        fingerprint = self._file.manifest.tokenizer_fingerprint
-        shown = None if run is None or run.settings is None else run.settings.get("tokenizer")
-        sources = self._file.manifest.sources
+        shown = run and run.settings and run.settings.get("tokenizer")
+        fingerprint, sources = of_dataset.tokenizer_fingerprint, of_dataset.sources
         is_selected = any(each.get("name") == SELECTED for each in sources)
-        seconds += 0 if run is None else run.seconds
+        seconds += run.seconds if run else 0
+        average = manifest.tokens / manifest.rows
         about = {
             "tokenizer": shown or (f"sha256:{fingerprint}" if fingerprint else "not known"),
-            "max_length": self._settings.max_length, "truncation": self._settings.truncation,
+            "max_length": settings.max_length, "truncation": settings.truncation,
         }
         found: dict[str, Any] = {
             CONFIG_FILE: manifest.settings | about | {
@@ -408,18 +401,18 @@ class _Run:
             METADATA_FILE: about | {
                 "num_examples": manifest.rows, "tokens": manifest.tokens,
                 "documents": manifest.documents, "longest": manifest.longest,
-                "average_length": manifest.tokens / manifest.rows,
-                "columns": list(manifest.columns), "files": [each.name for each in manifest.shards],
+                "average_length": average, "columns": list(manifest.columns),
+                "files": [each.name for each in manifest.shards],
                 # Not the time of the run, so that the same input gives the same bytes.
-                "created_at": None if run is None else newest_source(run),
+                "created_at": newest_source(run) if run else None,
             },
             STATS_FILE: {
                 "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
-                "avg_sequence_length": manifest.tokens / manifest.rows,
-                "processing_time_seconds": seconds,
+                "avg_sequence_length": average, "processing_time_seconds": seconds,
                 "sequences_per_second": manifest.rows / max(seconds, 1e-9),
                 "files_processed": run.files if run and is_selected else len(sources),
-                "compression_ratio": manifest.text_bytes / max(n_bytes, 1),
+                "compression_ratio":
+                    manifest.text_bytes / max(sum(each.bytes for each in manifest.shards), 1),
                 "memory_usage_mb": peak_memory / 1e6,
             },
         }

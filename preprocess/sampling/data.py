@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
-from bpe.parallel import Lock
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.dataset.shards import ShardView, windows_of
@@ -22,10 +22,7 @@ from preprocess.reused_memory import ReusedMemory
 if TYPE_CHECKING:
     import torch
 
-    from preprocess.sampling.windows import Pieces
-
 Chosen = slice | npt.NDArray[np.int64]  # index of some spans
-Identity = tuple[tuple[int, ...], ...]
 Batch = npt.NDArray[np.int64]
 Tokens = npt.NDArray[np.integer[Any]] | ShardView
 OpenDataset = TokenFile | npt.NDArray[np.integer[Any]]
@@ -33,18 +30,18 @@ Dataset = OpenDataset | str | os.PathLike[str]
 
 _ALL = slice(None)
 _GREATEST = 2**40  # of sizes and steps, so that positions of windows do not overflow
+_FILES_KEPT = 16  # that were opened by path; a training loop alternates between two
 IGNORED = -100  # a target that a loss leaves out, as in PyTorch
 
 # A loop usually has two batches of two arrays: one in use, one being drawn.
 outputs = ReusedMemory(limit=8, largest=1 << 24)
-# Files opened by path, least recently used first; a training loop alternates between two.
-_files: dict[str, tuple[Identity, TokenFile]] = {}
-_FILES_KEPT = 16
-_lock = Lock()
 
 
 class SamplingError(TokenmillError, ValueError):
     """A batch cannot be drawn from this data with these arguments."""
+
+
+# --- arguments ---
 
 
 def check_integer(name: str, value: Any, least: int, most: float = _GREATEST) -> int:
@@ -58,6 +55,12 @@ def check_integer(name: str, value: Any, least: int, most: float = _GREATEST) ->
     if found > most:
         raise SamplingError(f"{name} should be at most {most:,}; got {found:,}")
     return found
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise SamplingError if an argument is none of some words."""
+    if value not in choices:
+        raise SamplingError(f"{name} should be one of {', '.join(choices)}; got {value!r}")
 
 
 def check_state(state: Any, names: Iterable[str], of: str) -> None:
@@ -74,10 +77,60 @@ def check_state(state: Any, names: Iterable[str], of: str) -> None:
             )
 
 
+# --- datasets ---
+
+
 def name_of(dataset: Dataset) -> str:
     """Return the path of a dataset, for messages."""
     path = dataset.path if isinstance(dataset, TokenFile) else dataset
     return "the array" if isinstance(path, np.ndarray) else os.fspath(path)
+
+
+def open_dataset(dataset: Dataset) -> OpenDataset:
+    """Return an open file, or an array; a path is opened once, and again if it was replaced.
+
+    A URL is opened once: asking the server would take longer than a batch.
+
+    Raises:
+        SamplingError: It is no dataset.
+        TokenFileError: The path is not a finished `.bin`.
+    """
+    if isinstance(dataset, TokenFile):
+        return dataset
+    if isinstance(dataset, str | os.PathLike):
+        path = os.fspath(dataset)
+        path = path if is_url(path) else os.path.abspath(path)
+        return _opened(path, _identity(path))
+    if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
+        found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
+        raise SamplingError(
+            "a dataset is what open_tokens() returns, the path of a .bin, or a 1-D NumPy array of "
+            f"integers; got {found or type(dataset).__name__}"
+        )
+    return dataset
+
+
+@functools.lru_cache(_FILES_KEPT)
+def _opened(path: str, identity: object) -> TokenFile:
+    return open_tokens(path)
+
+
+def _identity(path: str) -> tuple[tuple[int, ...], ...]:
+    """Identify the manifest, which a builder renames last, and the `.bin` (shards have none)."""
+    found = list[os.stat_result]()
+    stem = os.path.splitext(path)[0]
+    for suffix in () if is_url(path) else (".json", ".bin"):
+        with suppress(FileNotFoundError, ValueError):  # ValueError: of what no file can be named
+            found.append(os.stat(stem + suffix))
+    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)
+
+
+def token_array(dataset: OpenDataset) -> Tokens:
+    """Return the ids of an open dataset without a copy: integer[n_tokens]."""
+    return dataset.tokens if isinstance(dataset, TokenFile) else dataset
+
+
+# --- reading ---
 
 
 def read_windows(
@@ -94,20 +147,20 @@ def read_windows(
 
 
 def read_pieces(
-    dataset: OpenDataset, pieces: Pieces, padding: int, inputs: Batch, targets: Batch,
+    dataset: OpenDataset, table: Batch, padding: int, inputs: Batch, targets: Batch,
     column: Tokens | None = None,
 ) -> None:
     """Copy the inputs and the targets of pieces to their places in a batch, and fill it up.
 
     Args:
         dataset: An open file, or an array.
-        pieces: All inside the dataset.
+        table: As of `Windows.pieces`, all inside the dataset.
         padding: For places without an input; those without a target have `IGNORED`.
         inputs: int64[n_windows, context_length], filled.
         targets: int64, of the same shape, filled.
         column: Values to copy instead of ids, one for each token.
     """
-    tokens, table = token_array(dataset) if column is None else column, pieces.table
+    tokens = token_array(dataset) if column is None else column
     inputs, targets = inputs.reshape(-1), targets.reshape(-1)
     if not isinstance(dataset, TokenFile):  # of any type, for which no kernel is compiled
         copy_pieces(tokens, table, padding, inputs, targets)
@@ -125,6 +178,15 @@ def read_pieces(
         return bool(kernels.copy_pieces(ids, part, padding, IGNORED, inputs, targets))
 
     read_spans(tokens, starts, starts + np.maximum(n_inputs, n_targets + 1), copy)
+
+
+def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targets: Batch) -> None:
+    """Copy pieces as `read_pieces`, one after another."""
+    for start, n_inputs, n_targets, place, stop in table.T.tolist():
+        ids = tokens[start : start + max(n_inputs, n_targets + 1)]
+        inputs[place : place + n_inputs], inputs[place + n_inputs : stop] = ids[:n_inputs], padding
+        targets[place : place + n_targets] = ids[1 : n_targets + 1]
+        targets[place + n_targets : stop] = IGNORED
 
 
 def gather(
@@ -168,7 +230,6 @@ def read_spans(
         return
     if len(starts) and (starts.min() < 0 or stops.max() > len(values)):
         raise outside()
-
     with values.at(lambda: (starts, stops)) as here:
         for array, begins, chosen in _arrays_with(here, starts, stops):
             if not copy(array, begins, chosen):
@@ -191,15 +252,6 @@ def _arrays_with(
         yield view[int(starts[i]) : int(stops[i])], np.zeros(1, np.int64), np.array([i])
 
 
-def copy_pieces(tokens: Tokens, table: Batch, padding: int, inputs: Batch, targets: Batch) -> None:
-    """Copy pieces as `read_pieces`, one after another; table as of `Pieces`."""
-    for start, n_inputs, n_targets, place, stop in table.T.tolist():
-        ids = tokens[start : start + max(n_inputs, n_targets + 1)]
-        inputs[place : place + n_inputs], inputs[place + n_inputs : stop] = ids[:n_inputs], padding
-        targets[place : place + n_targets] = ids[1 : n_targets + 1]
-        targets[place + n_targets : stop] = IGNORED
-
-
 def outside() -> TokenFileError:
     """Return the error for positions that document ends, or a plan, must not have."""
     return TokenFileError(
@@ -207,6 +259,9 @@ def outside() -> TokenFileError:
         " packed windows was changed while it was open; run tokenmill verify on the dataset, and"
         " remove the .plan files beside it, which are made again"
     )
+
+
+# --- batches ---
 
 
 def new_batch(batch_size: int, context_length: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
@@ -236,61 +291,3 @@ def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
     if torch_device(device).type == "cuda" and torch.cuda.is_available():
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
-
-
-def open_dataset(dataset: Dataset) -> OpenDataset:
-    """Return an open file, or an array; a path is opened once, and again if it was replaced.
-
-    A URL is opened once: asking the server would take longer than a batch.
-
-    Raises:
-        SamplingError: It is no dataset.
-        TokenFileError: The path is not a finished `.bin`.
-    """
-    if isinstance(dataset, TokenFile):
-        return dataset
-    if isinstance(dataset, str | os.PathLike):
-        path = os.fspath(dataset)
-        return _open_cached(path if is_url(path) else os.path.abspath(path))
-    if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
-        found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
-        raise SamplingError(
-            "a dataset is what open_tokens() returns, the path of a .bin, or a 1-D NumPy array of "
-            f"integers; got {found or type(dataset).__name__}"
-        )
-    return dataset
-
-
-def token_array(dataset: OpenDataset) -> Tokens:
-    """Return the ids of an open dataset without a copy: integer[n_tokens]."""
-    return dataset.tokens if isinstance(dataset, TokenFile) else dataset
-
-
-def _open_cached(path: str) -> TokenFile:
-    """Open a token file, or return it from the cache unless it was replaced."""
-    # A builder renames the manifest last, so the identity of a file being replaced changes again.
-    seen = _identity(path)
-    with _lock:
-        identity, file = _files.pop(path, ((), None))
-    # Without the lock, so that no other thread or forked process waits for it.
-    if file is None or not seen or identity != seen:
-        file = open_tokens(path)
-    with _lock:
-        _files[path] = seen, file
-        if len(_files) > _FILES_KEPT:
-            del _files[next(iter(_files))]
-    return file
-
-
-def _identity(path: str) -> Identity:
-    """Identify the manifest and the `.bin` (shards have none); () without a manifest."""
-    if is_url(path):
-        return ((0,),)
-    stem = os.path.splitext(path)[0]
-    try:
-        found = [os.stat(f"{stem}.json")]
-    except (FileNotFoundError, ValueError):  # ValueError: of what no file can be named
-        return ()
-    with suppress(FileNotFoundError):
-        found.append(os.stat(f"{stem}.bin"))
-    return tuple((each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns) for each in found)

@@ -1,8 +1,7 @@
 """Arrays of a batch, computed from its inputs.
 
 All have the shape [n_windows, context_length], except `cu_seqlens`. Places without a token have the
-padding id in `inputs`, and `IGNORED` in `targets`. A document ends with the end-of-text id, which
-its text cannot have, so documents are found in the ids alone.
+padding id in `inputs`, and `IGNORED` in `targets`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from preprocess.sampling.data import IGNORED, new_batch, outside
-from preprocess.sampling.windows import Pieces
+from preprocess.sampling.windows import divided
 
 Array = npt.NDArray[Any]
 
@@ -26,51 +25,35 @@ class Fields:
     Args:
         inputs: int64[n_windows, context_length].
         targets: int64, of the same shape.
-        n_inputs: int64[n_windows], the number of tokens in each row; None: all are full.
-        end_of_text: The id at the end of each document; None: unknown.
-        pieces: Returns what the rows were read from, if each piece is a document or a part of one;
-            None: the documents are looked for.
-
-    Attributes:
-        crossing: Returns the documents in rows that cross documents, table as of `Pieces`; None:
-            they are found by their end-of-text ids.
+        pieces: Returns what the rows were read from, table as of `Windows.pieces`.
+        ends: Returns uint64[n_documents], where documents end, for windows across documents; None:
+            each piece is a document or a part of one.
         trained: Returns int64, of the shape of the targets, not above 0 for targets that are not
             trained on; None: all are.
     """
 
     def __init__(
-        self, inputs: Array, targets: Array, n_inputs: Array | None,
-        end_of_text: int | None, pieces: Callable[[], Pieces] | None = None,
+        self, inputs: Array, targets: Array, pieces: Callable[[], Array],
+        ends: Callable[[], Array] | None = None, trained: Callable[[], Array] | None = None,
     ) -> None:
-        self.crossing: Callable[[], Array] | None = None
-        self.trained: Callable[[], Array] | None = None
         self.inputs, self.targets = inputs, targets
-        self.n_inputs, self.end_of_text, self._pieces = n_inputs, end_of_text, pieces
+        self._find_pieces, self._ends, self._trained = pieces, ends, trained
+
+    @cached_property
+    def _pieces(self) -> Array:
+        return self._find_pieces()
+
+    @cached_property
+    def _segments(self) -> Array:
+        """The documents, and parts of them, in the rows: table as of `Windows.pieces`."""
+        return self._pieces if self._ends is None else divided(self._pieces, self._ends())
 
     @cached_property
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
-        if self.n_inputs is None:
-            return np.ones(self.inputs.shape, np.int64)
-        places = np.arange(self.inputs.shape[1])
-        return (places < self.n_inputs[:, np.newaxis]).astype(np.int64)
-
-    @cached_property
-    def _segments(self) -> Array:
-        """The documents, and parts of them, in the rows: table as of `windows.Pieces`."""
-        if self._pieces is not None:
-            return self._pieces().table
-        if self.crossing is not None:
-            return self.crossing()
-        from preprocess.sampling.pieces import find_segments
-
-        n_rows, length = self.inputs.shape
-        n_inputs = np.full(n_rows, length) if self.n_inputs is None else self.n_inputs
-        end_of_text = np.full(n_rows, self.end_of_text, np.int64)
-        n_ends = np.count_nonzero(self.inputs == end_of_text[:, np.newaxis])
-        table = np.empty((5, n_rows + n_ends), np.int64)
-        n = find_segments(self.inputs, n_inputs, end_of_text, table)
-        return np.ascontiguousarray(table[:, :n])
+        found = np.empty(self.inputs.shape, np.int32)
+        number_segments(np.zeros(self._pieces.shape[1], np.int64), self._pieces, found)
+        return found.astype(np.int64)
 
     @cached_property
     def segment_ids(self) -> Array:
@@ -96,19 +79,14 @@ class Fields:
         return cumulative_lengths(self._segments, self.inputs.size)
 
     def segments_in_rows(self, rows: Array) -> Array:
-        """Return the documents, table as of `Pieces`, for rows that get other numbers."""
+        """Return the documents, table as of `Windows.pieces`, for rows that get other numbers."""
         table, length = self._segments.copy(), self.inputs.shape[1]
-        shift = (rows - np.arange(len(rows)))[table[3] // length] * length
-        table[3:] += shift
+        table[3:] += (rows - np.arange(len(rows)))[table[3] // length] * length
         return table
 
     @cached_property
     def document_targets(self) -> Array:
         """The targets, `IGNORED` where the target is of another document: int64."""
-        if self._pieces is not None:
-            return self.targets
-        if self.crossing is None:
-            return np.where(self.inputs == self.end_of_text, IGNORED, self.targets)
         found = self.targets.copy()
         _, sizes, n_targets, places, _ = self._segments
         found.reshape(-1)[(places + sizes - 1)[n_targets < sizes]] = IGNORED
@@ -127,7 +105,7 @@ class Fields:
         """
         labels = np.full(self.inputs.shape, IGNORED, np.int64)
         labels[:, 1:] = self.targets[:, :-1]
-        if self.trained is not None:
+        if self._trained is not None:
             labels[:, 1:][self.loss_mask[:, :-1] == 0] = IGNORED
         return labels
 
@@ -135,8 +113,8 @@ class Fields:
     def loss_mask(self) -> Array:
         """1 where there is a target that is trained on, 0 elsewhere: int64."""
         is_trained = self.targets != IGNORED
-        if self.trained is not None:
-            is_trained &= self.trained() > 0
+        if self._trained is not None:
+            is_trained &= self._trained() > 0
         mask: Array = is_trained.astype(np.int64)
         return mask
 
@@ -146,7 +124,7 @@ def number_segments(before: Array, table: Array, out: Array) -> None:
 
     Args:
         before: int64[n_segments], 0 for the first segment of a row.
-        table: As of `Pieces`.
+        table: As of `Windows.pieces`.
         out: int32, of any shape, filled where the table has places.
 
     Raises:
@@ -172,7 +150,7 @@ def number_positions(table: Array, out: Array) -> None:
 def cumulative_lengths(table: Array, size: int) -> Array:
     """Return where documents begin in flattened rows of `size` places, and `size`: int32.
 
-    The padding of a row counts as a document. `table` is as of `Pieces`.
+    The padding of a row counts as a document. `table` is as of `Windows.pieces`.
     """
     _, sizes, _, places, stops = table
     ends = places + sizes
@@ -184,4 +162,4 @@ NAMES = (
     "inputs", "targets", "attention_mask", "segment_ids", "position_ids", "cu_seqlens",
     "document_targets", "loss_mask", "input_ids", "labels",
 )
-NEED_END_OF_TEXT = ("segment_ids", "position_ids", "cu_seqlens", "document_targets")
+NEED_DOCUMENTS = ("segment_ids", "position_ids", "cu_seqlens", "document_targets")

@@ -9,6 +9,7 @@ depends on the samplers, the weights, the seed and the step alone.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from bpe.arguments import MISSING, check, checks_names, tells_missing
 from preprocess.dataset.reader import TokenFile
-from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.sampling.data import SamplingError, check_choice, check_integer, check_state
 from preprocess.sampling.fields import cumulative_lengths
 from preprocess.sampling.sampler import Sampler
 from preprocess.split_mix import key_of
@@ -84,30 +85,21 @@ class Mixture:
                     " dataset first"
                 )
         self.samplers = dict(samplers)
-        first, *others = self.samplers.items()
-        for name, sampler in others:
-            for option in _EQUAL:
-                values = sampler.layout[option], first[1].layout[option]
-                if values[0] != values[1]:
-                    raise SamplingError(
-                        f"the samplers {first[0]!r} and {name!r} differ in {option}, {values[1]!r}"
-                        f" and {values[0]!r}; make them with the same"
-                    )
-        if exhausted not in ("repeat", "stop"):
-            raise SamplingError(f"exhausted should be repeat or stop; got {exhausted!r}")
-        if unit not in ("tokens", "documents", "windows"):
-            raise SamplingError(f"unit should be tokens, documents or windows; got {unit!r}")
-        self._seed = check_integer("seed", seed, 0, math.inf)
-        self.layout, self._exhausted = first[1].layout, exhausted
+        first, self.layout = next((x, y.layout) for x, y in self.samplers.items())
+        for (name, sampler), option in itertools.product(self.samplers.items(), _EQUAL):
+            if sampler.layout[option] != self.layout[option]:
+                raise SamplingError(
+                    f"the samplers {first!r} and {name!r} differ in {option},"
+                    f" {self.layout[option]!r} and {sampler.layout[option]!r}; make them with the"
+                    " same"
+                )
+        check_choice("exhausted", exhausted, ("repeat", "stop"))
+        check_choice("unit", unit, ("tokens", "documents", "windows"))
+        self._seed, self._exhausted = check_integer("seed", seed, 0, math.inf), exhausted
         self._offset = int(key_of(self._seed)[0])
         self._schedule = [
             (step, self._shares(given, unit)) for step, given in _schedule_of(weights)
         ]
-        starts = [step for step, _ in self._schedule]
-        if not starts or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)):
-            raise SamplingError(
-                f"the steps of a schedule should ascend from 0; got {', '.join(map(str, starts))}"
-            )
         self.step = 0
 
     def _shares(self, weights: Weights, unit: str) -> tuple[int, ...]:
@@ -120,30 +112,23 @@ class Mixture:
         values = weights.values()
         if not all(isinstance(each, int | float) and 0 <= each < math.inf for each in values):
             raise SamplingError(f"weights should be at least 0, and finite; got {dict(weights)}")
-        shares = [
-            weights[name] / self._units_per_window(name, unit) for name in self.samplers
-        ]
-        total = sum(shares)
-        if not 0 < total < math.inf:
+        shares = [weights[name] / self._units_per_window(name, unit) for name in self.samplers]
+        if not 0 < sum(shares) < math.inf:
             raise SamplingError(f"weights should have a sum above 0; got {dict(weights)}")
-        sums = np.cumsum(shares) / total
-        ends = [round(float(x) * 2**53) << 11 for x in sums]
+        ends = [round(float(x) * 2**53) << 11 for x in np.cumsum(shares) / sum(shares)]
         last = max(number for number, share in enumerate(shares) if share)
         return (*ends[:last], *[_MODULUS] * (len(ends) - last))
 
     def _units_per_window(self, name: str, unit: str) -> float:
         sampler = self.samplers[name]
-        if unit == "windows":
-            return 1.0
-        if unit == "tokens":
-            return sampler.tokens_per_window
-        dataset = sampler.dataset
-        if not isinstance(dataset, TokenFile):
+        if unit != "documents":
+            return sampler.tokens_per_window if unit == "tokens" else 1.0
+        if not isinstance(sampler.dataset, TokenFile):
             raise SamplingError(
                 f"the sampler {name!r} reads an array, which has no documents; choose"
                 " unit='tokens' or 'windows', or give a .bin"
             )
-        return sampler.tokens_per_window * dataset.n_documents / dataset.n_tokens
+        return sampler.tokens_per_window * sampler.dataset.n_documents / sampler.dataset.n_tokens
 
     def counts(self, step: int) -> dict[str, int]:
         """Return how many windows each dataset has in the batches before `step`."""
@@ -203,42 +188,28 @@ class Mixture:
     def __len__(self) -> int:
         """Return the number of batches until a dataset runs out; TypeError if none does."""
         n = self._n_batches
-        if n is None and self._exhausted == "repeat":
-            raise TypeError(
-                "a mixture that repeats its datasets has no length: it yields batches without end;"
-                " choose exhausted='stop', or a number of steps"
-            )
         if n is None:
             raise TypeError(
-                "no dataset of the mixture runs out, so it has no length: all with a weight have"
-                " order 'random'; choose order='epoch' for one of them, or a number of steps"
+                "the mixture has no length: it repeats its datasets, or all of them with a weight"
+                " have order 'random', so it yields batches without end; choose exhausted='stop'"
+                " and order='epoch' for one of them, or a number of steps"
             )
         return n
 
     @cached_property
     def _n_batches(self) -> int | None:
         """Number of batches until a dataset runs out; None if none does, or they repeat."""
-        if self._exhausted == "repeat":
-            return None
         limits = {
-            name: sampler.n_windows
-            for name, sampler in self.samplers.items()
-            if sampler.layout["order"] != "random"
+            name: sampler.n_windows for name, sampler in self.samplers.items()
+            if sampler.layout["order"] != "random" and self._exhausted == "stop"
         }
-        low, high = 0, 1
 
-        def fits(n: int) -> bool:
-            counts = self.counts(n)
-            return all(counts[name] <= limit for name, limit in limits.items())
+        def is_over(n: int) -> bool:
+            counts = self.counts(n + 1)
+            return any(counts[name] > limit for name, limit in limits.items())
 
-        while fits(high):
-            if high > _MODULUS:
-                return None
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        most = 1 << 62
+        return bisect.bisect_left(range(most), True, key=is_over) if is_over(most) else None
 
     def steps(self) -> Iterator[int]:
         """Yield the steps of an iteration that begins now, without moving `step`."""
@@ -287,18 +258,22 @@ class Mixture:
 
 def _schedule_of(weights: Weights | Sequence[tuple[int, Weights]]) -> list[tuple[int, Weights]]:
     """Return the parts of a schedule, (first step, weights), or raise SamplingError."""
-    entries = [(0, weights)] if isinstance(weights, Mapping) else weights
-    found = []
-    for entry in entries if isinstance(entries, Sequence) else [entries]:
+    found = [(0, weights)] if isinstance(weights, Mapping) else weights
+    for entry in found if isinstance(found, Sequence) else [found]:
         match entry:
-            case (step, Mapping() as given):
-                found.append((check_integer("the first step of weights", step, 0), given))
+            case (step, Mapping()):
+                check_integer("the first step of weights", step, 0)
             case _:
                 raise SamplingError(
                     "weights should be a dictionary, name of a dataset -> weight, or a list of"
                     f" (first step, such a dictionary); got {entry!r}"
                 )
-    return found
+    starts = [step for step, _ in found]
+    if not starts or starts[0] != 0 or any(b <= a for a, b in pairwise(starts)):
+        raise SamplingError(
+            f"the steps of a schedule should ascend from 0; got {', '.join(map(str, starts))}"
+        )
+    return [*found]
 
 
 def _count_below(end: int, n: int, offset: int) -> int:

@@ -315,34 +315,3 @@ def restore_offsets(offsets):
         offsets[row] = offsets[row - 1]
     offsets[0] = 0
     return offsets.size - 1
-
-
-@kernel
-def is_plan(offsets, starts, lengths, n_tokens, row_length):
-    """Return True if `sort_by_row` may have written this for some documents.
-
-    Args:
-        offsets: int64[n_rows + 1].
-        starts: int64[n_pieces].
-        lengths: int32[n_pieces].
-        n_tokens: Number of tokens of the dataset.
-        row_length: Of a row.
-
-    Example: offsets 0 1 3, starts 2 0 5, lengths -3 2 1, n_tokens 6, row_length 3 -> True.
-    """
-    n_pieces = lengths.size
-    if offsets[0] != 0 or offsets[offsets.size - 1] != n_pieces:
-        return False
-    for row in range(offsets.size - 1):
-        if offsets[row] >= offsets[row + 1] or offsets[row + 1] > n_pieces:
-            return False
-        room = row_length
-        for i in range(offsets[row], offsets[row + 1]):
-            length, n_later = np.int64(lengths[i]), 0
-            if length < 0:
-                length, n_later = -length, 1
-            room -= length
-            is_inside = starts[i] >= 0 and starts[i] <= n_tokens - length - n_later
-            if not (length > 0 and room >= 0 and is_inside):
-                return False
-    return True

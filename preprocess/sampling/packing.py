@@ -38,9 +38,8 @@ from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ShardView
-from preprocess.sampling.data import IGNORED, Batch, new_batch
-from preprocess.sampling.fields import Fields
-from preprocess.sampling.windows import Numbers, Pieces, RowPieces
+from preprocess.sampling.data import IGNORED, Batch
+from preprocess.sampling.windows import Numbers, RowPieces
 
 _HEADER_BYTES = 256
 _FORMAT = "tokenmill plan 1"
@@ -56,36 +55,32 @@ Lengths = npt.NDArray[np.int32]
 Scratch = Callable[[int, Any], npt.NDArray[Any]]
 
 
-def _greedy(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from preprocess.sampling.pack_kernels import pack_greedy
-
-    return int(pack_greedy(lengths, row_length, row_of))
+def _greedy(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
+    return kernels().pack_greedy(lengths, row_length, row_of)
 
 
-def _pool(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from preprocess.sampling.pack_kernels import pack_pool
-
+def _pool(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
     rows, rooms = np.zeros(_POOL_ROWS, np.int64), np.zeros(_POOL_ROWS, np.int64)
-    return int(pack_pool(lengths, row_length, row_of, rows, rooms))
+    return kernels().pack_pool(lengths, row_length, row_of, rows, rooms)
 
 
-def _first_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from preprocess.sampling.pack_kernels import pack_first_fit
-
+def _first_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
     tree = np.zeros(2 * _FIRST_FIT_ROWS, np.int64)
-    return int(pack_first_fit(lengths, row_length, row_of, tree))
+    return kernels().pack_first_fit(lengths, row_length, row_of, tree)
 
 
-def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> int:
-    from preprocess.sampling.pack_kernels import pack_best_fit
-
-    n = len(lengths)
+def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
+    memory = scratch(len(lengths), np.int64), scratch(len(lengths), np.int64)
     first_of = np.zeros(row_length + 1, np.int64)
     has_rows = np.zeros(row_length // 64 + 1, np.uint64)
-    sorted_pieces, next_row = scratch(n, np.int64), scratch(n, np.int64)
-    return int(
-        pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of, has_rows)
-    )
+    return kernels().pack_best_fit(lengths, row_length, row_of, *memory, first_of, has_rows)
+
+
+def kernels() -> Any:
+    """Import the kernels, which takes time."""
+    from preprocess.sampling import pack_kernels
+
+    return pack_kernels
 
 
 STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_fit": _best_fit}
@@ -104,6 +99,7 @@ class PackedWindows:
 
     Attributes:
         n_tokens: Tokens of all windows.
+        n_inputs: The same, for none is in two windows.
         n_short: 0, for none is left out.
 
     Args:
@@ -114,60 +110,55 @@ class PackedWindows:
 
     def __init__(self, file: TokenFile, context_length: int, strategy: str) -> None:
         from bpe.runtime.jit import pack
-        from preprocess.sampling.pieces import read_packed
 
-        self._read_packed, self._pack = read_packed, pack
         self._file, self._context_length = file, context_length
         self._path, self._plan = open_plan(file, context_length, strategy)
         self._view = file.tokens if isinstance(file.tokens, ShardView) else None
-        tokens = (file.tokens,) if self._view is None else ()
-        self._packed_plan = self._with_tokens = pack((*self._plan, *tokens))
-        self.n_tokens, self.n_short = file.n_tokens, 0
+        self._packed_plan = pack(tuple(self._plan))
+        self._with_tokens = None if self._view else pack((*self._plan, file.tokens))
+        self.n_tokens = self.n_inputs = file.n_tokens
+        self.n_short = 0
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
 
     def read(
-        self, numbers: Numbers, end_of_text: int, inputs: Batch, targets: Batch,
-        with_segment_ids: bool,
-    ) -> Fields | None:
-        """Read windows, by their numbers from 0 on.
+        self, numbers: Numbers, padding: int, inputs: Batch, targets: Batch, segment_ids: Batch
+    ) -> bool:
+        """Read windows, by their numbers from 0 on, in less time than piece by piece.
 
         Args:
             numbers: Of the windows.
-            end_of_text: The id at the end of documents, which padding has as well.
+            padding: Of the inputs.
             inputs: int64[n_windows, context_length], filled.
             targets: int64, of the same shape, filled.
-            with_segment_ids: Whether to number the segments now, which takes less time than later.
+            segment_ids: int32, of the same shape, filled; or without rows.
 
         Returns:
-            None if this is not possible: of several shards.
+            False if this is not possible: of several shards.
         """
-        n, length = len(numbers), self._context_length
-        n_inputs = np.empty(n, np.int64)
-        segment_ids = new_batch(n if with_segment_ids else 0, length, np.int32)
+        from bpe.runtime.jit import pack
+        from preprocess.sampling.pieces import read_packed
+
         if self._view is not None and len(self._view.arrays) > 1:
-            return None
+            return False
         view = nullcontext() if self._view is None else self._view.at(lambda: self._spans(numbers))
         with view as here:
-            if here is not None and self._with_tokens is self._packed_plan:
-                self._with_tokens = self._pack((*self._plan, *here.arrays))
-            n_pieces = self._read_packed(
-                self._with_tokens, numbers, end_of_text, IGNORED, n_inputs, inputs, targets,
+            if here is not None and self._with_tokens is None:
+                self._with_tokens = pack((*self._plan, *here.arrays))
+            n_in_rows = np.empty(len(numbers), np.int64)
+            n_pieces = read_packed(
+                self._with_tokens, numbers, padding, IGNORED, n_in_rows, inputs, targets,
                 segment_ids,
             )
         if n_pieces < 0:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         self._file.count_reads(n_pieces, inputs.size)
-        pieces = functools.partial(self.pieces, numbers)
-        fields = Fields(inputs, targets, n_inputs, end_of_text, pieces)
-        if with_segment_ids:
-            fields.segment_ids = segment_ids
-        return fields
+        return True
 
     def _spans(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
         """Return where the pieces of windows begin and end."""
-        starts, n_inputs, n_targets, *_ = self.pieces(numbers).table
+        starts, n_inputs, n_targets, *_ = self.pieces(numbers)
         stops = starts + np.maximum(n_inputs, n_targets + 1)
         if len(starts) and (starts.min() < 0 or stops.max() > self._file.n_tokens):
             raise _damaged(self._path, "the pieces that it had when it was opened")
@@ -188,16 +179,17 @@ class PackedWindows:
         rows = (self.rows(first, min(first + step, len(self))) for first in firsts)
         return max((int(each.row_lengths().max()) for each in rows), default=0)
 
-    def pieces(self, numbers: Numbers) -> Pieces:
-        """Return the pieces of windows, by their numbers from 0 on."""
+    def pieces(self, numbers: Numbers) -> Numbers:
+        """Return the pieces of windows, as `Windows.pieces`."""
         from preprocess.sampling.pieces import find_pieces
 
-        offsets = self._plan.offsets
+        offsets, length = self._plan.offsets, self._context_length
         n = int((offsets[numbers + 1] - offsets[numbers]).sum())
-        pieces = Pieces(np.empty((5, max(n, 0)), np.int64), np.empty(len(numbers), np.int64))
-        if find_pieces(self._packed_plan, numbers, self._context_length, *pieces) != n:
+        table = np.empty((5, min(max(n, 0), len(numbers) * length)), np.int64)
+        n_in_rows = np.empty(len(numbers), np.int64)
+        if find_pieces(self._packed_plan, numbers, length, table, n_in_rows) != n:
             raise _damaged(self._path, "the pieces that it had when it was opened")
-        return pieces
+        return table
 
 
 def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path, Plan]:
@@ -216,7 +208,7 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
     if not path.exists():
         _make_plan(path, file, about)
     try:
-        return path, _read_plan(path, about, file.n_tokens)
+        return path, _read_plan(path, about)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: was removed while it was being opened, as when the dataset was built again;"
@@ -224,10 +216,8 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
         ) from None
 
 
-def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
+def _read_plan(path: Path, about: dict[str, Any]) -> Plan:
     """Map a plan; raise TokenFileError if it is damaged."""
-    from preprocess.sampling.pack_kernels import is_plan
-
     with open(path, "rb") as opened:
         head = opened.read(_HEADER_BYTES)
         size = os.fstat(opened.fileno()).st_size
@@ -242,10 +232,10 @@ def _read_plan(path: Path, about: dict[str, Any], n_tokens: int) -> Plan:
         except (ValueError, KeyError, TypeError):
             raise _damaged(path, "a header of this dataset, and the size in it") from None
         data = FileMap(opened.fileno(), size).data
-    plan = _plan_in(data, n_rows, n_pieces)
-    if _digest_of(data) != digest or not is_plan(*plan, n_tokens, about["row_length"]):
+    # Positions are checked where they are read.
+    if _digest_of(data) != digest:
         raise _damaged(path, f"pieces of this dataset with the digest {digest}")
-    return plan
+    return _plan_in(data, n_rows, n_pieces)
 
 
 def _plan_in(data: Any, n_rows: int, n_pieces: int) -> Plan:
@@ -322,18 +312,16 @@ def _remove_old_plans(path: Path, file: TokenFile) -> None:
 
 def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:
     """Write a plan to an empty file, and return its map."""
-    from preprocess.sampling import pack_kernels as kernels
-
-    row_length, strategy = about["row_length"], STRATEGIES[about["strategy"]]
+    row_length, run = about["row_length"], kernels()
 
     def scratch(n: int, dtype: Any) -> npt.NDArray[Any]:
         """Return memory of a file without a name, which the system writes out when it must."""
         with tempfile.TemporaryFile(dir=os.path.dirname(opened.name)) as temporary:
             return np.frombuffer(_mapped(temporary, max(1, n * np.dtype(dtype).itemsize)), dtype, n)
 
-    n_pieces = 0
+    n_pieces = n = 0
     for number, (ends, begin, _, n_tokens) in enumerate(_documents(file)):
-        found = kernels.count_pieces(ends, begin, n_tokens, row_length)
+        found = run.count_pieces(ends, begin, n_tokens, row_length)
         if found < 0:
             raise TokenFileError(
                 f"{file.path}: document {-1 - found:,} of shard {number} ends before it begins, or"
@@ -341,18 +329,17 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
             )
         n_pieces += found
     lengths, row_of = scratch(n_pieces, np.int32), scratch(n_pieces, np.int64)
-    n = 0
     for ends, begin, _, _ in _documents(file):
-        n = kernels.cut_documents(ends, begin, row_length, lengths, n)
-    n_rows = strategy(lengths, row_length, row_of, scratch)
+        n = run.cut_documents(ends, begin, row_length, lengths, n)
+    n_rows = int(STRATEGIES[about["strategy"]](lengths, row_length, row_of, scratch))
     data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
     plan = _plan_in(data, n_rows, n_pieces)
-    kernels.count_in_rows(row_of, plan.offsets)
+    run.count_in_rows(row_of, plan.offsets)
     n = 0
     for ends, begin, base, _ in _documents(file):
-        n = kernels.sort_by_row(ends, begin, base, row_length, row_of, n, *plan)
-    kernels.restore_offsets(plan.offsets)
-    header = about | {"n_rows": int(n_rows), "n_pieces": int(n_pieces), "digest": _digest_of(data)}
+        n = run.sort_by_row(ends, begin, base, row_length, row_of, n, *plan)
+    run.restore_offsets(plan.offsets)
+    header = about | {"n_rows": n_rows, "n_pieces": int(n_pieces), "digest": _digest_of(data)}
     data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
     return data
 

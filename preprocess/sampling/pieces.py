@@ -20,7 +20,7 @@ def find_pieces(plan, rows, row_length, table, n_in_rows):
     """Find the pieces of some rows of a plan.
 
     Args:
-        plan: offsets, starts and lengths as of `pack.is_plan`.
+        plan: offsets, starts and lengths of a plan (`packing`).
         rows: int64[n], each in [0, offsets.size - 1).
         row_length: Of a row.
         table: int64[5, n_pieces], filled from the left.
@@ -112,7 +112,7 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
     The calls, and the arrays between them, would take a third of the time of a batch.
 
     Args:
-        plan: offsets, starts and lengths as of `pack.is_plan`, and tokens uint16|uint32[n_tokens].
+        plan: offsets, starts and lengths of a plan (`packing`), and tokens uint16|uint32[n_tokens].
         rows: int64[n], each in [0, offsets.size - 1).
         padding: Of inputs.
         ignored: Of targets: padding, and after the last token of a document.
@@ -177,47 +177,6 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
         inputs[row, place:], targets[row, place:] = padding, ignored
         if segment_ids.shape[0]:
             segment_ids[row, place:] = 0
-    return total
-
-
-@kernel
-def find_segments(inputs, n_inputs, end_of_text, table):
-    """Find the documents, and parts of them, in rows of tokens.
-
-    Args:
-        inputs: int64[n_rows, row_length].
-        n_inputs: int64[n_rows], at most row_length: so many are no padding.
-        end_of_text: int64[n_rows], the id at the end of documents of each row.
-        table: int64[5, n], filled from the left; 0 for positions and numbers of targets.
-
-    Returns:
-        The number of segments; -1 if there are more than the table has places for.
-
-    Example: inputs 5 9 6 9 9, n_inputs 4, end_of_text 9 -> table 0 0 / 2 2 / 0 0 / 0 2 / 2 5; 2.
-    """
-    total, row_length = 0, inputs.shape[1]
-    for row in range(inputs.shape[0]):
-        found, end, n, begin = inputs[row], end_of_text[row], n_inputs[row], 0
-        while begin < n:
-            # The end of this one: of 16 at a time, which is vectorized, then one by one.
-            stop = begin
-            while stop + 16 <= n:
-                sixteen, has_end = found[stop : stop + 16], False
-                for k in range(16):
-                    has_end |= sixteen[k] == end
-                if has_end:
-                    break
-                stop += 16
-            while stop < n and found[stop] != end:
-                stop += 1
-            stop = min(stop + 1, n)
-            if total == table.shape[1]:
-                return -1
-            table[0, total], table[1, total], table[2, total] = 0, stop - begin, 0
-            table[3, total] = row * row_length + begin
-            table[4, total] = row * row_length + (stop if stop < n else row_length)
-            total += 1
-            begin = stop
     return total
 
 

@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never
 
 import numpy as np
@@ -24,6 +25,7 @@ from preprocess.sampling.data import (
     Dataset,
     OpenDataset,
     SamplingError,
+    check_choice,
     check_integer,
     check_state,
     name_of,
@@ -35,10 +37,10 @@ from preprocess.sampling.data import (
     token_array,
     torch_device,
 )
-from preprocess.sampling.fields import NAMES, NEED_END_OF_TEXT, Fields
+from preprocess.sampling.fields import NAMES, NEED_DOCUMENTS, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
 from preprocess.sampling.packing import MAX_ROW_LENGTH, STRATEGIES, PackedWindows
-from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows, segments_of
+from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
 
 if TYPE_CHECKING:
     import torch
@@ -47,11 +49,6 @@ Array = npt.NDArray[Any]
 
 _SAMPLES, _SAMPLE_LENGTH = 64, 512  # of an array, for its fingerprint
 _STEPS = 64  # whose windows are computed at a time
-# What a state must have in common with the sampler that loads it; the others may change.
-_SAME = (
-    "dataset", "global_batch_size", "context_length", "windows", "stride", "strategy", "order",
-    "drop_last",
-)
 
 
 class Sampler:
@@ -99,7 +96,7 @@ class Sampler:
     Attributes:
         step: The next step of an iteration.
         dataset: The dataset, opened.
-        layout: Options that samplers of one mixture have in common, and the order.
+        layout: The options.
 
     Raises:
         SamplingError: An option has a value that cannot work, or there is no window.
@@ -118,22 +115,17 @@ class Sampler:
         fields: Sequence[str] = ("inputs", "targets"),
         device: str | torch.device | None = None,
     ) -> None:
-        fields = fields if isinstance(fields, str) else tuple(fields)
-        self._arguments = {
-            "global_batch_size": global_batch_size, "context_length": context_length,
-            "windows": windows, "stride": stride, "strategy": strategy, "order": order,
-            "seed": seed, "drop_last": drop_last, "drop_short": drop_short, "rank": rank,
-            "world_size": world_size, "fields": fields, "device": device,
+        self.layout: dict[str, Any] = {
+            "global_batch_size": check_integer("global_batch_size", global_batch_size, 1),
+            "context_length": check_integer("context_length", context_length, 1),
+            "stride": None if stride is None else check_integer("stride", stride, 1),
+            "world_size": check_integer("world_size", world_size, 1), "windows": windows,
+            "strategy": strategy, "order": order, "seed": check_integer("seed", seed, 0, math.inf),
+            "drop_last": bool(drop_last), "drop_short": bool(drop_short),
+            "rank": check_integer("rank", rank, 0), "device": device,
+            "fields": fields if isinstance(fields, str) else tuple(fields),
         }
-        sizes = {
-            "global_batch_size": global_batch_size, "context_length": context_length,
-            "stride": context_length if stride is None else stride, "world_size": world_size,
-        }
-        sizes = {name: check_integer(name, value, 1) for name, value in sizes.items()}
-        global_batch_size, context_length, _, world_size = sizes.values()
-        stride = None if stride is None else sizes["stride"]
-        rank, seed = check_integer("rank", rank, 0), check_integer("seed", seed, 0, math.inf)
-        if rank >= world_size:
+        if self.layout["rank"] >= self.layout["world_size"]:
             raise SamplingError(
                 f"rank should be in range(world_size), of {world_size}; got {rank}"
             )
@@ -142,56 +134,33 @@ class Sampler:
         if isinstance(dataset, str | os.PathLike):
             dataset = open_tokens(dataset)
         self.dataset = open_dataset(dataset)
-        self._tokens = token_array(self.dataset)
-        self._options: dict[str, Any] = {
-            "dataset": _fingerprint(self.dataset), **sizes, "windows": windows,
-            "strategy": strategy if windows == "packed" else None, "order": order, "seed": seed,
-            "drop_last": bool(drop_last), "drop_short": bool(drop_short),
-        }
-        self._rank, self._world_size, self._device = rank, world_size, device
-        self._context_length, self._global_batch_size = context_length, global_batch_size
-        if order not in ORDERS:
-            raise SamplingError(f"order should be one of {', '.join(ORDERS)}; got {order!r}")
-        self._fields = self._check_fields(fields)
-        self._windows = self._make_windows(windows, stride, strategy)
-        n_windows = len(self._windows)
-        self._n_batches = n_windows // global_batch_size
-        if not drop_last:
-            self._n_batches = -(-n_windows // global_batch_size)
-        self._check_enough(n_windows)
-        self.layout: dict[str, Any] = {
-            "global_batch_size": global_batch_size, "context_length": context_length, "rank": rank,
-            "world_size": world_size, "fields": self._fields, "device": device, "order": order,
-        }
+        self._n_tokens = len(token_array(self.dataset))
+        check_choice("order", order, ORDERS)
+        self._check_fields()
+        self._windows = self._make_windows()
+        self._fingerprint = _fingerprint(self.dataset)
+        n, size = self.n_windows, self.layout["global_batch_size"]
+        self._n_batches = n // size if drop_last else -(-n // size)
+        self._check_enough()
         self._block: tuple[int, Numbers, list[int]] = -1, np.empty(0, np.int64), []
         self.step = 0
 
-    def _make_windows(self, windows: str, stride: int | None, strategy: str) -> Windows:
-        length, drop_last = self._context_length, bool(self._options["drop_last"])
-        if windows not in ("stride", "documents", "packed"):
-            raise SamplingError(
-                f"windows should be one of stride, documents, packed; got {windows!r}"
-            )
-        if strategy not in STRATEGIES:
-            raise SamplingError(
-                f"strategy should be one of {', '.join(STRATEGIES)}; got {strategy!r}"
-            )
-        drop_short = bool(self._options["drop_short"])
+    def _make_windows(self) -> Windows:
+        windows, drop_short = self.layout["windows"], self.layout["drop_short"]
+        length, stride = self.layout["context_length"], self.layout["stride"]
+        check_choice("windows", windows, ("stride", "documents", "packed"))
+        check_choice("strategy", self.layout["strategy"], STRATEGIES)
         if drop_short and windows != "documents":
             raise SamplingError(
                 f"drop_short is of windows='documents', not of {windows!r}: leave it out; drop_last"
                 " is of 'stride', and packed windows are padded"
             )
         if windows == "stride":
-            if self._options["order"] == "random":
-                # Every position, and only whole windows, as of `get_batch`.
-                stride, drop_last = 1, True
-            return StrideWindows(len(self._tokens), length, stride or length, drop_last)
+            if self.layout["order"] == "random":  # every position, and only whole windows
+                return StrideWindows(self._n_tokens, length, 1, True)
+            return StrideWindows(self._n_tokens, length, stride or length, self.layout["drop_last"])
         if not isinstance(self.dataset, TokenFile):
-            raise SamplingError(
-                f"windows={windows!r} needs a dataset with documents, and an array has none; give"
-                " a .bin"
-            )
+            raise _needs_documents(f"windows={windows!r}")
         if windows == "documents":
             ends = self.dataset.document_ends
             return DocumentWindows(ends, length, stride or length, drop_short)
@@ -200,65 +169,62 @@ class Sampler:
                 f"stride={stride} is of windows='stride' and 'documents'; packed windows do not"
                 " overlap: leave it out"
             )
-        if length > MAX_ROW_LENGTH or not len(self._tokens):
+        if length > MAX_ROW_LENGTH or not self._n_tokens:
             raise SamplingError(
-                f"{name_of(self.dataset)} has {len(self._tokens):,} tokens, and packed windows of"
+                f"{name_of(self.dataset)} has {self._n_tokens:,} tokens, and packed windows of"
                 f" context_length {length:,} need at least 1 and have at most {MAX_ROW_LENGTH:,};"
                 " choose a smaller context_length, or more data"
             )
-        return PackedWindows(self.dataset, length, strategy)
+        return PackedWindows(self.dataset, length, self.layout["strategy"])
 
-    def _check_enough(self, n_windows: int) -> None:
+    def _check_enough(self) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""
-        if n_windows < 1 and self._options["windows"] == "documents":
-            least = self._context_length + 1 if self._options["drop_short"] else 2
+        name, layout = name_of(self.dataset), self.layout
+        if not self.n_windows and layout["windows"] == "documents":
+            least = layout["context_length"] + 1 if layout["drop_short"] else 2
             raise SamplingError(
-                f"{name_of(self.dataset)} has no document of at least {least:,} tokens, inputs and"
-                " a target; choose windows='stride' or 'packed', or other data"
+                f"{name} has no document of at least {least:,} tokens, inputs and a target; choose"
+                " windows='stride' or 'packed', or other data"
             )
-        if n_windows < 1:
-            n_tokens, advice = len(self._tokens), "more data"
-            if n_tokens > 1:
-                may_pad = self._options["order"] != "random"
-                advice = f"a smaller context_length, {'drop_last=False, ' * may_pad}or more data"
+        if not self.n_windows:
+            advice = "a smaller context_length, " * (self._n_tokens > 1)
+            advice += "drop_last=False, " * (self._n_tokens > 1 and layout["order"] != "random")
             raise SamplingError(
-                f"{name_of(self.dataset)} has {n_tokens:,} tokens, and a window of context_length"
-                f" {self._context_length:,} needs one more than that; choose {advice}"
+                f"{name} has {self._n_tokens:,} tokens, and a window of context_length"
+                f" {layout['context_length']:,} needs one more than that; choose {advice}"
+                f"{'or ' * bool(advice)}more data"
             )
-        if self._options["order"] != "random" and not self._n_batches:
+        if layout["order"] != "random" and not self._n_batches:
             raise SamplingError(
-                f"{name_of(self.dataset)} has {n_windows:,} windows, and a batch needs"
-                f" {self._global_batch_size:,}; choose a smaller global_batch_size, or"
+                f"{name} has {self.n_windows:,} windows, and a batch needs"
+                f" {layout['global_batch_size']:,}; choose a smaller global_batch_size, or"
                 " drop_last=False"
             )
 
-    def _check_fields(self, fields: Sequence[str]) -> tuple[str, ...]:
+    def _check_fields(self) -> None:
+        fields = self.layout["fields"]
         if not fields:
             raise SamplingError(f"fields has no name; choose some of {', '.join(NAMES)}")
-        for name in (fields,) if isinstance(fields, str) else fields:
+        for name in [fields] if isinstance(fields, str) else fields:
             if isinstance(fields, str) or name not in NAMES:
                 raise SamplingError(
                     f"there is no field {name!r}; choose some of {', '.join(NAMES)}"
                 )
-            if name in NEED_END_OF_TEXT and not isinstance(self.dataset, TokenFile):
-                raise SamplingError(
-                    f"the field {name!r} needs a dataset with documents, and an array has none;"
-                    " give a .bin"
-                )
-        return tuple(fields)
+            if name in NEED_DOCUMENTS and not isinstance(self.dataset, TokenFile):
+                raise _needs_documents(f"the field {name!r}")
 
     def __repr__(self) -> str:
-        shown = {name: self._arguments[name] for name in ("windows", "order", "seed")}
+        shown = {name: self.layout[name] for name in ("windows", "order", "seed")}
         return f"Sampler({name_of(self.dataset)!r}, {shown}, step={self.step})"
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; raise TypeError for "random"."""
-        if self._options["order"] == "random":
+        if self.layout["order"] == "random":
             raise TypeError(
                 "a sampler of order 'random' has no length: it yields batches without end; choose"
                 " order='epoch', or a number of steps"
             )
-        return self._n_batches
+        return int(self._n_batches)
 
     @tells_missing
     def batch(self, step: int, **_unknown: Never) -> dict[str, Any]:
@@ -274,24 +240,28 @@ class Sampler:
         if _unknown or step is MISSING:
             check(Sampler.batch, (self, step), _unknown)
         numbers = self._numbers(check_integer("step", step, 0))
-        n, world_size = len(numbers), self._world_size
-        first, stop = (n * each // world_size for each in (self._rank, self._rank + 1))
+        rank, world_size = self.layout["rank"], self.layout["world_size"]
+        first, stop = (len(numbers) * each // world_size for each in (rank, rank + 1))
         return self.arrays_of(self._read(numbers[first:stop]))
 
     def arrays_of(self, fields: Fields) -> dict[str, Any]:
         """Return the arrays of the sampler's fields, by name, on its device."""
-        return self.to_device({name: getattr(fields, name) for name in self._fields})
+        return self.to_device({name: getattr(fields, name) for name in self.layout["fields"]})
 
     def to_device(self, arrays: dict[str, Array]) -> dict[str, Any]:
         """Return arrays, or tensors on the sampler's device."""
-        if self._device is None:
+        device = self.layout["device"]
+        if device is None:
             return arrays
-        return {name: to_device(array, self._device) for name, array in arrays.items()}
+        return {name: to_device(array, device) for name, array in arrays.items()}
 
     def read(self, positions: Numbers) -> Fields:
         """Read the windows at positions of the endless stream."""
-        order, seed = ORDERS[self._options["order"]], self._options["seed"]
-        return self._read(order(positions, self.n_windows, seed))
+        return self._read(self._at(positions))
+
+    def _at(self, positions: Numbers) -> Numbers:
+        """Return the numbers of the windows at positions of the endless stream."""
+        return ORDERS[self.layout["order"]](positions, self.n_windows, self.layout["seed"])
 
     @property
     def n_windows(self) -> int:
@@ -301,11 +271,7 @@ class Sampler:
     @property
     def tokens_per_window(self) -> float:
         """Mean number of inputs of a window that are no padding."""
-        if self._options["windows"] == "packed":
-            return len(self._tokens) / self.n_windows
-        if isinstance(self._windows, DocumentWindows):
-            return self._windows.n_inputs / self.n_windows
-        return float(self._context_length)
+        return self._windows.n_inputs / self.n_windows
 
     def _numbers(self, step: int) -> Numbers:
         """Return the numbers of the windows of a global batch; those of many steps are kept."""
@@ -319,67 +285,56 @@ class Sampler:
     def _numbers_of_block(self, block: int) -> tuple[Numbers, list[int]]:
         """Return the numbers of the windows of many steps, and where each step begins in them."""
         steps = np.arange(block * _STEPS, (block + 1) * _STEPS)
-        size, n_windows = self._global_batch_size, len(self._windows)
+        size, n_windows = self.layout["global_batch_size"], self.n_windows
         firsts, counts = steps * size, np.full(_STEPS, size)
-        if self._options["order"] != "random":
+        if self.layout["order"] != "random":
             epochs, batches = np.divmod(steps, self._n_batches)
             firsts = epochs * n_windows + batches * size
             counts = np.minimum(size, (epochs + 1) * n_windows - firsts)
         limits = np.append(0, np.cumsum(counts))
         positions = np.arange(limits[-1]) + np.repeat(firsts - limits[:-1], counts)
-        order = ORDERS[self._options["order"]]
-        return order(positions, n_windows, self._options["seed"]), limits.tolist()
+        return self._at(positions), limits.tolist()
 
     def _read(self, numbers: Numbers) -> Fields:
         """Read windows by their numbers, and pad those with fewer tokens."""
-        n, length = len(numbers), self._context_length
+        file, windows, n = self.dataset, self._windows, len(numbers)
+        length, padding = self.layout["context_length"], 0
         inputs, targets = new_batch(n, length), new_batch(n, length)
-        end_of_text = None
-        if isinstance(self.dataset, TokenFile):
-            end_of_text = self.dataset.manifest.end_of_text_id
-        if isinstance(self._windows, StrideWindows):
-            starts = self._windows.whole_windows(numbers)
-            if n and starts is not None:
-                found = read_windows(self.dataset, starts, length + 1)
-                inputs[:], targets[:] = found[:, :-1], found[:, 1:]
-                return self._with_mask(Fields(inputs, targets, None, end_of_text), numbers)
-        if isinstance(self._windows, PackedWindows):
-            with_segment_ids = "segment_ids" in self._fields
-            packed = self._windows.read(
-                numbers, end_of_text or 0, inputs, targets, with_segment_ids
+        find_pieces = partial(windows.pieces, numbers)
+        fields = Fields(inputs, targets, find_pieces)
+        if isinstance(file, TokenFile):
+            padding = file.manifest.end_of_text_id or 0
+            is_crossing = isinstance(windows, StrideWindows)
+            fields = Fields(
+                inputs, targets, find_pieces,
+                (lambda: file.document_ends) if is_crossing else None,
+                partial(self._trained, file, numbers) if file.has_mask else None,
             )
-            if packed is not None:
-                return self._with_mask(packed, numbers)
-        pieces = self._windows.pieces(numbers)
-        read_pieces(self.dataset, pieces, end_of_text or 0, inputs, targets)
-        n_inputs = None if bool((pieces.n_in_windows == length).all()) else pieces.n_in_windows
-        of_documents = None if self._options["windows"] == "stride" else lambda: pieces
-        fields = Fields(inputs, targets, n_inputs, end_of_text, of_documents)
-        return self._with_mask(fields, numbers)
-
-    def _with_mask(self, fields: Fields, numbers: Numbers) -> Fields:
-        """Add what the column of masks says about windows that were read."""
-        file = self.dataset
-        if not isinstance(file, TokenFile) or not file.has_mask:
+        starts = windows.whole_windows(numbers) if isinstance(windows, StrideWindows) else None
+        if n and starts is not None:
+            found = read_windows(file, starts, length + 1)
+            inputs[:], targets[:] = found[:, :-1], found[:, 1:]
             return fields
-
-        def trained() -> Array:
-            inputs, targets = (new_batch(*fields.inputs.shape) for _ in range(2))
-            read_pieces(file, self._windows.pieces(numbers), 0, inputs, targets, file.loss_mask)
-            return targets
-
-        def segments() -> Array:
-            # A template may have the end-of-text id inside a document.
-            return segments_of(self._windows.pieces(numbers), file.document_ends)
-
-        fields.trained = trained
-        if isinstance(self._windows, StrideWindows):
-            fields.crossing = segments
+        if isinstance(windows, PackedWindows):
+            is_asked = "segment_ids" in self.layout["fields"]  # less time now than later
+            segment_ids = new_batch(n if is_asked else 0, length, np.int32)
+            if windows.read(numbers, padding, inputs, targets, segment_ids):
+                if is_asked:
+                    fields.segment_ids = segment_ids
+                return fields
+        read_pieces(file, find_pieces(), padding, inputs, targets)
         return fields
+
+    def _trained(self, file: TokenFile, numbers: Numbers) -> Array:
+        """Return the loss mask of the targets of windows: int64[n, context_length]."""
+        shape = len(numbers), self.layout["context_length"]
+        inputs, targets = new_batch(*shape), new_batch(*shape)
+        read_pieces(file, self._windows.pieces(numbers), 0, inputs, targets, file.loss_mask)
+        return targets
 
     def steps(self) -> Iterator[int]:
         """Yield the steps of an iteration that begins now, without moving `step`."""
-        if self._options["order"] == "random":
+        if self.layout["order"] == "random":
             return itertools.count(self.step)
         return iter(range(self.step, (self.step // self._n_batches + 1) * self._n_batches))
 
@@ -390,11 +345,18 @@ class Sampler:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A memory map would be pickled with all of its data.
-        return _make, (self.dataset, self._arguments, self.step)
+        return _make, (self.dataset, self.layout, self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON: the step, the seed, the dataset and the options."""
-        return {"step": self.step, **self._options}
+        names = ("global_batch_size", "context_length", "stride", "world_size", "windows",
+                 "strategy", "order", "seed", "drop_last", "drop_short")
+        found = {name: self.layout[name] for name in names}
+        if found["stride"] is None:
+            found["stride"] = found["context_length"]
+        if found["windows"] != "packed":
+            found["strategy"] = None
+        return {"step": self.step, "dataset": self._fingerprint} | found
 
     @checks_names
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -407,28 +369,30 @@ class Sampler:
 
     def check_state(self, state: Mapping[str, Any]) -> int:
         """Return the step of a state; raise SamplingError if it is of another sampler."""
-        own = self._options
-        check_state(state, (*_SAME, "seed", "step"), "a sampler")
+        own = self.state_dict()
         # Earlier states have no `drop_short`.
-        different = [
-            name for name in (*_SAME, "seed", "drop_short")
-            if state.get(name, False) != own[name]
-        ]
-        if different:
-            name = different[0]
-            raise SamplingError(
-                f"the state is of another sampler than this of {name_of(self.dataset)}: its {name}"
-                f" is {state.get(name)!r}, and here it is {own[name]!r}; make the sampler with the"
-                " dataset and options of the state"
-            )
+        check_state(state, (x for x in own if x not in ("world_size", "drop_short")), "a sampler")
+        for name in (x for x in own if x not in ("step", "world_size")):
+            if state.get(name, False) != own[name]:
+                raise SamplingError(
+                    f"the state is of another sampler than this of {name_of(self.dataset)}: its"
+                    f" {name} is {state.get(name)!r}, and here it is {own[name]!r}; make the"
+                    " sampler with the dataset and options of the state"
+                )
         return check_integer("the step of a state", state["step"], 0)
 
 
-def _make(dataset: Dataset, arguments: dict[str, Any], step: int) -> Sampler:
+def _make(dataset: Dataset, layout: dict[str, Any], step: int) -> Sampler:
     """Make the sampler of a pickle."""
-    sampler = Sampler(dataset, **arguments)
+    sampler = Sampler(dataset, **layout)
     sampler.step = step
     return sampler
+
+
+def _needs_documents(what: str) -> SamplingError:
+    return SamplingError(
+        f"{what} needs a dataset with documents, and an array has none; give a .bin"
+    )
 
 
 def _fingerprint(dataset: OpenDataset) -> str:

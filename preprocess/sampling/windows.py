@@ -6,7 +6,6 @@ of a window that ends with the data, or with its document, has no target.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,27 +14,25 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 
-class Pieces(NamedTuple):
-    """Positions of the tokens of some windows; a window has one piece, or several.
+class Windows(Protocol):
+    """All windows of a dataset; `len` is their number.
 
     Attributes:
-        table: int64[5, n_pieces], by column a piece: position of its first token, number of inputs,
-            number of targets (as many, or one less), its place in the inputs of all windows one
-            after another, and the place up to which the inputs are padded after it.
-        n_in_windows: Number of inputs of each window.
+        n_inputs: Inputs of all windows that are no padding.
     """
 
-    table: Numbers
-    n_in_windows: Numbers
-
-
-class Windows(Protocol):
-    """All windows of a dataset; `len` is their number."""
+    n_inputs: int
 
     def __len__(self) -> int: ...
 
-    def pieces(self, numbers: Numbers) -> Pieces:
-        """Return the pieces of windows, by their numbers from 0 on."""
+    def pieces(self, numbers: Numbers) -> Numbers:
+        """Return the pieces of windows, by their numbers from 0 on; each window has at least one.
+
+        Returns:
+            A table int64[5, n_pieces], by column a piece: position of its first token, number of
+            inputs, number of targets (as many, or one less), its place in the inputs of all windows
+            one after another, and the place up to which the inputs are padded after it.
+        """
 
 
 def count_windows(n_tokens: Numbers, context_length: int, stride: int) -> Numbers:
@@ -181,9 +178,11 @@ class DocumentWindows(DocumentSpans):
         super().__init__(ends, context_length, stride, n_after=1, drop_short=drop_short)
         self.n_inputs = self.n_tokens + self.n_partial
 
-    def pieces(self, numbers: Numbers) -> Pieces:
+    def pieces(self, numbers: Numbers) -> Numbers:
         starts, left = self.find(numbers)
-        return _whole(starts, left + 1, self._length)
+        places = np.arange(len(starts)) * self._length
+        sizes, n_targets = np.minimum(left + 1, self._length), np.minimum(left, self._length)
+        return np.stack([starts, sizes, n_targets, places, places + self._length])
 
 
 class StrideWindows(DocumentWindows):
@@ -205,32 +204,25 @@ class StrideWindows(DocumentWindows):
         return numbers * self._stride if is_whole else None
 
 
-def segments_of(pieces: Pieces, ends: npt.NDArray[np.uint64]) -> Numbers:
-    """Divide pieces where documents end: table as of `Pieces`.
+def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
+    """Divide pieces where documents end: table as of `Windows.pieces`.
 
     The last token of a document has no target in its segment.
     """
-    found: list[list[int]] = []
-    for start, n, _, place, stop in pieces.table.T.tolist():
-        first = int(np.searchsorted(ends, np.uint64(start), "right"))
-        last = int(np.searchsorted(ends, np.uint64(start + n), "right"))
-        inside = ends[first:last].astype(np.int64).tolist()
-        bounds = [start, *inside, *([start + n] if not inside or inside[-1] < start + n else [])]
-        for begin, end in pairwise(bounds):
-            at = place + begin - start
-            is_last = end == start + n
-            has_end = end in inside
-            found.append([begin, end - begin, end - begin - has_end, at,
-                          stop if is_last else at + end - begin])
-    return np.ascontiguousarray(np.array(found, np.int64).reshape(-1, 5).T)
-
-
-def _whole(starts: Numbers, left: Numbers, context_length: int) -> Pieces:
-    """Return windows of one piece each, of which so many tokens are left."""
-    table = np.empty((5, len(starts)), np.int64)
-    table[0] = starts
-    np.minimum(left, context_length, out=table[1])
-    np.minimum(left - 1, context_length, out=table[2])
-    table[3] = np.arange(len(starts)) * context_length
-    table[4] = table[3] + context_length
-    return Pieces(table, table[1])
+    starts, sizes, _, places, limits = table
+    numbers, stops = np.arange(len(starts)), starts + sizes
+    first, last = (ends.searchsorted(each.astype(np.uint64), "right") for each in (starts, stops))
+    before = np.append(0, np.cumsum(last - first))
+    inside = np.repeat(first - before[:-1], last - first) + np.arange(before[-1])
+    # Where segments end: at ends of documents, then at the end of their piece.
+    cuts = np.concatenate([ends[inside].astype(np.int64), stops])
+    of = np.concatenate([np.repeat(numbers, last - first), numbers])
+    order = np.lexsort((cuts, of))
+    cuts, of, has_end = cuts[order], of[order], order < len(inside)
+    begins = np.where(np.diff(of, prepend=-1) > 0, starts[of], np.roll(cuts, 1))
+    found = np.stack([begins, cuts - begins, cuts - begins - has_end, begins, cuts])
+    found, of = np.ascontiguousarray(found[:, cuts > begins]), of[cuts > begins]
+    found[3:] += (places - starts)[of]
+    is_last = np.diff(of, append=-1) != 0
+    found[4, is_last] = limits[of[is_last]]
+    return found

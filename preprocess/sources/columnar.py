@@ -139,12 +139,11 @@ class ColumnarSource(RecordSource):
         from preprocess.documents.conversations import FIELDS_BESIDE
 
         names = self.schema.names
-        for field in self.fields:
-            if names.count(field) != 1:
-                raise CorpusError(
-                    f"{self.file.path}: has {names.count(field)} columns named {field!r}, expected"
-                    f" one, for conversations need {listed(self.fields)}; choose another --chat"
-                )
+        if wrong := [field for field in self.fields if names.count(field) != 1]:
+            raise CorpusError(
+                f"{self.file.path}: has {names.count(wrong[0])} columns named {wrong[0]!r}, expected"
+                f" one, for conversations need {listed(self.fields)}; choose another --chat"
+            )
         return (*self.fields, *(x for x in names if x in FIELDS_BESIDE))
 
     def _open_file(self) -> Any:
@@ -330,21 +329,13 @@ def _find_column(path: Path | str, schema: pa.Schema, field: str) -> tuple[str, 
     keys = (field,) if field in schema.names else tuple(field.split("."))
     node: Any = schema
     for key in keys:
-        if node is not schema and not types.is_struct(node):
+        is_inside = node is schema or types.is_struct(node)
+        names = [each.name for each in node] if is_inside else []
+        if names.count(key) != 1:
+            found = f"there are {listed(names)}" if is_inside else f"it would be inside of {node}"
             raise CorpusError(
-                f"{path}: there is no {field!r}, for what should have {key!r} is {node}, not one"
-                " object; choose another with --content-field, or --chat for conversations"
-            )
-        names = [each.name for each in node]
-        if key not in names:
-            raise CorpusError(
-                f"{path}: has no column named {field!r}, there are {listed(names)}; choose another"
-                " with --content-field"
-            )
-        if names.count(key) > 1:
-            raise CorpusError(
-                f"{path}: has {names.count(key)} columns named {key!r}, expected one; write it"
-                " with different names"
+                f"{path}: has {names.count(key)} columns named {key!r}, expected one for {field!r};"
+                f" {found}; choose another with --content-field, or --chat for conversations"
             )
         node = node.field(key).type
     kind = node.value_type if types.is_dictionary(node) else node

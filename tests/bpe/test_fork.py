@@ -13,7 +13,6 @@ import pytest
 from bpe import Tokenizer, train_bpe
 from bpe.encode import encoder as encoding
 from bpe.encode import pretoken_cache
-from preprocess.sampling import data as sampling
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system"),
@@ -63,29 +62,6 @@ def test_an_encoder_in_a_forked_process(place: str, monkeypatch: pytest.MonkeyPa
         found = tokenizer.encode_to_numpy(text)
         has_replaced = tokenizer._encoder.tables().cache.make_room()
         os._exit(0 if np.array_equal(found, expected) and has_replaced else 1)
-    go_on.set()
-    thread.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
-def test_files_opened_by_path_in_a_forked_process() -> None:
-    held, go_on = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with sampling._lock:
-            held.set()
-            assert go_on.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    pid = os.fork()
-    if not pid:
-        try:
-            sampling._open_cached("/nowhere/train.bin")
-        except sampling.TokenmillError:
-            os._exit(0)
-        os._exit(1)
     go_on.set()
     thread.join()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

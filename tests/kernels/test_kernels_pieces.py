@@ -14,6 +14,7 @@ from preprocess import TokenFileError
 from preprocess.sampling import pieces as kernels
 from preprocess.sampling.data import copy_pieces
 from preprocess.sampling.fields import number_positions, number_segments
+from preprocess.sampling.windows import StrideWindows, divided
 
 
 @given(st.data())
@@ -152,41 +153,27 @@ def test_packed_rows_out_of_bounds_are_refused(part: int, place: int, value: int
         assert all((each[n - 1] == -1).all() for each in out)
 
 
-@given(
-    st.integers(1, 12), st.lists(st.integers(0, 12), max_size=5),
-    st.randoms(use_true_random=False),
-)
-def test_segments_and_positions_are_numbered(
-    length: int, sizes: list[int], random: Any
-) -> None:
-    n_inputs = np.minimum(np.array(sizes, np.int64), length)
-    n = len(n_inputs)
-    inputs = np.array([random.randrange(4) for _ in range(n * length)], np.int64).reshape(n, length)
-    ends = np.array([random.randrange(4) for _ in range(n)], np.int64)
-    table = np.full((5, 61), 9)
-    n_segments = kernels.find_segments(inputs, n_inputs, ends, table)
-    table = table[:, :n_segments].copy()
-    segments, positions = np.full(n * length, 9, np.int32), np.full(n * length, 9)
+@given(st.lists(st.integers(0, 9), min_size=1), st.integers(1, 12), st.integers(1, 12))
+def test_segments_and_positions_are_numbered(sizes: list[int], length: int, stride: int) -> None:
+    ends, of = np.cumsum(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    windows = StrideWindows(len(of), length, stride, False)
+    pieces = windows.pieces(np.arange(len(windows)))
+    table = divided(pieces, ends.astype(np.uint64))
+    shape = len(windows), length
+    segments, positions = np.full(shape, 9, np.int32), np.full(shape, 9)
     number_segments(table[3] % length, table, segments)
     number_positions(table, positions)
-    # A row without a token has no segment, and is left as it is.
-    segments, positions = segments.reshape(n, length), positions.reshape(n, length)
-    segments[n_inputs == 0], positions[n_inputs == 0] = 0, 0
-    small = np.full((5, max(n_segments - 1, 0)), 9)
-    assert n_segments == 0 or kernels.find_segments(inputs, n_inputs, ends, small) == -1
-    n_found = 0
-    for row in range(n):
-        expected, segment, position = [], 1, 0
-        for token in inputs[row, : n_inputs[row]].tolist():
-            expected.append((segment, position))
-            position += 1
-            if token == ends[row]:
-                segment, position = segment + 1, 0
-        n_found += len({segment for segment, _ in expected})
-        expected += [(0, 0)] * (length - len(expected))
-        found = zip(segments[row].tolist(), positions[row].tolist(), strict=True)
-        assert list(found) == expected
-    assert n_segments == n_found
+    for row, (start, n) in enumerate(pieces[:2].T.tolist()):
+        here = of[start : start + n].tolist()
+        numbers = sorted({*here})
+        padding = [0] * (length - n)
+        assert segments[row].tolist() == [numbers.index(x) + 1 for x in here] + padding
+        expected = [i - here.index(x) for i, x in enumerate(here)]
+        assert positions[row].tolist() == expected + padding
+    assert table[1].sum() == pieces[1].sum()
+    # The last token of a document has no target.
+    lasts = table[0] + table[1]
+    assert (table[1] - table[2] == np.isin(lasts, ends)).all()
 
 
 @pytest.mark.parametrize(

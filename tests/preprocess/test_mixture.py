@@ -141,11 +141,11 @@ def test_a_dataset_that_runs_out() -> None:
     assert n == len(list(mixture)) == mixture.step
     assert mixture.counts(n)["c"] <= mixture.samplers["c"].n_windows < mixture.counts(n + 1)["c"]
     assert list(mixture) == []
-    with pytest.raises(TypeError, match="that repeats its datasets has no length: it yields batch"):
+    with pytest.raises(TypeError, match="the mixture has no length: it repeats its datasets"):
         len(Mixture(samplers(), weights))
     parts = samplers() | {"a": Sampler(np.arange(99), 6, 4, order="random")}
     endless = Mixture(parts, {"a": 1, "b": 0, "c": 0}, exhausted="stop")
-    with pytest.raises(TypeError, match="no dataset of the mixture runs out, so it has no length:"):
+    with pytest.raises(TypeError, match="the mixture has no length: it repeats its datasets"):
         len(endless)
     assert next(iter(endless))["inputs"].shape == (6, 4)
 
@@ -211,8 +211,8 @@ def test_wrong_uses() -> None:
         Mixture(parts, weights)
     given: dict[str, Any]
     for given, message in (
-        ({"exhausted": "end"}, "exhausted should be repeat or stop; got 'end'"),
-        ({"unit": "bytes"}, "unit should be tokens, documents or windows; got 'bytes'"),
+        ({"exhausted": "end"}, "exhausted should be one of repeat, stop; got 'end'"),
+        ({"unit": "bytes"}, "unit should be one of tokens, documents, windows; got 'bytes'"),
         ({"unit": "documents"}, "'a' reads an array, which has no documents; choose unit="),
     ):
         with pytest.raises(SamplingError, match=message):

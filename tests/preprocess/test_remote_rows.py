@@ -31,7 +31,7 @@ from preprocess import (
     write_rows,
 )
 from preprocess.dataset import block_cache
-from preprocess.rows.access import BlockCache, open_rows
+from preprocess.rows.access import open_rows
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.places import place_of
 from preprocess.settings import SettingsError
@@ -103,7 +103,7 @@ def test_rows_in_a_bucket_are_those_of_a_directory(
     write_rows(data, **options_of(format_name, f"{bucket}/rows", num_shards=1, overwrite=True))
     assert len([x for x, _ in open_objects(bucket).keys("rows/") if "0" in x]) == 1
     there, here = open_rows(place_of(f"{bucket}/of/bucket")), open_rows(tmp_path / "rows")
-    whole = open_rows(place_of(f"{bucket}/of/bucket"), BlockCache(1))
+    whole = open_rows(place_of(f"{bucket}/of/bucket"), 1)
     assert len(there) == len(here) == local.manifest.rows
     for i in range(len(here)):
         for found_row in (there.row(i), whole.row(i)):
@@ -278,7 +278,7 @@ def test_sources_of_a_bucket_are_resumed_and_read_in_ranges(
     sizes = count_reads(monkeypatch)
     first.append(next(iter(other))["input_ids"].tolist())
     if format_name == "parquet":
-        assert sum(sizes) < 140_000  # of 960,000: a row group, and the end of the file
+        assert sum(sizes) < 200_000  # of 960,000: a row group, and the end of the file twice
     first += [row["input_ids"].tolist() for row in other]
     assert first == [row["input_ids"] for row in records]
     sizes.clear()
@@ -291,11 +291,11 @@ def test_sources_of_a_bucket_are_resumed_and_read_in_ranges(
     open_objects(bucket).put(f"rows/x-0.{format_name}", b"something else" * 50_000)
     with pytest.raises(ChangedError, match=rf"x-0\.{format_name}: was changed or removed while"):
         list(source.open_shard(names[0]))
-    with pytest.raises(RowsError, match=f"there are no .* files at {bucket}/none; give a file"):
+    with pytest.raises(RowsError, match=f"there are no .* at {bucket}/none; give a file"):
         SOURCES[format_name](f"{bucket}/none")
     upload(tmp_path / "rows", bucket, "out/train")
     for open_it, path in (
-        (SOURCES[format_name], "out"), (SOURCES[format_name], f"out/x.{format_name}"),
+        (SOURCES[format_name], "out"),
         (lambda location: open_rows(place_of(location)), "out"),
     ):
         with pytest.raises(RowsError, match=f", but in {bucket}/out there are train; give "):

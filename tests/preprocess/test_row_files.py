@@ -60,8 +60,8 @@ def test_arrow_files_with_other_columns(tmp_path: Path) -> None:
         assert read(path) == [{"input_ids": [1, 2]}, {"input_ids": [3]}]
     for table, message in [
         ({"text": ["a"]}, "row 0, counted from 0, has str in column 'text', expected integers, w"),
-        ({"input_ids": [[0.5]]}, "has a list with float in column 'input_ids', expected integer"),
-        ({"input_ids": [[1, None]]}, "has a list with null in column 'input_ids', expected"),
+        ({"input_ids": [[0.5]]}, "has a list with other values in column 'input_ids', expec"),
+        ({"input_ids": [[1, None]]}, "has a list with other values in column 'input_ids', "),
         ({"input_ids": [[1], None]}, "row 1, counted from 0, has NoneType in column 'input_ids'"),
         ({"input_ids": rows, "labels": [[1], [2]]}, "has columns of different lengths; make"),
         ({"input_ids": [[2**40]]}, "numbers that are no int32 in column"),
@@ -75,8 +75,8 @@ def test_lines_of_other_things(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     for text, message in [
         ('{"a": [1], "b": [1, 2]}', "row 0, counted from 0, has columns of different lengths"),
-        ('{"a": [1]}\n{"b": [1]}', "row 1 has the columns b, and rows before it a; make it again"),
-        ('{"input_ids": [1, 2.5]}', "has a list with float in column 'input_ids', expected"),
+        ('{"a": [1]}\n{"b": [1]}', "row 1, .* has the columns b, and rows before it a; put"),
+        ('{"input_ids": [1, 2.5]}', "has a list with other values in column 'input_ids', "),
         ('{"input_ids": [9999999999]}', "numbers that are no int32 in column"),
         ('{"input_ids": [99999999999999999999]}', "numbers that are no int32 in column"),
         ("[1]", "line 1 is no JSON object"),
@@ -109,21 +109,21 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
             np.lib.format.write_array_header_1_0(member, header | {"shape": shape})
             member.write(bytes(24))
-        with pytest.raises(RowsError, match=r"array 'input_ids' (should have|is int32)"):
+        with pytest.raises(RowsError, match=r"array 'input_ids' is int32|read as NPZ"):
             read(path)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
         archive.writestr("input_ids.npy", b"")
-    with pytest.raises(RowsError, match="is encrypted, or of another compression than NumPy's"):
+    with pytest.raises(RowsError, match="has another compression than NumPy's"):
         read(path)
     with zipfile.ZipFile(path, "w") as archive:
         for number in range(17):
             archive.writestr(f"{number}.npy", b"")
-    with pytest.raises(RowsError, match="has 17 arrays; these are no rows of tokens"):
+    with pytest.raises(RowsError, match="has 17 arrays; these are no rows"):
         read(path)
     with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
         np.lib.format.write_array_header_2_0(member, header | {"shape": (2, 3)})
         member.write(bytes(24))
-    with pytest.raises(RowsError, match=r"has version \(2, 0\) of the format, expected \(1, 0\)"):
+    with pytest.raises(RowsError, match=r"has version \(2, 0\), expected \(1, 0\)"):
         read(path)
     np.savez(path, input_ids=ids)
     sound = path.read_bytes()
@@ -132,7 +132,7 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         changed = sound.replace((152).to_bytes(4, "little"), claimed.to_bytes(4, "little"))
         assert changed != sound
         path.write_bytes(changed)
-        with pytest.raises(RowsError, match=r"should have 2 rows of 3 numbers, and has|as NPZ"):
+        with pytest.raises(RowsError, match="as NPZ"):
             read(path)
     path.write_bytes(b"text")
     with pytest.raises(RowsError, match="cannot be read as NPZ"):
@@ -152,11 +152,11 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
     for data, message in [
         (pickle.dumps([Hostile()]), refused),
         (pickle.dumps([np.arange(3), Hostile()]), "names _?io.open, which is in no pickle of rows"),
-        (pickle.dumps([np.arange(3), {}]), "has a list, expected a pickled list of lists of token"),
+        (pickle.dumps([np.arange(3), {}]), "has dict, or something else, inside of rows, expected"),
         (pickle.dumps([np.ones(3)]), "has arrays of <f8, expected a pickled list of lists"),
         (pickle.dumps([np.array([{}])]), r"has arrays of \|O8, expected a pickled list of lists"),
         (pickle.dumps(np.arange(3)), "has a ndarray, expected a pickled list of lists of token"),
-        (pickle.dumps([np.eye(3, dtype=int)]), "has something else inside of rows, expected a pi"),
+        (pickle.dumps([np.eye(3, dtype=int)]), "or something else, inside of rows, expec"),
         (pickle.dumps([np.arange(3)]).replace(b"K\x03\x85", b"K\x04\x85"), "read as a pickle"),
         (pickle.dumps({"a": 1}), refused),
         (pickle.dumps([[1], ["a"]]), refused),
@@ -174,9 +174,9 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
         (b"text", "byte 0 is b't', which is in no pickle"),
         (b"", refused),
         (pickle.dumps(7), "has a int, expected a pickled list of lists of token ids"),
-        (pickle.dumps([1, 2]), "has a list, expected a pickled list of lists of token ids"),
-        (pickle.dumps([[[1]], [2, 3]]), "has something else inside of rows, expected a pickled"),
-        (pickle.dumps([[[1], 2]]), "has something else inside of rows, expected a pickled list"),
+        (pickle.dumps([1, 2]), "has int, or something else, inside of rows, expected a pickled"),
+        (pickle.dumps([[[1]], [2, 3]]), "or something else, inside of rows, expected a pickled"),
+        (pickle.dumps([[[1], 2]]), "or something else, inside of rows, expected a pickled list"),
         (b"\x80\x02e.", r"cannot be read as a pickle \("),
     ]:
         path.write_bytes(data)

@@ -249,9 +249,9 @@ def test_paths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
-        ("none.jsonl", r"there are no JSON Lines files at .*none\.jsonl; give a file, a directory"),
-        ("*.jsonl", r"there are no JSON Lines files at .*/\*\.jsonl"),
-        (".", r"there are no JSON Lines files \(\.jsonl, .*\.gz.*\) in the directory"),
+        ("none.jsonl", r"there are no JSON Lines files .* at .*none\.jsonl; give a file, a direct"),
+        ("*.jsonl", r"there are no JSON Lines files .* at .*/\*\.jsonl"),
+        (".", r"there are no JSON Lines files \(\.jsonl, .*\.gz.*\) at "),
     ],
 )
 def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
@@ -265,10 +265,8 @@ def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
     for name in ("val", "train"):
         (tmp_path / name).mkdir()
         save(tmp_path / name / "x.jsonl", [{"n": 1}], "jsonl")
-    both = "train, val"
-    for path, there in (("", both), ("train/y.jsonl", "x.jsonl"), ("y.jsonl", both)):
-        with pytest.raises(RowsError, match=f", but in .* there are {there}; give a file"):
-            JsonShardedSource(tmp_path / path)
+    with pytest.raises(RowsError, match=r", but in .* there are train, val; give a file"):
+        JsonShardedSource(tmp_path)
 
 
 # Batches.
@@ -415,13 +413,9 @@ def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     )
     path.write_bytes(path.read_bytes().replace(b"d" * 50, b"e" * 50))
     found = []
-    with pytest.raises(RowsError, match=r"cannot be read as Parquet, row group 1 \(.*\); get the"):
+    with pytest.raises(RowsError, match=r"cannot be read as Parquet, after record 2 \(.*\); get "):
         found.extend(ParquetShardedSource(path))
     assert len(found) == 2
-    with monkeypatch.context() as patch:
-        patch.setattr("preprocess.rows.parquet._sizes_in", lambda file: [3, 1])
-        with pytest.raises(RowsError, match=r"row group 0 \(other than the number of rows in t"):
-            list(ParquetShardedSource(path))
     group = SimpleNamespace(num_rows=-1)
     about = SimpleNamespace(num_row_groups=1, row_group=lambda number: group)
     with monkeypatch.context() as patch:
@@ -431,7 +425,7 @@ def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     # Text that is not UTF-8.
     parquet.write_table(table, path, use_dictionary=False, compression="none")
     path.write_bytes(path.read_bytes().replace(b"d" * 50, b"\xff" * 50))
-    with pytest.raises(RowsError, match="cannot be read as Parquet, row group 0"):
+    with pytest.raises(RowsError, match="cannot be read as Parquet, after record 0"):
         list(ParquetShardedSource(path))
 
 
@@ -444,7 +438,7 @@ def test_damage_names_the_record_batch(tmp_path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(content.replace(b"d" * 50, b"\xff" * 50))
     found = []
-    with pytest.raises(RowsError, match=r"cannot be read as Arrow, record batch 1 \(.*\); get the"):
+    with pytest.raises(RowsError, match=r"cannot be read as Arrow, after record 2 \(.*\); get the"):
         found.extend(ArrowShardedSource(path))
     assert len(found) == 2
     path.write_bytes(content[:-8])

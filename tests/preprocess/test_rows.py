@@ -451,12 +451,12 @@ def test_padding_of_another_tokenizer_is_another_run(tmp_path: Path) -> None:
         assert result.manifest.pad_id == tokenizer.special_tokens[token]
     path = result.path / result.manifest.shards[0].name
     content = path.read_bytes()
-    for damaged, message in ((content[:-1], r"has \d+ bytes instead of the \d+ that were written"),
-                             (None, "is missing")):
+    for damaged, message in ((content[:-1], "has 167 bytes, expected 168 bytes"),
+                             (None, "is missing, expected 168 bytes")):
         path.unlink()
         if damaged:
             path.write_bytes(damaged)
-        message += r"; run tokenmill verify --repair .*, or write the rows again \(ov"
+        message += r" as .*; run tokenmill verify --repair .*, or write the rows again \(ov"
         with pytest.raises(OutputError, match=message):
             write_rows(tmp_path / "data", **options)
     assert all(each.sound for each in verify(result.path, repair=True))

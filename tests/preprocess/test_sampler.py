@@ -67,7 +67,7 @@ def test_every_target_is_in_a_window(n: int, context_length: int, stride: int) -
     windows = StrideWindows(n, context_length, stride, False)
     spans = windows.pieces(np.arange(len(windows)))
     covered: Counter[int] = Counter()
-    for start, n_inputs, n_targets in spans.table[:3].T.tolist():
+    for start, n_inputs, n_targets in spans[:3].T.tolist():
         assert n_targets >= 1
         assert n_inputs - n_targets in (0, 1)
         covered.update(range(start + 1, start + 1 + n_targets))
@@ -93,15 +93,15 @@ def test_no_window_crosses_a_document(
         spans = windows.pieces(np.arange(len(windows)))
         shuffled = np.random.default_rng(0).permutation(len(windows))
         again = windows.pieces(shuffled)
-    found = list(zip(*(each.tolist() for each in spans.table[:3]), strict=True))
+    found = list(zip(*(each.tolist() for each in spans[:3]), strict=True))
     expected, begin = [], 0
     for size in sizes:
         alone = StrideWindows(size, context_length, stride, False)
         own = alone.pieces(np.arange(len(alone)))
-        expected += [(begin + a, b, c) for a, b, c in zip(*own.table[:3].tolist(), strict=True)]
+        expected += [(begin + a, b, c) for a, b, c in zip(*own[:3].tolist(), strict=True)]
         begin += size
     assert found == expected
-    assert (spans.table[:3, shuffled] == again.table[:3]).all()
+    assert (spans[:3, shuffled] == again[:3]).all()
 
 
 # Orders.
