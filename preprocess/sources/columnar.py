@@ -141,8 +141,9 @@ class ColumnarSource(RecordSource):
         names = self.schema.names
         if wrong := [field for field in self.fields if names.count(field) != 1]:
             raise CorpusError(
-                f"{self.file.path}: has {names.count(wrong[0])} columns named {wrong[0]!r}, expected"
-                f" one, for conversations need {listed(self.fields)}; choose another --chat"
+                f"{self.file.path}: has {names.count(wrong[0])} columns named {wrong[0]!r},"
+                f" expected one, for conversations need {listed(self.fields)}; choose another"
+                " --chat"
             )
         return (*self.fields, *(x for x in names if x in FIELDS_BESIDE))
 

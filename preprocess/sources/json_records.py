@@ -45,8 +45,9 @@ _LINE_STRIDE = 64 * 1024  # read at a time to find the end of a line
 _ELEMENT_STRIDE = 1024 * 1024  # read at a time to find the end of an element
 _MAX_UNITS = 16  # read to find the first object
 
+Data = bytes | memoryview | None  # a record; None: its values are nested too deep
 Decoded = TypeVar("Decoded")
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_object: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class JsonUnit(RecordUnit):
     noun: ClassVar[str]  # for messages
 
     @abstractmethod
-    def _split(self, content: Bytes) -> Iterator[tuple[int, int, bytes]]:
+    def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
         """Yield (its number, from 1, its position, record) of each record; raise CorpusError."""
 
     @abstractmethod
@@ -65,10 +66,12 @@ class JsonUnit(RecordUnit):
 
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
         from bpe.text.utf8 import is_utf8
+        from preprocess.sources.json_kernels import is_nested_deeper
 
         policy = "" if is_utf8(content) else self.reading.on_invalid_utf8
+        is_deep = is_nested_deeper(content)
         for number, position, record in self._split(content):
-            data, n = replace_invalid(record) if policy else (record, 0)
+            data, n = replace_invalid(bytes(record)) if policy else (record, 0)
             if n and policy == "error":
                 where = partial(self._byte_after, position)
                 raise invalid_text_error(np.frombuffer(record, np.uint8), where)
@@ -76,7 +79,8 @@ class JsonUnit(RecordUnit):
                 tally.n_skipped += 1
                 continue
             tally.n_replaced += n
-            yield Record(data, number, self.start + position)
+            known = None if is_deep and is_nested_deeper(data) else data
+            yield Record(known, number, self.start + position)
         tally.n_records = self._n_numbers(content)
 
     def _n_numbers(self, content: Bytes) -> int:
@@ -89,10 +93,10 @@ class JsonUnit(RecordUnit):
     def place(self, record: Record) -> str:
         return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
 
-    def values(self, data: bytes) -> Values:
+    def values(self, data: Data) -> Values:
         return self._decoded(data, _decoder(self.fields, bool(self.reading.text_preset)))
 
-    def conversation(self, data: bytes) -> Mapping[str, Any]:
+    def conversation(self, data: Data) -> Mapping[str, Any]:
         found = self._decoded(data, _decode_object)
         if missing := [field for field in self.fields if field not in found]:
             raise BadRecordError(
@@ -101,16 +105,13 @@ class JsonUnit(RecordUnit):
             )
         return found
 
-    def _decoded(self, data: bytes, decode: Callable[[bytes], Decoded]) -> Decoded:
+    def _decoded(self, data: Data, decode: Callable[[Data], Decoded]) -> Decoded:
         """Decode a record; raise BadRecordError."""
-        from preprocess.sources.json_kernels import MAX_NESTING, is_nested_deeper
-
         remedy = f"correct or remove the {self.noun}"
-        if self.noun == "line" and data.startswith(b"["):
+        if data is None:
+            raise BadRecordError(f"its values are nested too deep; {remedy}")
+        if self.noun == "line" and data[:1] == b"[":
             remedy += " (--format json reads a file that is one array)"
-        if is_nested_deeper(data):
-            what = f"its values are nested too deep, more than {MAX_NESTING} levels"
-            raise BadRecordError(f"{what}; {remedy}")
         try:
             return decode(data)
         except msgspec.ValidationError as error:
@@ -119,7 +120,7 @@ class JsonUnit(RecordUnit):
                 f" {remedy}"
             ) from error
         except msgspec.DecodeError as error:
-            surrogate = ", which may be the escape of a lone surrogate" * (rb"\u" in data)
+            surrogate = ", which may be the escape of a lone surrogate" * (rb"\u" in bytes(data))
             raise BadRecordError(f"is not JSON ({error}{surrogate}); {remedy}") from error
 
 
@@ -149,15 +150,16 @@ class JsonLinesUnit(JsonUnit):
 
     noun = "line"
 
-    def _split(self, content: Bytes) -> Iterator[tuple[int, int, bytes]]:
-        body, position = content.tobytes(), 0
-        if self.start == 0 and body.startswith(BYTE_ORDER_MARK):
-            position = len(BYTE_ORDER_MARK)
-            body = body[position:]
-        for number, line in enumerate(body.split(b"\n"), start=1):
-            if line and not line.isspace():
-                yield number, position, line
-            position += len(line) + 1
+    def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
+        from bpe.text.search import find_all
+
+        mark, data = len(BYTE_ORDER_MARK), content.data
+        start = mark if self.start == 0 and data[:mark] == BYTE_ORDER_MARK else 0
+        for number, end in enumerate([*find_all(content, b"\n").tolist(), len(data)], start=1):
+            line = data[start:end]
+            if end > start and not (line[0] <= ord(" ") and bytes(line).isspace()):
+                yield number, start, line
+            start = end + 1
 
     def _n_numbers(self, content: Bytes) -> int:
         return content.tobytes().count(b"\n")
@@ -233,17 +235,14 @@ class JsonArrayUnit(JsonUnit):
 
     noun = "element"
 
-    def _split(self, content: Bytes) -> Iterator[tuple[int, int, bytes]]:
+    def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
         from preprocess.sources.json_kernels import ElementFinder
 
-        body, start, number = content.tobytes(), 0, 1
-        if self.start == 0:
-            start = _first_byte(self.file)[0]
-        if not self.is_last:
-            end = len(body) - 1  # without the comma
-        else:
-            end = len(body.rstrip(WHITE_SPACE)) - 1  # without the bracket
-            elements = body[start:end].rstrip(WHITE_SPACE)
+        start, number = _first_byte(self.file)[0] if self.start == 0 else 0, 1
+        end = len(content) - 1  # without the comma
+        if self.is_last:
+            end = len(content.tobytes().rstrip(WHITE_SPACE)) - 1  # without the bracket
+            elements = content[start:end].tobytes().rstrip(WHITE_SPACE)
             if elements.endswith(b",") or (self.start and not elements):
                 raise CorpusError(
                     f"{self.byte(end)}: no element between the last comma and the end of the"
@@ -254,7 +253,7 @@ class JsonArrayUnit(JsonUnit):
         while start <= end:
             n = ElementFinder().find_end(content[start:end])
             stop = end if n < 0 else start + n
-            yield number, start, body[start:stop]
+            yield number, start, content.data[start:stop]
             start, number = stop + 1, number + 1
 
     def _n_before(self) -> int:
@@ -318,7 +317,7 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
 
 
 @functools.lru_cache(maxsize=64)
-def _decoder(fields: tuple[str, ...], are_optional: bool) -> Callable[[bytes], Values]:
+def _decoder(fields: tuple[str, ...], are_optional: bool) -> Callable[[Data], Values]:
     """Return a function that returns the fields of a record; optional ones may be missing."""
     kind: Any = str | None if are_optional else str
     default = (None,) if are_optional else ()
@@ -344,7 +343,7 @@ def _decoder(fields: tuple[str, ...], are_optional: bool) -> Callable[[bytes], V
     decode = msgspec.json.Decoder(struct_of(tree)).decode
     gets = [attrgetter(".".join(names[x] for x in field.split("."))) for field in fields]
 
-    def values_of(record: bytes) -> Values:
+    def values_of(record: Any) -> Values:
         found = decode(record)
         values = [get(found) for get in gets]
         return [value if value is None else value.encode() for value in values]

@@ -114,7 +114,10 @@ class RecordUnit(WorkUnit):
         else:
             texts = [*self._made(content, tally, self._text)]
             offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-            buffer = np.frombuffer(b"".join(texts), np.uint8)
+            buffer = array(int(offsets[-1]))
+            for start, text in zip(offsets.tolist(), texts, strict=False):
+                buffer.data[start : start + len(text)] = text
+            buffer.flags.writeable = False
             batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
         prepared = prepare(batch, reading, partial(self.text_at, offsets, tally.rejected))
         return structs.replace(

@@ -128,7 +128,7 @@ def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first:
     path.write_text(before + record + "\n" + good)
     place = rf"x\.jsonl: line {5 - 4 * first} \(byte {len(before)}\): "
     options = ReadOptions(unit_size=150, content_field=("text",))
-    with pytest.raises(CorpusError, match=place + message):
+    with pytest.raises(CorpusError, match=place + f".*{message}"):
         texts_of(JsonLinesSource(open_file(path), "x", options))
 
 
