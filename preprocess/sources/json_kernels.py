@@ -21,7 +21,7 @@ class ElementFinder:
     """Finds the elements of an array of JSON, whose text is given in parts."""
 
     def __init__(self) -> None:
-        self.state: NDArray[np.int64] = np.zeros(4, np.int64)
+        self._state: NDArray[np.int64] = np.zeros(4, np.int64)
 
     def find_end(self, part: Bytes, least: int = 0) -> int:
         """Return the position in `part` of the first comma between elements from `least` on.
@@ -29,7 +29,7 @@ class ElementFinder:
         The bracket that closes the array counts, too. -1 if there is none: the next call gets the
         next part of the text. After a comma, the next call gets the text after it.
         """
-        return int(find_element_end(read_only(part), least, self.state))
+        return int(find_element_end(read_only(part), least, self._state))
 
 
 def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
@@ -39,9 +39,9 @@ def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
     """
     if isinstance(values, bytes) and values.count(b"[") + values.count(b"{") <= limit:
         return False
-    finder, part = ElementFinder(), np.frombuffer(values, np.uint8)
-    finder.find_end(part, len(part))
-    return bool(finder.state[_DEEPEST] > limit)
+    part, state = np.frombuffer(values, np.uint8), np.zeros(4, np.int64)
+    find_element_end(read_only(part), len(part), state)
+    return bool(state[_DEEPEST] > limit)
 
 
 @kernel
