@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from bpe.reference import BYTE_LEVEL_ALPHABET
 
 # Codecs of Python for code pages: 0.4 us per token.
 _BYTE_OF_CHARACTER = codecs.charmap_build(BYTE_LEVEL_ALPHABET)
+# int16: the byte of each code point; -1 for none, and for all from the last entry on.
+_BYTE_OF_POINT = np.full(0x200, -1, np.int16)
+_BYTE_OF_POINT[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)
 
 
 def to_byte_level(token: bytes) -> str:
@@ -36,16 +39,17 @@ def from_byte_level(spelled: str) -> bytes | None:
     return token
 
 
-def all_from_byte_level(spelled: Collection[str]) -> dict[str, bytes]:
-    """Return text -> bytes for all texts that are spelled in the byte-level alphabet."""
-    # A character of that alphabet is two bytes of UTF-16: one look-up by NumPy serves all texts.
-    byte_of = np.full(2**16, -1, np.int16)
-    byte_of[[ord(character) for character in BYTE_LEVEL_ALPHABET]] = range(256)
-    units = "".join(spelled).encode("utf-16-le", "surrogatepass")
-    found = byte_of[np.frombuffer(units, "<u2")]
-    if found.min(initial=0) < 0:
-        pairs = ((text, from_byte_level(text)) for text in spelled)
-        return {text: token for text, token in pairs if token is not None}
+def all_from_byte_level(spelled: Sequence[str]) -> tuple[list[bytes], list[int]]:
+    """Return the bytes of each text, and the numbers of those that are not in the alphabet.
+
+    Their bytes mean nothing.
+    """
+    points = np.frombuffer("".join(spelled).encode("utf-32-le", "surrogatepass"), "<u4")
+    found = _BYTE_OF_POINT[np.minimum(points, len(_BYTE_OF_POINT) - 1)]
     data = found.astype(np.uint8).tobytes()
     ends = [0, *accumulate(map(len, spelled))]
-    return dict(zip(spelled, map(data.__getitem__, map(slice, ends, ends[1:])), strict=True))
+    tokens = [data[start:end] for start, end in pairwise(ends)]
+    if found.min(initial=0) == 0:
+        return tokens, []
+    others = np.searchsorted(ends, np.flatnonzero(found < 0), "right") - 1
+    return tokens, np.unique(others).tolist()

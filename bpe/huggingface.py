@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -135,7 +134,7 @@ _reported_slower: set[str] = set()  # fingerprints
 
 
 @contextmanager
-def _errors_as(kind: type[TokenmillError], beginning: str) -> Iterator[None]:
+def errors_as(kind: type[TokenmillError], beginning: str) -> Iterator[None]:
     """Convert errors of the library; its `PanicException` is a `BaseException`."""
     try:
         yield
@@ -190,7 +189,7 @@ class HuggingFaceTokenizer(TextTokenizer):
         dropout = model.get("dropout")
         top["model"] = model | ({"dropout": None} if dropout else {})
         cannot = f"{reason or path}; Hugging Face's library cannot read it either"
-        with _errors_as(TokenizerFileError, cannot):
+        with errors_as(TokenizerFileError, cannot):
             self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
             if alike := _alike(self._engine):
                 top["added_tokens"] = [
@@ -198,7 +197,7 @@ class HuggingFaceTokenizer(TextTokenizer):
                     for each in top["added_tokens"]
                 ]
                 self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
-            ordinary = _without_special_entries(top)
+            ordinary = without_special_entries(top)
             self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
         self._ordinary.encode_special_tokens = True
         for engine in (self._engine, self._ordinary):
@@ -229,7 +228,6 @@ class HuggingFaceTokenizer(TextTokenizer):
                     _logger.warning(message, text, vocab[text], entry["id"])
                     break
         self._text_of_id = dict(sorted((number, text) for text, number in vocab.items()))
-        self._known_ids = self._text_of_id
         self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
         self.eos_token = special_token(settings, "eos_token", self._special_ids)
         self.bos_token = special_token(settings, "bos_token", self._special_ids)
@@ -243,7 +241,7 @@ class HuggingFaceTokenizer(TextTokenizer):
                 " allowed_special='all' or ()"
             )
         engine = self._engine if allowed_special is None else self._ordinary
-        with _errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
+        with errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
             batch = engine.encode_batch_fast(texts, add_special_tokens=False)
             return [encoding.ids for encoding in batch]
 
@@ -270,7 +268,7 @@ def _alike(engine: Any) -> dict[str, str]:
     return {text: first[changed] for text, changed in normal.items() if first[changed] != text}
 
 
-def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
+def without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
     """Return the content of the file with special tokens in the model renamed.
 
     Each has a random name, which no text contains, and its id. The unknown token and the tokens of
@@ -300,60 +298,3 @@ def _without_special_entries(top: Mapping[str, Any]) -> dict[str, Any]:
     # The library renumbers added tokens that are missing from the model.
     added_tokens = [t for t in top.get("added_tokens") or [] if t["content"] not in inside]
     return {**top, "added_tokens": added_tokens, "model": model}
-
-
-class SpecialTextEncoder:
-    """Encodes text in which only given places are special tokens, by Hugging Face's `tokenizers`.
-
-    The ids are those of the library for the whole text: tokens at other places that spell special
-    ones are ordinary text.
-
-    Args:
-        tokenizer: Any tokenizer.
-
-    Raises:
-        VocabularyError: The library cannot have the ranks of the tokenizer.
-    """
-
-    def __init__(self, tokenizer: AnyTokenizer) -> None:
-        if isinstance(tokenizer, Tokenizer):
-            text = tokenizer.to_huggingface().to_str()
-        else:
-            text = tokenizer.to_json()
-        from tokenizers import AddedToken
-        from tokenizers import Tokenizer as Engine
-
-        top = json.loads(text)
-        top["model"].pop("dropout", None)
-        self._engine = Engine.from_str(json.dumps(_without_special_entries(top)))
-        self._engine.encode_special_tokens = True
-        self._engine.no_truncation()
-        self._engine.no_padding()
-        # At their places, special tokens have names of their lengths that no text contains.
-        private, known = random.SystemRandom(), tokenizer.special_tokens
-        self._names, self._special_ids = dict[int, str](), dict[int | None, int]()
-        for each in top.get("added_tokens") or []:
-            if each["content"] in known:
-                name = "".join(chr(private.randrange(0x100000, 0x10FFFE)) for _ in each["content"])
-                flags = {x: each[x] for x in ("single_word", "lstrip", "rstrip", "normalized")}
-                self._engine.add_tokens([AddedToken(name, special=False, **flags)])
-                self._names[known[each["content"]]] = name
-                self._special_ids[self._engine.token_to_id(name)] = known[each["content"]]
-
-    def encode(
-        self, text: str, special: Iterable[tuple[int, int, int]]
-    ) -> list[tuple[int, int, int]]:
-        """Return (id, start, stop) of each token, places in characters.
-
-        Args:
-            text: A text.
-            special: (start, stop, id) of its special tokens, ascending.
-        """
-        parts, at = list[str](), 0
-        for start, stop, token_id in special:
-            parts += [text[at:start], self._names[token_id]]
-            at = stop
-        with _errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
-            found = self._engine.encode("".join([*parts, text[at:]]), add_special_tokens=False)
-        ids = (self._special_ids.get(token_id, token_id) for token_id in found.ids)
-        return [(token_id, *place) for token_id, place in zip(ids, found.offsets, strict=True)]

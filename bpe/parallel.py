@@ -1,4 +1,4 @@
-"""Map a function over units on several threads, or run a generator ahead on one.
+"""Map a function over units on several threads.
 
 Nobody waits for a thread that has not begun: where memory is limited, a thread that was started may
 end before it runs anything. A call is a `Task`, and whoever needs its result makes the call unless
@@ -295,45 +295,3 @@ def run_in_order(
     finally:
         threads.close()
         under_way.clear()
-
-
-def run_ahead(items: Generator[Unit], n_ahead: int) -> Generator[Unit]:
-    """Yield what a generator yields; a thread runs it up to `n_ahead` items ahead.
-
-    Close it (`contextlib.closing`) if it may not be exhausted: this waits until the generator has
-    yielded the item that it is working on, and closes the generator.
-
-    Raises:
-        TokenmillError: This is a fork of the process that has the thread.
-        Exceptions of the generator, unchanged.
-    """
-    turn = threading.Lock()
-    ready: deque[tuple[Unit] | Exception] = deque()
-    is_over = False
-
-    def produce() -> None:
-        nonlocal is_over
-        with turn:
-            if not is_over:
-                try:
-                    ready.append((next(items),))
-                except StopIteration:
-                    is_over = True
-                except Exception as error:  # noqa: BLE001 (raised by the iteration)
-                    is_over = True
-                    ready.append(error)
-
-    threads = Threads(1)
-    try:
-        tasks = deque([threads.submit(produce) for _ in range(n_ahead)])
-        while True:
-            tasks.popleft().result()
-            if not ready:
-                return
-            if isinstance(ready[0], Exception):
-                raise ready.popleft()  # type: ignore[misc]
-            tasks.append(threads.submit(produce))
-            yield ready.popleft()[0]  # type: ignore[index]
-    finally:
-        if threads.close():
-            items.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -33,7 +32,7 @@ AnyEncoder: TypeAlias = "Encoder | TextEncoder"
 
 
 @checked
-class TextTokenizer(ABC):
+class TextTokenizer:
     """A tokenizer that encodes whole texts.
 
     Attributes and methods are those of `bpe.tokenizer.Tokenizer` and raise the same errors.
@@ -43,24 +42,24 @@ class TextTokenizer(ABC):
     bos_token: str | None  # begin-of-document token
     pattern: str  # split pattern
     unicode_version: str  # Unicode version of white space
-    _text_of_id: Mapping[int, str]
-    _known_ids: Collection[int]
-    _special_ids: Mapping[str, int]
     config_json: str  # text of tokenizer_config.json
+    atomic_texts: tuple[str, ...] = ()  # no cut of a document may divide them: there are no cuts
+    _text_of_id: Mapping[int, str]  # of every token, in the order of ids
+    _special_ids: Mapping[str, int]
 
-    @abstractmethod
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
         """Return the ids of each text; `allowed_special=None` allows all special tokens."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _decode(self, ids: list[int]) -> str:
         """Return the text of ids that are all in the vocabulary."""
+        raise NotImplementedError
 
-    @abstractmethod
     def to_json(self) -> str:
         """Return the text of tokenizer.json."""
+        raise NotImplementedError
 
     @property
     def vocab(self) -> dict[int, bytes]:
@@ -70,7 +69,7 @@ class TextTokenizer(ABC):
     @property
     def vocab_size(self) -> int:
         """The largest id plus one."""
-        return max(self._known_ids, default=-1) + 1
+        return max(self._text_of_id, default=-1) + 1
 
     @property
     def special_tokens(self) -> dict[str, int]:
@@ -81,11 +80,6 @@ class TextTokenizer(ABC):
     def fingerprint(self) -> str:
         """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
-
-    @property
-    def atomic_texts(self) -> tuple[str, ...]:
-        """Texts that no cut of a document may divide: none, as there are no cuts."""
-        return ()
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """Return `stop`: there is no safe cut."""
@@ -103,11 +97,9 @@ class TextTokenizer(ABC):
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
     ) -> list[list[int]]:
         """Encode several texts, each as `encode` does."""
-        if isinstance(texts, str):
-            raise TypeError("expected a list of texts, found one text: put it in a list")
         allowed = allowed_subset(allowed_special, self.special_tokens)
         for text in texts:
-            utf8(text)  # raises on lone surrogates and other types
+            utf8(text)  # raises on lone surrogates
         return self._encode_texts(list(texts), allowed)
 
     def encode_to_numpy(
@@ -136,7 +128,7 @@ class TextTokenizer(ABC):
         """Return the text of tokens; ids may be a list, an array or a tensor of one dimension."""
         listed: list[int] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
         for token_id in listed:
-            if token_id not in self._known_ids:
+            if token_id not in self._text_of_id:
                 raise EncodingError(unknown_id_message(token_id, self.vocab_size))
         return self._decode(listed)
 
@@ -167,7 +159,7 @@ class TextEncoder:
         self, encode_texts: Callable[[list[str]], list[list[int]]], dtype: np.dtype[Any] | None
     ) -> None:
         self._encode_texts = encode_texts
-        self._dtype = np.uint32 if dtype is None else dtype
+        self._dtype = np.dtype(np.uint32) if dtype is None else dtype
 
     def encode(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], *,
@@ -187,20 +179,17 @@ class TextEncoder:
         if starts_mid_document or ends_mid_document:
             raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         texts = [buffer[start:stop].tobytes().decode() for start, stop in spans]
-        before = [prefix_id] if prefix_id >= 0 else []
-        after = [suffix_id] if suffix_id >= 0 else []
-        encoded = self._encode_texts(texts)
-        return _concatenate([[*before, *ids, *after] for ids in encoded], self._dtype)
+        before, after = ([each] if each >= 0 else [] for each in (prefix_id, suffix_id))
+        encoded = [[*before, *ids, *after] for ids in self._encode_texts(texts)]
+        return _concatenate(encoded, self._dtype)
 
 
 def _concatenate(
     encoded: list[list[int]], dtype: np.dtype[Any] | type[np.uint32] = np.uint32
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(ids) for ids in encoded], out=offsets[1:])
-    every_id = (token_id for ids in encoded for token_id in ids)
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
     try:
-        ids = np.fromiter(every_id, dtype, offsets[-1])
+        ids = np.fromiter((x for each in encoded for x in each), dtype, offsets[-1])
     except OverflowError as error:
         message = f"an id does not fit into {np.dtype(dtype)}: {error}; take a larger type"
         raise EncodingError(message) from error

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Never
 import numpy as np
 
 from bpe.arguments import check, checked, tells_missing
-from bpe.decoder import decode_bytes
 from bpe.encode.parallel_encoder import ParallelEncoder, join_documents
 from bpe.errors import ArgumentError, PatternError, VocabularyError
 from bpe.files.atomic_write import write_atomically
@@ -39,7 +38,7 @@ from bpe.reference import Pair
 from bpe.special import SpecialTokenMatcher, allowed_subset, utf8
 from bpe.split.patterns import to_tiktoken
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import Vocabulary
+from bpe.vocabulary import Vocabulary, decode_bytes
 
 if TYPE_CHECKING:
     import mmap

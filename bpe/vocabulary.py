@@ -30,6 +30,7 @@ from bpe.errors import EncodingError, VocabularyError
 from bpe.reference import Pair
 from bpe.text.normalize import normalized
 
+_DECODE_IDS = 1 << 15  # ids decoded at a time, to bound memory beyond that of the text
 _LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
 # Bytes that no UTF-8 has, so that a vocabulary may lack them, as GPT-NeoX's does.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -110,7 +111,7 @@ class Vocabulary:
         self._ids = _check_ids(self.tokens)
         _check_added_tokens(added, self.tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
-        self._pairs = None if merges is None else _pairs_of_merges(merges, self.tokens, self._ids)
+        self._pairs = None if merges is None else _pairs_of_merges(merges, self, self._ids)
 
     @classmethod
     @checks_names
@@ -186,9 +187,10 @@ class Vocabulary:
     def flat(self) -> FlatTokens:
         """The ordinary tokens as arrays, in the order of `tokens`."""
         tokens = self.tokens
-        lengths = [0, *map(len, tokens.values())]
+        offsets = np.zeros(len(tokens) + 1, np.int64)
+        offsets[1:] = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
         return FlatTokens(
-            np.fromiter(tokens, np.int32, len(tokens)), np.cumsum(lengths, dtype=np.int64),
+            np.fromiter(tokens, np.int32, len(tokens)), offsets,
             np.frombuffer(b"".join(tokens.values()), np.uint8),
         )
 
@@ -315,6 +317,39 @@ def unknown_id_message(token_id: object, size: int) -> str:
     )
 
 
+def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
+    """Return the bytes of tokens; raise EncodingError if an id has no token."""
+    if type(ids) is not list and hasattr(ids, "__array__"):
+        return _decode_array(vocabulary, np.asarray(ids))
+    try:
+        return b"".join(map(vocabulary.bytes_of_id.__getitem__, ids))
+    except KeyError as error:
+        raise EncodingError(unknown_id_message(error.args[0], vocabulary.size)) from None
+
+
+def _decode_array(vocabulary: Vocabulary, ids: NDArray[Any]) -> bytes:
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise EncodingError(
+            f"ids have the shape {ids.shape} and the type {ids.dtype}: "
+            "expected one dimension of whole numbers"
+        )
+    data, starts, lengths = vocabulary.flat_by_id
+    pieces = []
+    for first in range(0, len(ids), _DECODE_IDS):
+        part = ids[first : first + _DECODE_IDS]
+        inside = (part >= 0) & (part < len(lengths))
+        taken = np.where(inside, part, 0).astype(np.int64)
+        unknown = ~inside | (lengths[taken] < 0)
+        if unknown.any():
+            token_id = int(part[unknown.argmax()])
+            raise EncodingError(unknown_id_message(token_id, vocabulary.size))
+        # Twice as fast as joining the bytes of single tokens.
+        ends = np.cumsum(lengths[taken])
+        places = np.repeat(starts[taken] - ends + lengths[taken], lengths[taken])
+        pieces.append(data[places + np.arange(len(places))].tobytes())
+    return b"".join(pieces)
+
+
 def number_tokens(
     special_tokens: Iterable[str], first: int, known: Mapping[bytes, int] | None = None
 ) -> dict[str, int]:
@@ -330,9 +365,11 @@ def number_tokens(
 
 def _check_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
     """Return bytes -> id; raise VocabularyError if an id or a token is none, or not unique."""
-    kinds = {*map(type, tokens), *map(type, tokens.values())}
-    ids = dict(zip(tokens.values(), tokens, strict=True)) if kinds <= {int, bytes} else {}
-    if len(ids) < len(tokens) or not 0 <= min(tokens, default=0) <= max(tokens) <= _LARGEST_ID:
+    ids: dict[bytes, int] = {}
+    are_sound = {*map(type, tokens)} == {int} and {*map(type, tokens.values())} == {bytes}
+    if are_sound and min(tokens) >= 0 and max(tokens) <= _LARGEST_ID:
+        ids = dict(zip(tokens.values(), tokens, strict=True))
+    if len(ids) < len(tokens):
         ids = {}
         for token_id, token in tokens.items():
             if not isinstance(token, bytes):
@@ -360,39 +397,62 @@ def _check_id(token_id: object, name: str) -> None:
 
 
 def _pairs_of_merges(
-    merges: Iterable[Pair] | NDArray[np.int32], tokens: Mapping[int, bytes], ids: dict[bytes, int]
+    merges: Iterable[Pair] | NDArray[np.int32], vocabulary: Vocabulary, ids: dict[bytes, int]
 ) -> PairTable:
     """Return the table of merges; raise VocabularyError if one is inconsistent.
 
     Of equal merges the last is kept, as in Hugging Face's engine.
     """
-    if isinstance(merges, np.ndarray):
-        table = merges
-    else:
+    if not isinstance(merges, np.ndarray):
         listed = list(merges)
-        flat = [token for pair in listed for token in pair]
-        if not {*flat} <= ids.keys():
+        try:
+            flat = [ids[token] for pair in listed for token in pair]
+        except KeyError:
             _raise_for_merges(listed, ids)
-        table = np.array([ids[token] for token in flat], np.int32).reshape(-1, 2)
-    lefts, rights = table.T.copy()
-    keys = lefts.astype(np.int64) << 32 | rights
+        merges = np.array(flat, np.int32).reshape(-1, 2)
+    keys = merges[:, 0].astype(np.int64) << 32 | merges[:, 1]
     in_order = np.sort(keys)
     if (in_order[1:] == in_order[:-1]).any():
         _, last = np.unique(keys[::-1], return_index=True)
-        lefts, rights = table[np.sort(len(keys) - 1 - last)].T.copy()
-    # No loop, for speed: there are 32,000 merges or more.
-    try:
-        parts = [list(map(tokens.__getitem__, each.tolist())) for each in (lefts, rights)]
-    except KeyError as error:
-        raise VocabularyError(
-            f"a merge joins the id {error.args[0]}, which has no token: expected ids of tokens"
-        ) from None
-    joined = map(operator.add, *parts)
-    try:
-        made = np.fromiter(map(ids.__getitem__, joined), np.int32, len(lefts))
-    except KeyError:
-        _raise_for_merges(list(zip(*parts, strict=True)), ids)
-    return PairTable(lefts, rights, np.arange(len(lefts), dtype=np.int32), made)
+        merges = merges[np.sort(len(keys) - 1 - last)]
+    made = _made_in_order(vocabulary.flat, merges)
+    if made is None:
+        tokens = vocabulary.tokens
+        try:
+            parts = [list(map(tokens.__getitem__, each.tolist())) for each in merges.T]
+        except KeyError as error:
+            raise VocabularyError(
+                f"a merge joins the id {error.args[0]}, which has no token: expected ids of tokens"
+            ) from None
+        try:
+            found = map(ids.__getitem__, map(operator.add, *parts))
+            made = np.fromiter(found, np.int32, len(merges))
+        except KeyError:
+            _raise_for_merges(list(zip(*parts, strict=True)), ids)
+    lefts, rights = merges.T.copy()
+    return PairTable(lefts, rights, np.arange(len(merges), dtype=np.int32), made)
+
+
+def _made_in_order(flat: FlatTokens, merges: NDArray[np.int32]) -> NDArray[np.int32] | None:
+    """Return the results of merges if they are all tokens from the first longer one on, else None.
+
+    So they are after training, with ids that have no gaps. All bytes are compared at once, which
+    takes a third of the time of look-ups.
+    """
+    ids, offsets, data = flat
+    parts, lengths = merges.ravel(), np.diff(offsets)
+    first = int((lengths > 1).argmax())
+    made, bounds = ids[first : first + len(merges)], offsets[first : first + len(merges) + 1]
+    numbers = np.clip(parts - ids[0], 0, len(ids) - 1)
+    sizes = lengths[numbers]
+    ends = np.cumsum(sizes)
+    fits = len(made) == len(merges) and len(data) < 2**31
+    if not fits or not np.array_equal(ends[1::2], bounds[1:] - bounds[0]):
+        return None
+    shifts = (offsets[numbers] - ends + sizes).astype(np.int32)
+    places = np.repeat(shifts, sizes) + np.arange(sizes.sum(), dtype=np.int32)
+    are_equal = np.array_equal(data[places], data[bounds[0] : bounds[-1]])
+    return made if are_equal and np.array_equal(ids[numbers], parts) else None
 
 
 def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:

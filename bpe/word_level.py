@@ -135,7 +135,6 @@ class WordLevelTokenizer(TextTokenizer):
         for token in SPECIAL_TOKENS:
             ids.setdefault(token, len(ids))
         self._text_of_id = {token_id: text for text, token_id in ids.items()}
-        self._known_ids = range(len(ids))
         self._special_ids = {text: i for text, i in ids.items() if text in SPECIAL_TOKENS}
         # Text that spells a special token is no special token.
         self._ids = {text: i for text, i in ids.items() if text not in SPECIAL_TOKENS}
@@ -158,7 +157,7 @@ class WordLevelTokenizer(TextTokenizer):
             TokenizerFileError: The file is unreadable or damaged.
         """
         path = Path(path)
-        top = json_file.parse_json(json_file.read_text(path), path)
+        top = json_file.read_json(path)
         model = top.get("model")
         kind = model.get("type") if isinstance(model, dict) else None
         if not isinstance(model, dict) or kind != "WordLevel":
@@ -169,41 +168,42 @@ class WordLevelTokenizer(TextTokenizer):
         vocab = model.get("vocab")
         if not isinstance(vocab, dict):
             raise TokenizerFileError(f"{path}: model has no 'vocab': expected an object")
-        ids = [number for number in vocab.values() if type(number) is int]
-        if sorted(ids) != list(range(len(vocab))):
+        if sorted(x for x in vocab.values() if type(x) is int) != [*range(len(vocab))]:
             raise UnsupportedTokenizerError(
                 f"{path}: the ids in model.vocab are not the numbers from 0 to {len(vocab) - 1}:"
                 " expected a file that WordLevelTokenizer.save wrote"
             )
+        words = sorted(vocab, key=vocab.__getitem__)
         try:
-            words = sorted(vocab, key=vocab.__getitem__)
             # The unknown token is there in any case, last if the vocabulary lacks it.
             tokenizer = cls(words[:-1] if words[-1:] == [UNKNOWN] else words)
         except VocabularyError as error:
             raise UnsupportedTokenizerError(f"{path}: {error}") from error
-        for name, value in tokenizer._top_level().items():
-            if top.get(name) != value:
-                raise UnsupportedTokenizerError(
-                    f"{path}: {name} is not what WordLevelTokenizer.save writes, so this is another"
-                    " word-level tokenizer; use bpe.load_tokenizer, which has Hugging Face's"
-                    " tokenizers run it"
-                )
-        for name, value in tokenizer._model().items():
+        expected = tokenizer._content()
+        own = {f"model.{name}": value for name, value in expected.pop("model").items()}
+        for name, value in {**expected, **own}.items():
+            inner = name.removeprefix("model.")
+            found = top.get(name) if inner == name else model.get(inner)
             # Hugging Face drops fields that it does not know.
-            if model.get(name, value if name in ("pattern", "unicode_version") else None) != value:
+            if found != value and not (found is None and inner in ("pattern", "unicode_version")):
                 raise UnsupportedTokenizerError(
-                    f"{path}: model.{name} is not what WordLevelTokenizer.save writes:"
-                    f" {str(model.get(name))[:80]!r}"
+                    f"{path}: {name} is not what WordLevelTokenizer.save writes: {found!r:.80};"
+                    " this is another word-level tokenizer: use bpe.load_tokenizer, which has"
+                    " Hugging Face's tokenizers run it"
                 )
         return tokenizer
 
-    def _top_level(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, Any]:
+        """Return the content of tokenizer.json.
+
+        The model has no special token that the given vocabulary lacks, except the unknown token, so
+        that their text in a document is an unknown word.
+        """
+        n, ids = len(self.vocabulary), {text: i for i, text in self._text_of_id.items()}
         return {
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            # The model has no special token that the given vocabulary lacks, except the unknown
-            # token, so that their text in a document is an unknown word.
             "added_tokens": [
                 {"id": token_id, "content": text, **_FLAGS, "special": True}
                 for text, token_id in self._special_ids.items()
@@ -212,26 +212,21 @@ class WordLevelTokenizer(TextTokenizer):
             "pre_tokenizer": _PRE_TOKENIZER,
             "post_processor": None,
             "decoder": None,
-        }
-
-    def _model(self) -> dict[str, Any]:
-        return {
-            "type": "WordLevel",
-            "unk_token": UNKNOWN,
-            "unicode_version": UNICODE_VERSION,
-            "pattern": PATTERN,
-            "vocab": {
-                text: token_id for token_id, text in self._text_of_id.items()
-                if token_id < len(self.vocabulary) or text == UNKNOWN
+            "model": {
+                "type": "WordLevel",
+                "unk_token": UNKNOWN,
+                "unicode_version": UNICODE_VERSION,
+                "pattern": PATTERN,
+                "vocab": {text: i for text, i in ids.items() if i < n or text == UNKNOWN},
             },
         }
 
     def to_json(self) -> str:
         """Return the text of tokenizer.json."""
-        top, model = self._top_level(), self._model()
+        top = self._content()
         top["added_tokens"] = json_file.Lines(top["added_tokens"])
-        model["vocab"] = json_file.Lines(model["vocab"])
-        return json_file.layout({**top, "model": model}) + "\n"
+        top["model"]["vocab"] = json_file.Lines(top["model"]["vocab"])
+        return json_file.layout(top) + "\n"
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, WordLevelTokenizer):
@@ -247,9 +242,8 @@ class WordLevelTokenizer(TextTokenizer):
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
-        special = self._special_ids
-        if allowed_special is not None:
-            special = {token: special[token] for token in allowed_special}
+        allowed = self._special_ids if allowed_special is None else allowed_special
+        special = {token: self._special_ids[token] for token in allowed}
         return [self._encode(text, special) for text in texts]
 
     def _encode(self, text: str, special: Mapping[str, int]) -> list[int]:

@@ -17,96 +17,59 @@ from typing import TYPE_CHECKING
 
 import bpe as bpe  # says where it cannot run
 
-if TYPE_CHECKING:
-    from bpe.errors import CorpusError
-    from preprocess.check.verify import verify
-    from preprocess.config import (
-        DatasetConfig,
-        PackStageConfig,
-        PipelineConfig,
-        RayConfig,
-        SaveStageConfig,
-        TokenizerConfig,
-        TokenizeStageConfig,
-    )
-    from preprocess.dataset.columns import TokenFileError
-    from preprocess.dataset.reader import TokenFile, open_tokens
-    from preprocess.documents.template_sandbox import ChatTemplateError
-    from preprocess.export.source import ExportError
-    from preprocess.export.write import ExportResult, export_tokens
-    from preprocess.imports.write import ImportResult, import_tokens
-    from preprocess.pipeline import BuildResult, build
-    from preprocess.report.progress import Progress
-    from preprocess.rows.formats import RowsError
-    from preprocess.rows.loaders import (
-        ArrowShardedSource,
-        JsonShardedSource,
-        ParquetShardedSource,
-        TransformedShardedSource,
-    )
+if TYPE_CHECKING:  # the public names; no module may have one, for it would replace the name
+    from bpe.errors import CorpusError as CorpusError
+    from preprocess.check.verify import verify as verify
+    from preprocess.config import DatasetConfig as DatasetConfig
+    from preprocess.config import PackStageConfig as PackStageConfig
+    from preprocess.config import PipelineConfig as PipelineConfig
+    from preprocess.config import RayConfig as RayConfig
+    from preprocess.config import SaveStageConfig as SaveStageConfig
+    from preprocess.config import TokenizerConfig as TokenizerConfig
+    from preprocess.config import TokenizeStageConfig as TokenizeStageConfig
+    from preprocess.dataset.columns import TokenFileError as TokenFileError
+    from preprocess.dataset.reader import TokenFile as TokenFile
+    from preprocess.dataset.reader import open_tokens as open_tokens
+    from preprocess.documents.template_sandbox import ChatTemplateError as ChatTemplateError
+    from preprocess.export.source import ExportError as ExportError
+    from preprocess.export.write import ExportResult as ExportResult
+    from preprocess.export.write import export_tokens as export_tokens
+    from preprocess.imports.write import ImportResult as ImportResult
+    from preprocess.imports.write import import_tokens as import_tokens
+    from preprocess.pipeline import BuildResult as BuildResult
+    from preprocess.pipeline import Pipeline as Pipeline
+    from preprocess.pipeline import build as build
+    from preprocess.pipeline import tokenize_and_save as tokenize_and_save
+    from preprocess.report.progress import Progress as Progress
+    from preprocess.rows.formats import RowsError as RowsError
+    from preprocess.rows.loaders import ArrowShardedSource as ArrowShardedSource
+    from preprocess.rows.loaders import JsonShardedSource as JsonShardedSource
+    from preprocess.rows.loaders import ParquetShardedSource as ParquetShardedSource
+    from preprocess.rows.loaders import TransformedShardedSource as TransformedShardedSource
     from preprocess.rows.pytorch import PickledTrainerDataset as PickledTrainerDataset
     from preprocess.rows.pytorch import StreamingTokenizedDataset as StreamingTokenizedDataset
     from preprocess.rows.pytorch import TokenizedDataset as TokenizedDataset
-    from preprocess.rows.write import RowsResult, write_rows
-    from preprocess.run.chat_transform import ChatTemplateTransform
-    from preprocess.run.merge import merge_parts
-    from preprocess.sampling.data import SamplingError
-    from preprocess.sampling.get_batch import get_batch
-    from preprocess.sampling.mixture import Mixture
-    from preprocess.sampling.prefetch import AsyncDataLoader
+    from preprocess.rows.write import RowsResult as RowsResult
+    from preprocess.rows.write import write_rows as write_rows
+    from preprocess.run.chat_transform import ChatTemplateTransform as ChatTemplateTransform
+    from preprocess.run.merge import merge_parts as merge_parts
+    from preprocess.sampling.data import SamplingError as SamplingError
+    from preprocess.sampling.get_batch import get_batch as get_batch
+    from preprocess.sampling.mixture import Mixture as Mixture
+    from preprocess.sampling.prefetch import AsyncDataLoader as AsyncDataLoader
     from preprocess.sampling.pytorch import BatchDataset as BatchDataset
     from preprocess.sampling.pytorch import WindowDataset as WindowDataset
     from preprocess.sampling.pytorch import window_loader as window_loader
-    from preprocess.sampling.sampler import Sampler
-    from preprocess.settings import SettingsError
-    from preprocess.stages import Pipeline, tokenize_and_save
-    from preprocess.storage.errors import OutputError
+    from preprocess.sampling.sampler import Sampler as Sampler
+    from preprocess.settings import SettingsError as SettingsError
+    from preprocess.storage.errors import OutputError as OutputError
 
+with open(__file__, encoding="utf-8") as _file:
+    # The imports above, each of which is a line.
+    _WORDS = [line.split() for line in _file if line.startswith("    from ") and " as " in line]
+_MODULE_OF = {words[3]: words[1] for words in _WORDS}
 # Without the names that need PyTorch: `import *` must work without it.
-__all__ = [
-    "ArrowShardedSource", "AsyncDataLoader", "BuildResult", "ChatTemplateError",
-    "ChatTemplateTransform", "CorpusError", "DatasetConfig", "ExportError", "ExportResult",
-    "ImportResult", "JsonShardedSource", "Mixture", "OutputError", "PackStageConfig",
-    "ParquetShardedSource", "Pipeline", "PipelineConfig", "Progress", "RayConfig", "RowsError",
-    "RowsResult", "Sampler", "SamplingError", "SaveStageConfig", "SettingsError", "TokenFile",
-    "TokenFileError", "TokenizeStageConfig", "TokenizerConfig", "TransformedShardedSource", "build",
-    "export_tokens", "get_batch", "import_tokens", "merge_parts", "open_tokens",
-    "tokenize_and_save", "verify", "write_rows",
-]
-
-# No module may have a public name, for importing it would replace the name by the module.
-_NAMES_OF = {
-    "bpe.errors": "CorpusError",
-    "preprocess.check.verify": "verify",
-    "preprocess.dataset.columns": "TokenFileError",
-    "preprocess.dataset.reader": "TokenFile open_tokens",
-    "preprocess.documents.template_sandbox": "ChatTemplateError",
-    "preprocess.export.source": "ExportError",
-    "preprocess.export.write": "ExportResult export_tokens",
-    "preprocess.imports.write": "ImportResult import_tokens",
-    "preprocess.pipeline": "BuildResult build",
-    "preprocess.report.progress": "Progress",
-    "preprocess.rows.formats": "RowsError",
-    "preprocess.rows.loaders":
-        "ArrowShardedSource JsonShardedSource ParquetShardedSource TransformedShardedSource",
-    "preprocess.rows.pytorch": "PickledTrainerDataset StreamingTokenizedDataset TokenizedDataset",
-    "preprocess.rows.write": "RowsResult write_rows",
-    "preprocess.run.chat_transform": "ChatTemplateTransform",
-    "preprocess.run.merge": "merge_parts",
-    "preprocess.sampling.data": "SamplingError",
-    "preprocess.sampling.get_batch": "get_batch",
-    "preprocess.sampling.mixture": "Mixture",
-    "preprocess.sampling.prefetch": "AsyncDataLoader",
-    "preprocess.sampling.pytorch": "BatchDataset WindowDataset window_loader",
-    "preprocess.sampling.sampler": "Sampler",
-    "preprocess.config":
-        "DatasetConfig PackStageConfig PipelineConfig RayConfig SaveStageConfig TokenizeStageConfig"
-        " TokenizerConfig",
-    "preprocess.settings": "SettingsError",
-    "preprocess.stages": "Pipeline tokenize_and_save",
-    "preprocess.storage.errors": "OutputError",
-}
-_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
+__all__ = [name for name, module in _MODULE_OF.items() if not module.endswith(".pytorch")]
 
 
 def __getattr__(name: str) -> object:

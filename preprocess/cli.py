@@ -18,26 +18,35 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import logging
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TextIO
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, NoReturn
 
+from bpe.arguments import nearest
 from bpe.errors import TokenmillError, options_as_in_command
+from preprocess import options as declared
+from preprocess.options import ConsoleSettings
+from preprocess.report.console import error_of, logging_to, standard_streams
+from preprocess.report.progress import OutOfTimeError, Progress, Show, logger
 from preprocess.run.signals import Stopped, stopping
+from preprocess.settings import Option, SettingsError, options_of
 
-if TYPE_CHECKING:
-    from preprocess.check.doctor import Check
-    from preprocess.check.verify import Finding
-    from preprocess.options import ConsoleSettings
-    from preprocess.report.progress import Progress, Show
-    from preprocess.report.summary import Report
-    from preprocess.settings import Option
-
-_PREVIEW = "preprocess.check.preview.preview_build"  # instead of `build`, with --dry-run
+_TEXT = "train paths path"
+_TRAINING = "trains a model; examples/train_gpt.py has it"
+_UNITS = "units of work have --unit-size bytes, and files of rows --max-shard-size"
+# Command-line options of other programs -> names of options here, of which a command has one; or
+# what stands for them here, if it begins with "ignored: " or "refused: ".
+OTHER_SPELLINGS = {
+    "--train-file": "train", "--val-file": "val", "--data-file": _TEXT, "--input": _TEXT,
+    "--output": "out", "--output-dir": "out", "--tokenization-folder": "out",
+    "--tokenizer-path": "tokenizer", "--chars-to-tokenize": "max_characters",
+    "--starting-character": "start_character", "--batch-size": f"ignored: {_UNITS}",
+    "--chunk-size": f"ignored: {_UNITS}",
+    "--save-frequency": "ignored: progress is saved about once a second",
+    "--learning-rate": f"refused: {_TRAINING}", "--max-iters": f"refused: {_TRAINING}",
+    "--use-params": f"refused: {_TRAINING}, as --config FILE",
+}
 
 
 # --- commands ---
@@ -57,52 +66,79 @@ class Command(NamedTuple):
 
     def options(self) -> list[Option[Any, Any]]:
         """Return the options, in the order of the help."""
-        from preprocess import options
-        from preprocess.settings import options_of
-
-        own = options_of(getattr(options, self.settings)).values()
-        console = options_of(options.ConsoleSettings)
+        own = options_of(getattr(declared, self.settings)).values()
+        console = options_of(ConsoleSettings)
         return [*(x for x in own if x.in_command), *map(console.__getitem__, self.console.split())]
 
     def call(self, given: dict[str, Any], console: _Console) -> bool:
         """Call the function with given options, and show the result; False for exit code 1."""
-        from preprocess import options
-        from preprocess.settings import options_of
-
-        if "progress" in options_of(getattr(options, self.settings)):
+        if "progress" in options_of(getattr(declared, self.settings)):
             given["progress"] = console.progress
-        name = _PREVIEW if console.settings.dry_run else self.function
-        result = _imported(name)(**given)
-        return console.report(result) if console.settings.dry_run else self.show(console, result)
+        if console.settings.dry_run:
+            return console.report(imported("preprocess.check.preview.preview_build")(**given))
+        return self.show(console, imported(self.function)(**given))
 
 
-def _imported(name: str) -> Any:
+def imported(name: str) -> Any:
+    """Import what has a dotted name."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
 
 
-def _show_counts(console: _Console, report: Report) -> bool:
-    from preprocess.report.summary import format_counts, format_left_out, table
+class _Console(NamedTuple):
+    """Output of a command."""
 
-    counted = [(source.name, counts) for source, counts in report.sources]
-    rows = [
-        [f"{counts.tokens:,}", f"{counts.documents:,}", f"{counts.bytes:,}", name]
-        for name, counts in [*counted, ("total", report.total())]
-    ]
-    console.show({}, table([["tokens", "documents", "bytes", "file"], *rows]))
-    return console.report([format_counts(report.total()), *format_left_out(report.left_out)])
+    progress: Progress
+    settings: ConsoleSettings
 
+    def show(self, value: object, lines: Iterable[str]) -> bool:
+        """Print a result, `value` as JSON with --json, else `lines`; return True."""
+        if self.settings.json:
+            import codecs
+            import json
 
-def _show_bytes(console: _Console, pieces: Iterable[bytes]) -> bool:
-    assert isinstance(sys.stdout, _Stream)
-    all(map(sys.stdout.write_bytes, pieces))  # until one cannot be written
-    sys.stdout.flush()
-    return sys.stdout.error is None
+            is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
+            lines = [json.dumps(value, ensure_ascii=not is_utf8, indent=2, default=os.fspath)]
+        for line in lines:
+            print(line)
+        return True
 
+    def report(self, lines: Iterable[str]) -> bool:
+        """Print and log the closing lines; return True."""
+        for line in lines:
+            if not self.settings.quiet:
+                print(line)
+            logger.info("%s", line, extra={"only_file": True})
+        return True
 
-def _show_facts(console: _Console, found: dict[str, Any]) -> bool:
-    lines = _imported("preprocess.check.inspect.format_lines")(found)
-    return console.show(found, lines) and not found.get("bad_files")
+    def counts(self, report: Any) -> bool:
+        """Show the counts of sources."""
+        from preprocess.report.summary import format_counts, format_left_out, table
+
+        counted = [*((x.name, counts) for x, counts in report.sources), ("total", report.total())]
+        rows = [[f"{x.tokens:,}", f"{x.documents:,}", f"{x.bytes:,}", name] for name, x in counted]
+        self.show({}, table([["tokens", "documents", "bytes", "file"], *rows]))
+        return self.report([format_counts(report.total()), *format_left_out(report.left_out)])
+
+    def text(self, pieces: Iterable[bytes]) -> bool:
+        """Write text as it is, until it cannot be written."""
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+            if error_of(sys.stdout):
+                break
+        sys.stdout.flush()
+        return error_of(sys.stdout) is None
+
+    def facts(self, found: dict[str, Any]) -> bool:
+        """Show the description of a file."""
+        lines = imported("preprocess.check.inspect.format_lines")(found)
+        return self.show(found, lines) and not found.get("bad_files")
+
+    def checks(self, checks: Sequence[Any], name: str, ok: str, problem: str) -> bool:
+        """Print checks, which are (subject, is ok, text, ...); return True if all are ok."""
+        lines = [f"{'ok     ' if each[1] else problem}  {each[0]}: {each[2]}" for each in checks]
+        all_ok = all(each[1] for each in checks)
+        return self.show({ok: all_ok, name: [x._asdict() for x in checks]}, lines) and all_ok
 
 
 _RUN = "debug verbose quiet log_file"
@@ -121,26 +157,26 @@ COMMANDS = {
         lambda console, result: console.report(result.lines), "Encode text into one token file.",
     ),
     "count": Command(
-        "preprocess.pipeline.count", "CountSettings", _RUN, _show_counts,
+        "preprocess.pipeline.count", "CountSettings", _RUN, _Console.counts,
         "Count the documents, bytes and tokens of text; writes nothing.",
     ),
     "merge": Command(
         "preprocess.run.merge.merge_parts", "MergeSettings", "debug quiet log_file",
-        lambda console, result: console.report([
+        lambda console, result: console.report(
             f"{name}: {found.n_documents:,} documents, {found.n_tokens:,} tokens in"
             f" {len(found.shards):,} shards"
             for name, found in result.items()
-        ]),
+        ),
         "Combine the parts built by tasks into one dataset, without copying data.",
     ),
     "rows": Command(
         "preprocess.rows.write.write_rows", "RowsSettings", _RUN,
-        lambda console, result: console.report([each.line for each in result]),
+        lambda console, result: console.report(each.line for each in result),
         "Write rows of a dataset to Parquet, Arrow, JSON Lines, NPZ or pickled files.",
     ),
     "export": Command(
         "preprocess.export.write.export_tokens", "ExportSettings", _RUN,
-        lambda console, result: console.report([line for each in result for line in each.lines]),
+        lambda console, result: console.report(line for each in result for line in each.lines),
         "Write a dataset as files of Megatron, llm.c, datatrove, MDS, litdata or NumPy.",
     ),
     "import": Command(
@@ -149,28 +185,28 @@ COMMANDS = {
         "Write a dataset from token ids that another program made.",
     ),
     "decode": Command(
-        "preprocess.check.inspect.decode_range", "DecodeSettings", "debug", _show_bytes,
+        "preprocess.check.inspect.decode_range", "DecodeSettings", "debug", _Console.text,
         "Print the text of a token file, special tokens included.",
     ),
     "inspect": Command(
-        "preprocess.check.inspect.facts", "InspectSettings", "json debug", _show_facts,
+        "preprocess.check.inspect.facts", "InspectSettings", "json debug", _Console.facts,
         "Describe a token file, a tokenizer or a directory of outputs.",
     ),
     "compare": Command(
         "preprocess.check.compare.compare", "CompareSettings", f"json {_RUN}",
         lambda console, result: console.show(
-            result, _imported("preprocess.check.compare.format_lines")(result)
+            result, imported("preprocess.check.compare.format_lines")(result)
         ),
         "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
     ),
     "verify": Command(
         "preprocess.check.verify.verify", "VerifySettings", f"json {_RUN}",
-        lambda console, result: console.show_checks(result, "findings", "sound", "DAMAGED"),
+        lambda console, result: console.checks(result, "findings", "sound", "DAMAGED"),
         "Check token files against their manifests; exit code 1 if something is wrong.",
     ),
     "doctor": Command(
         "preprocess.check.doctor.run_doctor", "DoctorSettings", "json debug",
-        lambda console, result: console.show_checks(result, "checks", "fit", "PROBLEM"),
+        lambda console, result: console.checks(result, "checks", "fit", "PROBLEM"),
         "Check whether this machine is fit for a long job; exit code 1 if something is not.",
     ),
 }
@@ -187,24 +223,89 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises _UsageError, and does not hide failures to print."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise _UsageError, with a suggestion for an unknown option."""
-        before, _, unknown = message.partition("unrecognized arguments: ")
-        if unknown and not before:
-            names = [each for each in unknown.split(" ") if each.startswith("--")]
-            message = f"unrecognized arguments: {' '.join(names) or unknown}"  # values may be paths
-            name = (names or [unknown])[0].split("=")[0].split(" ")[0]
-            message += _advise(name.replace("_", "-"), self._option_string_actions)
+        """Raise _UsageError."""
         raise _UsageError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stdout).write(message)
 
 
-def _advise(name: str, known: Iterable[str]) -> str:
-    """Format what stands for an unknown option, to end a message; "" if nothing is known."""
-    from bpe.arguments import nearest
-    from preprocess.options import OTHER_SPELLINGS
+def _parser_of(name: str, command: Command) -> _Parser:
+    """Make the parser of a command from its options, in the order of its help, and its usage."""
+    # An abbreviation could become ambiguous when options are added.
+    parser = _Parser(prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False)
+    usage = [f"tokenmill {name} [OPTION...]"]
+    for option in command.options():
+        default = f" [default: {option.shown_default}]" if option.shown_default else ""
+        # argparse formats help with %.
+        text = f"{option.help}{default}".replace("%", "%%")
+        how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
+        if option.is_switch:
+            how |= {"dest": option.name, "action": "store_true"}
+        elif not option.kw_only:
+            shown = f"{option.metavar}{'...' * option.is_list}"
+            usage.append(shown if option.is_required else f"[{shown}]")
+            how |= {"metavar": option.metavar, "nargs": "*" if option.is_list else "?"}
+        else:
+            usage += [f"{option.names[0]} {option.metavar}"] * option.is_required
+            how |= {"dest": option.name, "metavar": option.metavar, "type": option.parse}
+            if option.is_list:
+                many = option.is_location
+                how |= {"action": "extend", "nargs": "+"} if many else {"action": "append"}
+        parser.add_argument(*option.names, **how)
+    parser.usage = " ".join(usage)
+    return parser
 
+
+def _for_argparse(
+    arguments: list[str], options: Sequence[Option[Any, Any]], ignored: list[str],
+    fail: Callable[[str], object],
+) -> list[str]:
+    """Rewrite arguments that argparse would misinterpret, and options of other programs.
+
+    Underscores in option names become hyphens; the argument after an option with a value is its
+    value, and arguments after `--` are paths, even if they begin with a hyphen. Why options of
+    other programs are ignored is added to `ignored`; `fail` gets what is wrong with unknown ones.
+
+    >>> given = ["--unit_size", "1_0", "a_b", "--input", "d", "--separator", "--", "--", "-c"]
+    >>> _for_argparse(given, COMMANDS["count"].options(), [], print)
+    ['--unit-size=1_0', 'a_b', 'd', '--separator=--', './-c']
+    """
+    named = {name: each for each in options if each.kw_only for name in each.names}
+    own = {each.name: each for each in options}
+    spelled: list[str] = []
+    left = iter(arguments)
+    for argument in left:
+        if argument == "--" and any(not each.kw_only for each in options):
+            return [*spelled, *map(_as_path, left)]
+        name, equals, value = argument.partition("=")
+        name = name.replace("_", "-")
+        other = OTHER_SPELLINGS.get(name, "")
+        option = named.get(name) or next(filter(None, map(own.get, other.split())), None)
+        if option is None and other.startswith("ignored: "):
+            ignored.append(f"{name} is {other}")
+            _ = equals or next(left, None)
+        elif option is None:
+            before = named.get(spelled[-1]) if spelled else None
+            if argument[:2] == "--" and argument != "--help" and not (before and before.is_list):
+                fail(f"unrecognized arguments: {argument}{_advice(name, named)}")
+            spelled.append(_as_path(argument) if before and before.is_list else argument)
+        elif not option.kw_only:
+            spelled.append(_as_path(value if equals else next(left, "")))
+        else:
+            takes_one = not option.is_switch and not (option.is_list and option.is_location)
+            if takes_one and not equals and (following := next(left, None)) is not None:
+                equals, value = "=", following
+            spelled.append(f"{option.names[0]}{equals}{value}")
+    return spelled
+
+
+def _as_path(path: str) -> str:
+    return f"./{path}" if path.startswith("-") and path != "-" else path
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    """Format what stands for an unknown option, to end a message; "" if nothing is known."""
     other = OTHER_SPELLINGS.get(name, "")
     if other.startswith("refused: "):
         return f"; it {other.removeprefix('refused: ')}"
@@ -214,98 +315,9 @@ def _advise(name: str, known: Iterable[str]) -> str:
     ]
     if having:
         return f"; it is an option of tokenmill {', '.join(having)}"
-    options = {each.lstrip("-").replace("-", "_"): each for each in known}
-    own = nearest(name.lstrip("-").replace("-", "_"), options)
-    before, asks, found = own.rstrip("?").rpartition(" ")
-    return f"{before}{asks}{options[found]}?" if own else ""
-
-
-def add_options(parser: argparse.ArgumentParser, options: Sequence[Option[Any, Any]]) -> None:
-    """Add the options of a command to its parser, in the order of its help, and its usage."""
-    shown = filter(None, map(_format_usage, options))
-    parser.usage = " ".join([f"{parser.prog} [OPTION...]", *shown])
-    for option in options:
-        parser.add_argument(*option.names, **_argument_options(option))
-
-
-def _format_usage(option: Option[Any, Any]) -> str:
-    """Format a positional or required option for the usage line; "" for others."""
-    if option.kw_only:
-        return f"{option.names[0]} {option.metavar}" if option.is_required else ""
-    shown = f"{option.metavar}{'...' * option.is_list}"
-    return shown if option.is_required else f"[{shown}]"
-
-
-def _argument_options(option: Option[Any, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of `add_argument` for an option."""
-    default = f" [default: {option.shown_default}]" if option.shown_default else ""
-    # argparse formats help with %.
-    text = (option.help + default).replace("%", "%%")
-    how: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
-    if option.is_switch:
-        return how | {"dest": option.name, "action": "store_true"}
-    how |= {"metavar": option.metavar, "type": option.parse}
-    if not option.kw_only:
-        nargs = "+" if option.is_required else "*"
-        return how | {"nargs": nargs if option.is_list else None if option.is_required else "?"}
-    how |= {"dest": option.name, "required": option.is_required}
-    if option.is_list:
-        how |= {"action": "extend", "nargs": "+"} if option.is_location else {"action": "append"}
-    return how
-
-
-def for_argparse(
-    arguments: list[str], options: Sequence[Option[Any, Any]], ignored: list[str]
-) -> list[str]:
-    """Rewrite arguments that argparse would misinterpret, and options of other programs.
-
-    Underscores in option names become hyphens; the argument after an option with a value is its
-    value, and arguments after `--` are paths, even if they begin with a hyphen. Why options of
-    other programs are ignored is added to `ignored`.
-
-    >>> from preprocess.options import CountSettings
-    >>> from preprocess.settings import options_of
-    >>> options = [*options_of(CountSettings).values()]
-    >>> for_argparse(["--unit_size", "1_0", "a_b", "--separator", "--", "--", "-c"], options, [])
-    ['--unit-size=1_0', 'a_b', '--separator=--', './-c']
-    >>> for_argparse(["--input", "a", "--batch_size", "500"], options, [])
-    ['a']
-    """
-    from preprocess.options import OTHER_SPELLINGS
-
-    by_name = {name: each for each in options if each.kw_only for name in each.names}
-    own = {each.name: each for each in options}
-    spelled: list[str] = []
-    left = iter(arguments)
-    for argument in left:
-        if argument == "--" and any(not each.kw_only for each in options):
-            return [*spelled, *map(_as_path, left)]
-        name, equals, value = argument.partition("=")
-        name = name.replace("_", "-")
-        option, other = by_name.get(name), OTHER_SPELLINGS.get(name, "")
-        if option is None and other.startswith("ignored: "):
-            ignored.append(f"{name} is {other}")
-            _ = equals or next(left, None)
-            continue
-        if option is None and (option := next(filter(None, map(own.get, other.split())), None)):
-            if not option.kw_only:
-                spelled.append(_as_path(value if equals else next(left, "")))
-                continue
-            name = option.names[0]
-        if option is None:
-            before = by_name.get(spelled[-1]) if spelled else None
-            is_first_of_list = before is not None and before.is_list
-            spelled.append(_as_path(argument) if is_first_of_list else argument)
-            continue
-        takes_one = not option.is_switch and not (option.is_list and option.is_location)
-        if takes_one and not equals and (following := next(left, None)) is not None:
-            equals, value = "=", following
-        spelled.append(f"{name}{equals}{value}")
-    return spelled
-
-
-def _as_path(path: str) -> str:
-    return f"./{path}" if path.startswith("-") and path != "-" else path
+    own = nearest(name.lstrip("-").replace("-", "_"), [x[2:].replace("-", "_") for x in known])
+    before, asks, found = own.partition("mean ")
+    return f"{before}{asks}--{found.replace('_', '-')}" if own else ""
 
 
 def _parser_of_commands() -> _Parser:
@@ -341,27 +353,22 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 def run(arguments: list[str]) -> int:
     """Run the command with the arguments after `tokenmill`, and return its exit code."""
-    with _standard_streams(), stopping(), options_as_in_command():
+    with standard_streams(), stopping(), options_as_in_command():
         try:
             return _parse_and_run(arguments)
-        except _UsageError as error:
-            return _failed(str(error), 2)
-        except TokenmillError as error:
+        except Stopped as stopped:
+            return _failed(f"stopped ({stopped})", 128 + stopped.number)
+        except (TokenmillError, OSError, MemoryError, _UsageError) as error:
+            if isinstance(error, _UsageError):
+                return _failed(str(error), 2)
             if "--debug" in arguments:
                 raise
-            from preprocess.report.progress import OutOfTimeError
-            from preprocess.settings import SettingsError
-
             if isinstance(error, OutOfTimeError):
                 print(f"tokenmill: {error}", file=sys.stderr)
                 return 3
-            return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
-        except (OSError, MemoryError) as error:
-            if "--debug" in arguments:
-                raise
+            if isinstance(error, TokenmillError):
+                return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
             return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
-        except Stopped as stopped:
-            return _failed(f"stopped ({stopped})", 128 + stopped.number)
 
 
 def _parse_and_run(arguments: list[str]) -> int:
@@ -371,6 +378,7 @@ def _parse_and_run(arguments: list[str]) -> int:
     name, *rest = arguments
     if name.startswith("-") and name not in ("-h", "--help", "--version"):
         name, rest = "build", arguments
+    ignored: list[str] = []
     try:
         if name not in COMMANDS:
             # Prints the help, or raises _UsageError for an unknown command.
@@ -381,212 +389,21 @@ def _parse_and_run(arguments: list[str]) -> int:
             print(f"tokenmill {version('tokenmill')}")
             return 0
         command = COMMANDS[name]
-        options = command.options()
-        # An abbreviation could become ambiguous when options are added.
-        parser = _Parser(prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False)
-        add_options(parser, options)
-        ignored: list[str] = []
-        given = vars(parser.parse_intermixed_args(for_argparse(rest, options, ignored)))
+        parser = _parser_of(name, command)
+        spelled = _for_argparse(rest, command.options(), ignored, parser.error)
+        given = vars(parser.parse_intermixed_args(spelled))
     except SystemExit:  # --help
         return 0
-    of_console = {key: given.pop(key) for key in command.console.split() if key in given}
-    with _console(of_console) as console:
+    settings = ConsoleSettings(**{x: given.pop(x) for x in command.console.split() if x in given})
+    with logging_to(settings.log_file, settings.quiet):
         for line in dict.fromkeys(ignored):
-            logging.getLogger("preprocess").info("%s", line)
-        return 0 if command.call(given, console) else 1
+            logger.info("%s", line)
+        show: Show = "nothing" if settings.quiet else "bars" if sys.stderr.isatty() else "lines"
+        progress = Progress(show, verbose=settings.verbose)
+        return 0 if command.call(given, _Console(progress, settings)) else 1
 
 
 def _failed(message: str, code: int) -> int:
     # One line, even if a file name has line breaks.
     print(f"tokenmill: error: {' '.join(message.splitlines())}", file=sys.stderr)
     return code
-
-
-# --- printing ---
-
-
-class _Stream:
-    """A standard stream; what it cannot take is dropped, for the work of a run goes on.
-
-    Attributes:
-        error: Why something was dropped.
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream = stream or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-        self.error: OSError | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> None:
-        """Write text; characters that the encoding lacks are escaped."""
-        encoding = self._stream.encoding or "utf-8"
-        shown = text.encode(encoding, "backslashreplace").decode(encoding)
-        with self._noted():
-            self._stream.write(shown)
-
-    def write_bytes(self, data: bytes) -> bool:
-        """Write bytes; return False if something was dropped."""
-        with self._noted():
-            self._stream.buffer.write(data)
-        return self.error is None
-
-    def flush(self) -> None:
-        """Write what is buffered."""
-        with self._noted():
-            self._stream.flush()
-
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self.error = error
-            # Python must not fail again when it flushes.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
-
-
-@contextmanager
-def _standard_streams() -> Iterator[None]:
-    """Let standard output and errors be closed, full or of any encoding inside the `with`."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:  # closed: the next file that is opened would be written to by libraries
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    before, output, errors = (sys.stdout, sys.stderr), _Stream(sys.stdout), _Stream(sys.stderr)
-    sys.stdout, sys.stderr = output, errors
-    try:
-        yield
-    finally:
-        output.flush()
-        if output.error is not None and not isinstance(output.error, BrokenPipeError):
-            print(f"tokenmill: what it printed is lost: {output.error.strerror}", file=errors)
-        errors.flush()
-        sys.stdout, sys.stderr = before
-
-
-class _Console(NamedTuple):
-    """Output of a command."""
-
-    progress: Progress
-    settings: ConsoleSettings
-
-    def show(self, value: object, lines: Sequence[str]) -> bool:
-        """Print a result, `value` as JSON with --json, else `lines`; return True."""
-        if self.settings.json:
-            import codecs
-            import json
-
-            is_utf8 = codecs.lookup(sys.stdout.encoding).name == "utf-8"
-            lines = [json.dumps(value, ensure_ascii=not is_utf8, indent=2, default=os.fspath)]
-        for line in lines:
-            print(line)
-        return True
-
-    def show_checks(
-        self, checks: Sequence[Check | Finding], name: str, ok: str, problem: str
-    ) -> bool:
-        """Print checks, which are (subject, is ok, text, ...); return True if all are ok."""
-        lines = [f"{'ok     ' if each[1] else problem}  {each[0]}: {each[2]}" for each in checks]
-        all_ok = all(each[1] for each in checks)
-        return self.show({ok: all_ok, name: [x._asdict() for x in checks]}, lines) and all_ok
-
-    def report(self, lines: Sequence[str]) -> bool:
-        """Print and log the closing lines; return True."""
-        from preprocess.report.progress import logger
-
-        for line in lines:
-            if not self.settings.quiet:
-                print(line)
-            logger.info("%s", line, extra={"only_file": True})
-        return True
-
-
-@contextmanager
-def _console(given: dict[str, Any]) -> Iterator[_Console]:
-    """Connect the loggers of both packages to stderr and the log file inside the `with`."""
-    from preprocess.options import ConsoleSettings
-    from preprocess.report.progress import Progress
-    from preprocess.report.progress import logger as own
-
-    settings = ConsoleSettings(**given)
-    quiet, log_file = settings.quiet, settings.log_file
-    handlers: list[logging.Handler] = [_OnStderr(logging.WARNING if quiet else logging.INFO)]
-    if log_file is not None:
-        try:
-            to_file = _LogFile(log_file)
-        except OSError as error:
-            from preprocess.storage import OutputError
-
-            text = f"no log can be written there: {error.strerror}; choose another file"
-            raise OutputError(f"{log_file}: {text}") from error
-        to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        handlers.append(to_file)
-    loggers = [own, logging.getLogger("bpe")]
-    for logger, handler in product(loggers, handlers):
-        logger.setLevel(logging.INFO)
-        logger.addHandler(handler)
-    show: Show = "nothing" if quiet else "bars" if sys.stderr.isatty() else "lines"
-    progress = Progress(show, verbose=settings.verbose)
-    try:
-        yield _Console(progress, settings)
-    except BaseException as error:
-        if log_file is not None:
-            own.error("%s: %s", type(error).__name__, error, extra={"only_file": True})
-        raise
-    finally:
-        for logger, handler in product(loggers, handlers):
-            logger.removeHandler(handler)
-            handler.close()
-
-
-class _LogFile(logging.FileHandler):
-    """Handler of the log file; that it cannot be written does not end a run, and is reported."""
-
-    def __init__(self, path: str) -> None:
-        from preprocess.sources.own_files import LOG_BEGINS
-
-        super().__init__(path, encoding="utf-8", errors="backslashreplace")
-        if self.stream and os.path.isfile(path) and not os.path.getsize(path):
-            self.stream.write(LOG_BEGINS)  # with the first line, or at the end
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
-        """Report an error of the disk, once; raise any other one."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            raise
-        self._report(error)
-
-    def close(self) -> None:
-        """Write what is buffered, and close the file."""
-        try:
-            super().close()
-        except OSError as error:
-            self._report(error)
-
-    def _report(self, error: OSError) -> None:
-        if not self._is_reported:
-            self._is_reported = True
-            print(
-                f"tokenmill: {self.baseFilename}: the log lacks lines, for it could not be written:"
-                f" {error.strerror}; outputs are not affected", file=sys.stderr,
-            )
-
-    _is_reported = False
-
-
-class _OnStderr(logging.Handler):
-    """Handler that prints records, above a bar if there is one."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "only_file", False):
-            return
-        line = f"tokenmill: {record.getMessage()}"
-        if "tqdm" in sys.modules:
-            from tqdm import tqdm
-
-            tqdm.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr)

@@ -1,49 +1,53 @@
 """Configuration of a corpus of several datasets: the schema of corpus.yaml.
 
-Annotations are not postponed in this module, see `preprocess.options`.
+The sections are classes of options. A `Corpus` is what becomes of them: for each dataset the
+settings of its build and of its rows. Annotations are not postponed in this module, see
+`preprocess.options`.
 """
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import Signature
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Never
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Never
 
-from msgspec import Meta
-
-from bpe.arguments import bind, checks_names, nearest
+from bpe.arguments import bind, nearest
 from bpe.files.locations import join_location
 from preprocess.options import (
     BuildSettings,
     FileSettings,
     FormatSettings,
+    Fraction,
+    IsOutput,
+    OptionalOutput,
+    Paths,
     ProgressSettings,
     Resources,
+    RowFormat,
     RowsSettings,
     RunSettings,
     SelectSettings,
     ShardSettings,
+    Strategy,
     TaskSettings,
     TextSettings,
+    Tokenizer,
     TrainFileSettings,
     VocabularySettings,
     WindowSettings,
 )
 from preprocess.settings import (
+    AnySettings,
     Count,
-    GivenTokenizer,
     Index,
     Is,
     Kind,
-    Locations,
     Option,
-    Output,
     Prefix,
     Settings,
     SettingsError,
-    StrPath,
     Token,
     TokenizerSource,
     Workers,
@@ -58,11 +62,18 @@ from preprocess.settings import (
 if TYPE_CHECKING:
     import yaml
 
-# Names of options of a dataset -> those of `build`.
-_NAMES_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
+# Names of options of sections -> those of `build`.
+_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
+_OF_RAY = {
+    "address": "ray_address", "resources_per_worker": "ray_resources", "num_workers": "workers"
+}
 _OF_RANK_FILES = ("pattern", "special_tokens")  # what .tiktoken files lack
 # Arguments of transformers' loading functions that never change ids.
 _WITHOUT_EFFECT = ("use_fast", "trust_remote_code", "verbose", "clean_up_tokenization_spaces")
+_NOTES = {
+    "trust_remote_code": "no code of a repository is run",
+    "batch_size": "units of work have unit_size bytes",
+}
 _DEPTH = 4  # of keys with a line; aliases may refer to themselves
 _TOKENS = "tokens"  # directory of a dataset, inside that of its rows
 CORPUS_FORMAT = "tokenmill-corpus"  # of config.json
@@ -71,10 +82,13 @@ Key = tuple[str | int, ...]  # such as ("datasets", 0, "name")
 Where = Callable[[Key], str]
 
 
+# --- sections ---
+
+
 class _Section(Settings):
     """Base of a section.
 
-    Options that depend on one another are checked by `PipelineConfig`, which has all sections.
+    Options that depend on one another are checked by `Corpus`, which has all sections.
     """
 
     def __init_subclass__(cls) -> None:
@@ -100,7 +114,7 @@ class _Section(Settings):
         return {name: getattr(self, name) for name in options_of(type(self))}
 
     def check(self) -> None:
-        """Leave it to `PipelineConfig`."""
+        """Leave it to `Corpus`."""
 
     @classmethod
     def advice(cls, unknown: str) -> str:
@@ -136,13 +150,9 @@ def _read_arguments(value: Any) -> tuple[str, ...]:
 class _DatasetSettings(Settings):
     """Options for the files of a dataset."""
 
-    data_files: Option[Locations, StrPath | Iterable[StrPath]] = option("As train of `build`.")
-    val_files: Option[Locations, StrPath | Iterable[StrPath]] = option(
-        "As val of `build`.", default=(),
-    )
-    val_fraction: Is[Annotated[float, Meta(ge=0, lt=1)] | None] = option(
-        "As of `build`.", default=None, default_text="0: no validation",
-    )
+    data_files: Paths = option("As train of `build`.")
+    val_files: Paths = option("As val of `build`.", default=())
+    val_fraction: Is[Fraction | None] = option("As of `build`; none: no validation.", default=None)
 
 
 class DatasetConfig(
@@ -150,25 +160,16 @@ class DatasetConfig(
 ):
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
-    name: Is[Prefix | None] = option(
-        "Name of the dataset, for messages and the default save_path.",
-        default=None, default_text="the end of save_path, else of data_files",
-    )
+    name: Is[Prefix | None] = option("None: the end of save_path or data_files.", default=None)
     tokenizer: Is[Annotated[
         Any, Kind(_read_tokenizer, "a path, a name, a tokenizer or its options")
-    ] | None] = option(
-        "Tokenizer of this dataset, or a `TokenizerConfig`.",
-        default=None, default_text="that of the corpus",
-    )
-    tokenizer_kwargs: Is[Annotated[
-        tuple[str, ...], Kind(_read_arguments, "names with values")
-    ] | None] = option(
-        "Arguments of transformers' functions that cannot change ids, such as use_fast.",
-        default=None,
-    )
-    save_path: Option[Output | None, StrPath | None] = option(
-        "Directory or URL of the rows, with the dataset in `tokens`; without rows of the"
-        " dataset.", default=None, default_text="NAME in output_path",
+    ] | None] = option("A `TokenizerConfig` or as there; none: that of the corpus.", default=None)
+    tokenizer_kwargs: Is[
+        Annotated[tuple[str, ...], Kind(_read_arguments, "names with values")] | None
+    ] = option("Arguments of transformers' functions that cannot change ids.", default=None)
+    save_path: OptionalOutput = option(
+        "Place of the rows, with the dataset in `tokens`; without rows of the dataset; none: NAME"
+        " in output_path.", default=None,
     )
     end_of_text: Is[Token | None] = option("As of `build`.", default=None)
     begin_of_text: Is[Token | None] = option("As of `build`.", default=None)
@@ -177,25 +178,17 @@ class DatasetConfig(
 class TokenizerConfig(_Section, VocabularySettings, WindowSettings):
     """A tokenizer: a given one, or how it is trained; and the rows of datasets that have it."""
 
-    name_or_path: Option[GivenTokenizer | None, TokenizerSource | None] = option(
-        "Tokenizer to use.", default=None, default_text="one that is trained on these datasets",
-    )
+    name_or_path: Tokenizer = option("None: one is trained on these datasets.", default=None)
     return_attention_mask: Is[bool | None] = option(
-        "Whether rows have attention_mask, unless `save` has columns.",
-        default=None, default_text="unless they have segment_ids",
+        "Whether rows have attention_mask; none: unless they have segment_ids.", default=None
     )
-    trust_remote_code: Is[bool] = option(
-        "Without effect: no code of a repository is run.", default=False,
-    )
+    trust_remote_code: Is[bool] = option("Without effect: no code is run.", default=False)
 
 
 class TokenizeStageConfig(_Section, RunSettings, ShardSettings, WindowSettings):
     """Options of all runs, and options of datasets that do not say otherwise."""
 
-    batch_size: Is[Count | None] = run_option(
-        "Documents in a unit of work; without effect, for units have unit_size bytes.",
-        default=None,
-    )
+    batch_size: Is[Count | None] = run_option("Without effect: see unit_size.", default=None)
 
 
 class PackStageConfig(_Section, Settings):
@@ -203,27 +196,18 @@ class PackStageConfig(_Section, Settings):
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
     seq_length: Is[Count] = option("As of `rows`.")
-    strategy: Is[Literal["greedy", "pool", "first_fit", "best_fit"] | None] = option(
-        "As of `rows`; none: cuts of the token stream.", default="greedy",
-    )
-    eos_token_id: Is[Index | None] = option(
-        "Id of the special token after each document.", default=None, default_text="end_of_text",
-    )
-    pad_token_id: Is[Index | None] = option(
-        "Id of padding.", default=None, default_text="pad_token",
-    )
-    include_segment_ids: Is[bool] = option(
-        "Write segment_ids and position_ids as well.", default=True,
-    )
+    strategy: Is[Strategy | None] = option("As of `rows`; none: not packed.", default="greedy")
+    eos_token_id: Is[Index | None] = option("Instead of end_of_text.", default=None)
+    pad_token_id: Is[Index | None] = option("Instead of pad_token.", default=None)
+    include_segment_ids: Is[bool] = option("And position_ids.", default=True)
 
 
 class SaveStageConfig(_Section, FormatSettings, FileSettings):
     """Files of rows, besides the datasets."""
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
-    output_dir: Option[Output | None, StrPath | None] = option(
-        "Directory or URL of the rows of a dataset without save_path; of several NAME in it.",
-        default=None, default_text="output_path",
+    output_dir: OptionalOutput = option(
+        "Place of the rows of a dataset without save_path; of several NAME in it.", default=None
     )
 
 
@@ -231,27 +215,81 @@ class RayConfig(_Section, Settings):
     """Workers on Ray, for all runs."""
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
-    num_workers: Is[Workers | None] = option(
-        "Number of workers.",
-        default=None, default_text="one per available processor of this machine",
+    num_workers: Is[Workers | None] = option("As workers of `build`.", default=None)
+    resources_per_worker: Option[Resources, Iterable[str] | Mapping[str, float]] = option(
+        "As ray_resources of `build`.", default=()
     )
-    resources_per_worker: Option[Resources, Iterable[str]] = option(
-        "Name of a resource of Ray -> amount that each worker needs.",
-        default=(), default_text="CPU: 1",
+    address: Is[str | None] = option("As ray_address of `build`.", default=None)
+
+
+_SECTIONS: dict[str, type[_Section]] = {
+    "tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig, "pack": PackStageConfig,
+    "save": SaveStageConfig, "ray": RayConfig,
+}
+
+
+def _read_datasets(value: Any) -> Sequence[Any]:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise TypeError
+    if any(each is None for each in value):
+        raise TypeError
+    return value
+
+
+class PipelineConfig(_Section, Settings):
+    """A corpus of several datasets; sections are objects of their classes, or mappings.
+
+    What a dataset says wins over its tokenizer config, that over the stage `tokenize`, the stage
+    over the default. `plans` has the settings of each dataset by name.
+
+    Raises:
+        SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
+            contradictory; datasets have the same name or outputs.
+    """
+
+    datasets: Option[
+        Annotated[Any, Kind(_read_datasets, "a list of at least one")],
+        Sequence[DatasetConfig | Mapping[str, Any]],
+    ] = option("Datasets, or mappings of their options.")
+    tokenizer: Option[Any, TokenizerConfig | Mapping[str, Any] | TokenizerSource | None] = option(
+        "The tokenizer of datasets without one of their own: a path, a name, an object, or options;"
+        " none: one is trained with the defaults.", default=None,
     )
-    address: Is[str | None] = option(
-        "Address of a cluster, such as auto or ray://HOST:10001.",
-        default=None, default_text="Ray is started on this machine",
+    tokenize: Option[Any, TokenizeStageConfig | Mapping[str, Any] | None] = option(
+        "Options of all datasets.", default=None
+    )
+    pack: Option[Any, PackStageConfig | Mapping[str, Any] | None] = option(
+        "Rows across documents; none: of documents.", default=None
+    )
+    save: Option[Any, SaveStageConfig | Mapping[str, Any] | None] = option(
+        "Files of rows; none: none are written.", default=None
+    )
+    ray: Option[Any, RayConfig | Mapping[str, Any] | None] = option(
+        "Workers on Ray; none: threads.", default=None
+    )
+    output_path: OptionalOutput = option(
+        "Place of the trained tokenizer, config.json and, by default, the datasets; none:"
+        " output_dir of `save`, the save_path of a single dataset, or tokenized.", default=None,
     )
 
+    plans: ClassVar[dict[str, "DatasetPlan"]]  # name of a dataset -> what is made of it
+
+    def check(self) -> None:
+        """Check all sections together."""
+        self.__dict__["plans"] = self.corpus().plans
+
     @property
-    def of_runs(self) -> dict[str, Any]:
-        """The options of the runs."""
-        if not self.enabled:
-            return {}
-        found = {"ray_address": self.address, "ray_resources": self.resources_per_worker}
-        workers = {} if self.num_workers is None else {"workers": self.num_workers}
-        return {"executor": "ray"} | found | workers
+    def builds(self) -> dict[str, BuildSettings]:
+        """Name of a dataset -> settings of its build."""
+        return {name: each.build for name, each in self.plans.items()}
+
+    def corpus(self, **enabled: bool) -> "Corpus":
+        """Return what is made of it, with the sections that are given `enabled` or not."""
+        values = self.given
+        for name in enabled.keys() & values.keys():
+            given = getattr(values[name], "given", values[name])
+            values[name] = {**given, "enabled": enabled[name]}
+        return Corpus(values, _in_python)
 
 
 def _refuse(value: Any) -> Any:
@@ -267,10 +305,8 @@ class TextToRowsSettings(
     """Options of `tokenize_and_save`: rows of text."""
 
     tokenizer: Is[Any] = option("As of `PipelineConfig`.")
-    output_path: Option[Output, StrPath] = option("Directory or URL of the rows.")
-    output_format: Is[Literal["parquet", "arrow", "jsonl", "npz", "pickle"]] = option(
-        "Format of the rows.", default="parquet"
-    )
+    output_path: IsOutput = option("Directory or URL of the rows.")
+    output_format: Is[RowFormat] = option("Format of the rows.", default="parquet")
     keep_tokens: Is[bool] = option("False: remove the dataset, but its tokenizer.", default=True)
     batch_size: Is[Count | None] = run_option("As of `TokenizeStageConfig`.", default=None)
     seq_length: Option[Annotated[Any, Kind(_refuse)], Never] = option(
@@ -278,13 +314,10 @@ class TextToRowsSettings(
     )
 
     def check(self) -> None:
-        """Leave it to `PipelineConfig`."""
+        """Leave it to `Corpus`."""
 
 
-_SECTIONS: dict[str, type[_Section]] = {
-    "tokenizer": TokenizerConfig, "tokenize": TokenizeStageConfig, "pack": PackStageConfig,
-    "save": SaveStageConfig, "ray": RayConfig,
-}
+# --- what becomes of them ---
 
 
 def _in_python(key: Key) -> str:
@@ -295,79 +328,6 @@ def _in_python(key: Key) -> str:
     """
     parts = (f"[{x}]" if isinstance(x, int) else f".{x}" for x in key)
     return f"{''.join(parts).lstrip('.')}: "
-
-
-class _Reader:
-    """Reads sections, and lists what is wrong with all of them.
-
-    Args:
-        where: Spells places.
-
-    Attributes:
-        wrong: Messages.
-        notes: What has no effect, in order.
-    """
-
-    def __init__(self, where: Where) -> None:
-        self.where, self.wrong, self.notes = where, list[str](), dict[str, None]()
-
-    def section(self, key: Key, given: Any, kind: type[_Section]) -> dict[str, Any]:
-        """Return the valid options that are given in a section, or in an object of its class."""
-        if isinstance(given, kind):
-            return given.given
-        if not isinstance(given, Mapping | None):
-            self.wrong.append(f"{self.where(key)}expected options with values, found {given!r}")
-            return {}
-        read, wrong = read_values({str(x): y for x, y in (given or {}).items()}, kind)
-        self.wrong += [f"{self.where((*key, name))}{what}" for name, what in wrong]
-        return read
-
-    def tokenizer(self, key: Key, given: Any) -> dict[str, Any]:
-        """Return the options of a tokenizer, which may be given alone."""
-        if given is not None and not isinstance(given, TokenizerConfig | Mapping):
-            read, wrong = read_values({"name_or_path": given}, TokenizerConfig)
-            self.wrong += [f"{self.where(key)}{what}" for _, what in wrong]
-            return read
-        read = self.section(key, given, TokenizerConfig)
-        if len(key) > 1 and "name_or_path" not in read and _of(VocabularySettings, read):
-            self.wrong.append(
-                f"{self.where(key)}a tokenizer is trained on all datasets; train it in the section"
-                " tokenizer, or give name_or_path"
-            )
-        if read.pop("trust_remote_code", False):
-            self.notes["trust_remote_code has no effect: no code of a repository is run"] = None
-        return read
-
-    def stage(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of all runs and datasets."""
-        stage = self.section(("tokenize",), values.get("tokenize"), TokenizeStageConfig)
-        if stage.pop("batch_size", None):
-            self.notes["batch_size has no effect: units of work have unit_size bytes"] = None
-        on_ray = self.section(("ray",), values.get("ray"), RayConfig)
-        return stage | RayConfig(**on_ray).of_runs if values.get("ray") is not None else stage
-
-    def switched(self, name: str, values: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the options of a section that may be missing, or not enabled: None."""
-        if values.get(name) is None:
-            return None
-        read = self.section((name,), values[name], _SECTIONS[name])
-        return read if read.pop("enabled", True) else None
-
-    def datasets(self, given: Any) -> list[dict[str, Any]]:
-        """Return the options of each dataset, those of its tokenizer in one."""
-        if not isinstance(given, Sequence) or isinstance(given, str) or not given:
-            self.wrong.append(
-                f"{self.where(('datasets',))}expected a list of at least one; got"
-                f" {given!r:.100}{'; put it into a list' * isinstance(given, _Section | Mapping)}"
-            )
-            return []
-        parts = [self.section(("datasets", i), x, DatasetConfig) for i, x in enumerate(given)]
-        for i, part in enumerate(parts):
-            key = ("datasets", i, "tokenizer")
-            part["tokenizer"] = self.tokenizer(key, part.get("tokenizer"))
-            for argument in part.pop("tokenizer_kwargs", None) or ():
-                self.notes[f"tokenizer_kwargs: {argument} has no effect"] = None
-        return parts
 
 
 class DatasetPlan(NamedTuple):
@@ -405,68 +365,57 @@ class DatasetPlan(NamedTuple):
         return tuple(filter(has.__getitem__, has))
 
 
-class PipelineConfig:
-    """A corpus of several datasets.
-
-    What a dataset says wins over its tokenizer config, that over the stage `tokenize`, the stage
-    over the default.
+class Corpus:
+    """What is made of a configuration.
 
     Args:
-        datasets: Datasets, or mappings of their options.
-        tokenizer: The tokenizer of datasets without one of their own: a path, a name or an object,
-            or a `TokenizerConfig`, or a mapping of its options. None: one is trained with the
-            defaults.
-        tokenize: Options of all datasets.
-        pack: A `PackStageConfig`, or a mapping of its options; None: rows are of documents.
-        save: A `SaveStageConfig`, or a mapping of its options; None: no rows are written.
-        ray: A `RayConfig`, or a mapping of its options; None: workers are threads.
-        output_path: Directory or URL of the trained tokenizer, config.json and, by default, the
-            datasets. None: output_dir of `save`, the save_path of a single dataset, or "tokenized".
+        config: Options of a `PipelineConfig`.
+        where: Spells places of options, to begin messages.
+        of_run: Options of runs that win over all others.
 
     Attributes:
         plans: Name of a dataset -> what is made of it.
         training: Settings of the tokenizer to be trained; None if none is needed.
-        max_minutes: Time limit of all runs together; None: none.
+        output_path: Directory or URL of the corpus.
         uses_output_path: False if each dataset has a place and a tokenizer of its own.
-        sections: Names of the arguments that are given.
-        where: Spells places of options, to begin messages.
+        max_minutes: Time limit of all runs together; None: none.
         notes: What has no effect, for the log.
 
     Raises:
-        SettingsError: Options are missing, unknown, invalid (the message lists all of these) or
-            contradictory; datasets have the same name or outputs.
+        SettingsError: As `PipelineConfig`.
     """
 
-    plans: dict[str, DatasetPlan]
-
-    @checks_names
     def __init__(
-        self, *, datasets: Sequence[DatasetConfig | Mapping[str, Any]],
-        tokenizer: TokenizerConfig | Mapping[str, Any] | TokenizerSource | None = None,
-        tokenize: TokenizeStageConfig | Mapping[str, Any] | None = None,
-        pack: PackStageConfig | Mapping[str, Any] | None = None,
-        save: SaveStageConfig | Mapping[str, Any] | None = None,
-        ray: RayConfig | Mapping[str, Any] | None = None,
-        output_path: StrPath | None = None,
+        self, config: Mapping[str, Any], where: Where, of_run: Mapping[str, Any] | None = None
     ) -> None:
-        given = {
-            "datasets": datasets, "tokenizer": tokenizer, "tokenize": tokenize, "pack": pack,
-            "save": save, "ray": ray, "output_path": output_path,
-        }
-        self._read(given, _in_python, {})
-
-    @classmethod
-    def from_mapping(
-        cls, values: Mapping[str, Any], where: Where, of_run: dict[str, Any] | None = None
-    ) -> "PipelineConfig":
-        """Return the configuration in a mapping; options `of_run` win over it."""
-        config = object.__new__(cls)
-        config._read(values, where, of_run or {})
-        return config
-
-    def __repr__(self) -> str:
-        given = (f"{x}={y!r}" for x, y in self._values.items() if x in self.sections)
-        return f"PipelineConfig({', '.join(given)})"
+        self.where, self._of_run, self._wrong = where, dict(of_run or {}), list[str]()
+        self.notes, self.plans = dict[str, None](), dict[str, DatasetPlan]()
+        top = self._section((), config, PipelineConfig)
+        self._shared = self._section(
+            ("tokenizer",), top.get("tokenizer"), TokenizerConfig, "name_or_path"
+        )
+        self._stage = self._section(("tokenize",), top.get("tokenize"), TokenizeStageConfig)
+        self._pack, self._save, ray = (
+            self._switched(x, top.get(x)) for x in ("pack", "save", "ray")
+        )
+        if ray is not None:
+            self._stage |= {"executor": "ray"} | {_OF_RAY[x]: y for x, y in ray.items()}
+        parts = [*map(self._part, count(), top.get("datasets", ()))]
+        if self._wrong:
+            raise SettingsError("; ".join(self._wrong))
+        self.max_minutes = (self._stage | self._of_run).get("max_minutes")
+        places = [part.get("save_path") for part in parts]
+        named = (
+            top.get("output_path"), (self._save or {}).get("output_dir"),
+            *(places if len(parts) == 1 else ()),
+        )
+        own_path = next((path for path in named if path is not None), None)
+        self.output_path = str("tokenized" if own_path is None else own_path)
+        names = {part["name"] for part in parts if part.get("name")}
+        for number, part in enumerate(parts):
+            self._add(("datasets", number), part, names, len(parts) > 1)
+        self.training = self._training()
+        self.uses_output_path = bool(own_path or None in places or self.training)
 
     @property
     def builds(self) -> dict[str, BuildSettings]:
@@ -483,43 +432,10 @@ class PipelineConfig:
         """The tokenizer that is trained."""
         return join_location(self.output_path, "tokenizer.json")
 
-    def with_stages(self, stages: Sequence[str]) -> "PipelineConfig":
-        """Return the configuration with only some of the stages "pack" and "save" enabled."""
-        values = {**self._values}
-        for name in ("pack", "save"):
-            if values.get(name) is not None:
-                given = getattr(values[name], "given", values[name])
-                # Without rows, the dataset is where it would be beside them.
-                values[name] = {**given, "enabled": name == "save" or name in stages}
-        config = PipelineConfig.from_mapping(values, self.where)
-        return config if "save" in stages else config._without_rows()
-
-    def _without_rows(self) -> "PipelineConfig":
+    def without_rows(self) -> "Corpus":
+        """Leave out the rows; the datasets are where they would be beside them."""
         self.plans = {name: each._replace(rows=None) for name, each in self.plans.items()}
         return self
-
-    def with_options_of(self, run: BuildSettings) -> "PipelineConfig":
-        """Return the configuration with the options of a run, which win over its own.
-
-        Raises:
-            SettingsError: An option is of a dataset, not of all runs.
-        """
-        known, of_tasks = options_of(RunSettings), options_of(TaskSettings)
-        given = {x: y for x, y in run.given.items() if x not in ("config", "progress")}
-        wrong = [
-            f"{name}: divides one dataset, not the datasets of a configuration; leave it out"
-            if name in of_tasks
-            else f"{name}: belongs in the configuration, which is given, too"
-            for name in given
-            if name not in known or known[name].changes_result
-        ]
-        if wrong:
-            raise SettingsError("; ".join(wrong))
-        if given.get("executor", "ray") != "ray":
-            given = {"ray_address": None, "ray_resources": ()} | given
-        config = PipelineConfig.from_mapping(self._values, self.where, given)
-        saves = any(each.rows for each in self.plans.values())
-        return config if saves else config._without_rows()
 
     def as_json(self) -> dict[str, Any]:
         """Return the effective configuration for config.json."""
@@ -534,68 +450,64 @@ class PipelineConfig:
             "datasets": datasets, "rows": rows,
         }
 
-    def _read(self, values: Mapping[str, Any], where: Where, of_run: dict[str, Any]) -> None:
-        """Set the attributes; options `of_run` win over those of all runs."""
-        known = ("datasets", "output_path", *_SECTIONS)
-        self.sections = {name for name, each in values.items() if each is not None}
-        self._values, self.where, reader = values, where, _Reader(where)
-        reader.wrong += [
-            f"{where((name,))}there is no such section{nearest(str(name), known)}"
-            for name in values if name not in known
-        ]
-        shared = reader.tokenizer(("tokenizer",), values.get("tokenizer"))
-        stage = reader.stage(values)
-        self._pack, self._save = (reader.switched(name, values) for name in ("pack", "save"))
-        out, wrong = read_values({"output_dir": values.get("output_path")}, SaveStageConfig)
-        reader.wrong += [f"{where(('output_path',))}{what}" for _, what in wrong]
-        parts = reader.datasets(values.get("datasets") or ())
-        if reader.wrong:
-            raise SettingsError("; ".join(reader.wrong))
-        self.notes, self.max_minutes = reader.notes, (stage | of_run).get("max_minutes")
-        places = [part.get("save_path") for part in parts]
-        named = (
-            out.get("output_dir"), (self._save or {}).get("output_dir"),
-            *(places if len(parts) == 1 else ()),
-        )
-        own_path = next((path for path in named if path is not None), None)
-        self.output_path = str("tokenized" if own_path is None else own_path)
-        self.plans = {}
-        names = {part["name"] for part in parts if part.get("name")}
-        for number, part in enumerate(parts):
-            self._add(number, part, names, len(parts) > 1, shared, stage, of_run)
-        self.training = self._training(_of(VocabularySettings, shared), stage | of_run)
-        self.uses_output_path = bool(own_path or None in places or self.training)
+    def _section(
+        self, key: Key, given: Any, kind: type[_Section], alone: str = ""
+    ) -> dict[str, Any]:
+        """Return the valid options of a section; `alone` is one that may be given without name."""
+        if given is None:
+            return {}
+        if isinstance(given, kind):
+            read = given.given
+        elif isinstance(given, Mapping):
+            read, wrong = read_values({str(x): y for x, y in given.items()}, kind)
+            self._wrong += [f"{self.where((*key, name))}{what}" for name, what in wrong]
+        elif alone:
+            read, wrong = read_values({alone: given}, kind)
+            self._wrong += [f"{self.where(key)}{what}" for _, what in wrong]
+        else:
+            self._wrong.append(f"{self.where(key)}expected options with values, found {given!r}")
+            return {}
+        for name, why in _NOTES.items():
+            if read.pop(name, None):
+                self.notes[f"{name} has no effect: {why}"] = None
+        return read
 
-    def _add(
-        self, number: int, part: dict[str, Any], names: set[str], has_others: bool,
-        shared: dict[str, Any], stage: dict[str, Any], of_run: dict[str, Any],
-    ) -> None:
-        """Add the plan of a dataset.
+    def _switched(self, name: str, given: Any) -> dict[str, Any] | None:
+        """Return the options of a section that may be missing, or not enabled: None."""
+        read = self._section((name,), given, _SECTIONS[name])
+        return read if read.pop("enabled", True) and given is not None else None
 
-        Args:
-            number: Its index.
-            part: Its options.
-            names: Names of datasets that are taken.
-            has_others: True if there are several datasets.
-            shared: Options of the tokenizer of datasets without one of their own.
-            stage: Options of all datasets.
-            of_run: Options of runs that win over all others.
-        """
+    def _part(self, number: int, given: Any) -> dict[str, Any]:
+        """Return the options of a dataset, those of its tokenizer in one."""
+        part = self._section(("datasets", number), given, DatasetConfig)
+        key = ("datasets", number, "tokenizer")
+        own = self._section(key, part.get("tokenizer"), TokenizerConfig, "name_or_path")
+        if "name_or_path" not in own and _of(VocabularySettings, own):
+            self._wrong.append(
+                f"{self.where(key)}a tokenizer is trained on all datasets; train it in the section"
+                " tokenizer, or give name_or_path"
+            )
+        for argument in part.pop("tokenizer_kwargs", None) or ():
+            self.notes[f"tokenizer_kwargs: {argument} has no effect"] = None
+        return part | {"tokenizer": own}
+
+    def _add(self, key: Key, part: dict[str, Any], names: set[str], has_others: bool) -> None:
+        """Add the plan of a dataset, whose name should not be one of other datasets."""
         own = part.pop("tokenizer")
-        own = own if "name_or_path" in own else shared | own
-        given, ranks = own.get("name_or_path"), dict[str, Any]()
-        if is_ranks_file(given):
-            ranks = {x: shared[x] for x in _OF_RANK_FILES if x in shared}
+        own = own if "name_or_path" in own else self._shared | own
+        given = own.get("name_or_path")
         # Options of training, too, to say that nothing is trained.
-        options = {} if given is None else ranks | _of(VocabularySettings, own)
-        options |= stage | _of(WindowSettings, own) | part | {"tokenizer": given} | of_run
+        options = {} if given is None else _of(VocabularySettings, own)
+        if is_ranks_file(given):
+            options = {x: self._shared[x] for x in _OF_RANK_FILES if x in self._shared} | options
+        options |= self._stage | _of(WindowSettings, own) | part | {"tokenizer": given}
+        options |= self._of_run
         name = options.pop("name", None) or _new_name(part, names)
-        windows = {x: options.pop(x) for x in options_of(WindowSettings) if x in options}
-        key = ("datasets", number)
         if name in self.plans:
             raise SettingsError(
                 f"{self.where((*key, 'name'))}{name!r} is an earlier dataset; rename one of them"
             )
+        windows = {x: options.pop(x) for x in options_of(WindowSettings) if x in options}
         of_rows = (self._save or {}).get("output_dir")
         usual = of_rows or self.output_path
         if has_others or of_rows is None:
@@ -609,14 +521,11 @@ class PipelineConfig:
 
     def _build(self, key: Key, out: str, options: dict[str, Any]) -> BuildSettings:
         """Return the settings of the build of a dataset whose outputs are in `out`."""
-        built = {_NAMES_OF_BUILD.get(x, x): value for x, value in options.items()}
+        built = {_OF_BUILD.get(x, x): value for x, value in options.items()}
         built["out"] = out if self._save is None else join_location(out, _TOKENS)
         if not built.get("val"):
             built.setdefault("val_fraction", 0.0)
-        try:
-            settings = BuildSettings(**built)
-        except SettingsError as error:
-            raise SettingsError(f"{self.where(key)}{error}") from None
+        settings = self._made(BuildSettings, key, **built)
         for other, before in self.builds.items():
             if Path(before.out).absolute() == Path(settings.out).absolute():
                 raise SettingsError(
@@ -632,11 +541,12 @@ class PipelineConfig:
 
         `windows` are the options of `WindowSettings` that are given.
         """
-        where, adds = self.where(("save",)), False
+        adds = False
         if self._save is None:
             if told := sorted([*windows, *["pack"] * (self._pack is not None)]):
                 raise SettingsError(
-                    f"{where}{', '.join(told)}: for rows, which are not written; add a section save"
+                    f"{self.where(('save',))}{', '.join(told)}: for rows, which are not written;"
+                    " add a section save"
                 )
             return None, adds
         options = {x: y for x, y in self._save.items() if x != "output_dir"}
@@ -651,36 +561,33 @@ class PipelineConfig:
                 length = windows.pop("max_length")
                 if length != options["seq_length"]:
                     self.notes[f"max_length {length:,} has no effect on packed rows"] = None
-        try:
-            return RowsSettings(
-                path=build.out, out=out, workers=build.workers, overwrite=build.overwrite,
-                **windows | options,
-            ), adds
-        except SettingsError as error:
-            raise SettingsError(f"{where}{error}") from None
+        return self._made(
+            RowsSettings, ("save",), path=build.out, out=out, workers=build.workers,
+            overwrite=build.overwrite, **windows | options,
+        ), adds
 
-    def _training(
-        self, vocabulary: dict[str, Any], stage: Mapping[str, Any]
-    ) -> TrainFileSettings | None:
+    def _training(self) -> TrainFileSettings | None:
         """Return the settings of the tokenizer that is trained, None if all datasets have one."""
         untrained = self.untrained.values()
         if not untrained:
             return None
-        where = self.where(("tokenizer" if vocabulary else "tokenize",))
-        special = [
-            token for each in untrained for token in (each.end_of_text, each.begin_of_text) if token
-        ]
-        special += vocabulary.pop("special_tokens", ())
+        vocabulary, stage = _of(VocabularySettings, self._shared), self._stage | self._of_run
         around = stage.get("end_of_text"), stage.get("begin_of_text")
+        special = [x for each in untrained for x in (each.end_of_text, each.begin_of_text)]
+        special += vocabulary.pop("special_tokens", ())
+        return self._made(
+            TrainFileSettings, ("tokenizer" if vocabulary else "tokenize",),
+            **_of(TrainFileSettings, stage) | vocabulary,
+            special_tokens=[x for x in dict.fromkeys(special) if x and x not in around],
+            paths=[path for each in untrained for path in each.train], out=self.tokenizer_file,
+        )
+
+    def _made(self, kind: type[AnySettings], key: Key, **options: Any) -> AnySettings:
+        """Make settings; a message begins with the place of the options."""
         try:
-            return TrainFileSettings(
-                **_of(TrainFileSettings, stage) | vocabulary,
-                special_tokens=tuple(x for x in dict.fromkeys(special) if x not in around),
-                paths=tuple(path for each in untrained for path in each.train),
-                out=self.tokenizer_file,
-            )
+            return kind(**options)
         except SettingsError as error:
-            raise SettingsError(f"{where}{error}") from None
+            raise SettingsError(f"{self.where(key)}{error}") from None
 
 
 def _of(kind: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -702,81 +609,91 @@ def _new_name(part: Mapping[str, Any], taken: set[str]) -> str:
 # --- corpus.yaml ---
 
 
-def read_corpus(settings: BuildSettings) -> PipelineConfig:
+def read_corpus(settings: BuildSettings) -> Corpus:
     """Read the configuration in the settings of a build, whose other options win over it.
 
     Raises:
-        SettingsError: As `load_config`; or an option belongs in the configuration.
+        SettingsError: The file is missing, is not YAML, or has wrong options; or an option belongs
+            in the configuration.
     """
-    config = settings.config
-    if isinstance(config, str | os.PathLike):
-        config = load_config(Path(config))
-    if not isinstance(config, PipelineConfig):
+    config, known, of_tasks = settings.config, options_of(RunSettings), options_of(TaskSettings)
+    of_run = {x: y for x, y in settings.given.items() if x not in ("config", "progress")}
+    values, where = _load(config)
+    wrong = [
+        f"{name}: divides one dataset, not the datasets of a configuration; leave it out"
+        if name in of_tasks
+        else f"{name}: belongs in the configuration, which is given, too"
+        for name in of_run
+        if name not in known or known[name].changes_result
+    ]
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    if of_run.get("executor", "ray") != "ray":
+        of_run = {"ray_address": None, "ray_resources": ()} | of_run
+    return Corpus(values, where, of_run)
+
+
+def _load(config: Any) -> tuple[Mapping[str, Any], Where]:
+    """Return the options of a configuration or its file, and what spells their places."""
+    if isinstance(config, PipelineConfig):
+        return config.given, _in_python
+    if not isinstance(config, str | os.PathLike):
         raise SettingsError(f"config: should be a path or a PipelineConfig; got {config!r:.100}")
-    return config.with_options_of(settings)
-
-
-def load_config(path: Path) -> PipelineConfig:
-    """Read the configuration of a corpus.
-
-    Raises:
-        SettingsError: The file is missing, is not YAML, or has wrong options.
-    """
-    import yaml
-
+    path = Path(config)
     if path.suffix not in (".yaml", ".yml"):
         raise SettingsError(
             f"{path}: expected a .yaml file that describes a corpus; text is given with --train"
         )
-    try:
-        text = path.read_text("utf-8")
-    except OSError as error:
-        raise SettingsError(f"{path}: cannot be read: {error.strerror}; check the path") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path}: is not UTF-8 at byte {error.start:,}; convert it") from None
-    lines: dict[Key, int] = {}
-    try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is not None:
-            _find_lines(node, (), lines, path)
-        values = loader.construct_document(node) if node is not None else None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        line = f":{mark.line + 1}" if mark is not None else ""
-        raise SettingsError(f"{path}{line}: is not YAML ({error.problem}); correct it") from None
-    except SettingsError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        what = " ".join(str(error).split())
-        raise SettingsError(f"{path}: has a value that is not valid ({what}); correct it") from None
+    values, lines = _read_yaml(path)
     if not isinstance(values, dict):
         raise SettingsError(f"{path}: expected sections, such as datasets; found {values!r}")
 
     def where(key: Key) -> str:
         known = next(key[:n] for n in range(len(key), -1, -1) if key[:n] in lines)
-        name = f"{key[-1]}: " if isinstance(key[-1], str) else ""
+        name = f"{key[-1]}: " if key and isinstance(key[-1], str) else ""
         return f"{path}:{lines[known]}: {name}"
 
-    return PipelineConfig.from_mapping(values, where)
+    return values, where
 
 
-def _find_lines(node: "yaml.Node", key: Key, lines: dict[Key, int], path: Path) -> None:
-    """Note the line of every key and element; raise SettingsError if a key is repeated."""
+def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
+    """Return the content of a file, and the line of every key and element.
+
+    Raises:
+        SettingsError: It cannot be read, is not YAML, or repeats a key.
+    """
     import yaml
 
-    lines.setdefault(key, node.start_mark.line + 1)
-    if len(key) == _DEPTH:
-        return
+    lines: dict[Key, int] = {}
+    try:
+        loader = yaml.SafeLoader(path.read_text("utf-8"))
+        node = loader.get_single_node()
+        found = [] if node is None else [*_lines(node, ())]
+        values = None if node is None else loader.construct_document(node)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        place = f"{path}:{mark.line + 1}" if mark else path
+        what = what or getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise SettingsError(f"{place}: cannot be read as YAML ({what}); correct it") from error
+    for key, line in found:
+        if lines.setdefault(key, line) != line:
+            raise SettingsError(
+                f"{path}:{line}: {key[-1]}: is in line {lines[key]} already; leave one out"
+            )
+    return values, lines
+
+
+def _lines(node: "yaml.Node", key: Key) -> Iterator[tuple[Key, int]]:
+    """Yield the line of every key and element; twice that of a key that is repeated."""
+    import yaml
+
+    if not key:
+        yield key, node.start_mark.line + 1
+    inner: list[tuple[str | int, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.SequenceNode):
-        for number, value in enumerate(node.value):
-            _find_lines(value, (*key, number), lines, path)
+        inner = [(number, value, value) for number, value in enumerate(node.value)]
     elif isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            inner, line = (*key, str(name.value)), name.start_mark.line + 1
-            if inner in lines:
-                raise SettingsError(
-                    f"{path}:{line}: {name.value}: is in line {lines[inner]} already; leave one out"
-                )
-            lines[inner] = line
-            _find_lines(value, inner, lines, path)
+        inner = [(str(name.value), name, value) for name, value in node.value]
+    for part, place, value in inner if len(key) < _DEPTH else ():
+        yield (*key, part), place.start_mark.line + 1
+        yield from _lines(value, (*key, part))

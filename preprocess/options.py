@@ -46,21 +46,6 @@ from preprocess.settings import (
     run_option,
 )
 
-_TEXT = "train paths path"
-_TRAINING = "trains a model; examples/train_gpt.py has it"
-_UNITS = "units of work have --unit-size bytes, and files of rows --max-shard-size"
-# Command-line options of other programs -> names of options here, of which a command has one; or
-# what stands for them here, if it begins with "ignored: " or "refused: ".
-OTHER_SPELLINGS = {
-    "--train-file": "train", "--val-file": "val", "--data-file": _TEXT, "--input": _TEXT,
-    "--output": "out", "--output-dir": "out", "--tokenization-folder": "out",
-    "--tokenizer-path": "tokenizer", "--chars-to-tokenize": "max_characters",
-    "--starting-character": "start_character", "--batch-size": f"ignored: {_UNITS}",
-    "--chunk-size": f"ignored: {_UNITS}",
-    "--save-frequency": "ignored: progress is saved about once a second",
-    "--learning-rate": f"refused: {_TRAINING}", "--max-iters": f"refused: {_TRAINING}",
-    "--use-params": f"refused: {_TRAINING}, as --config FILE",
-}
 END_OF_TEXT = "<|endoftext|>"
 TOKENS_OF_SHARD_IN_BUCKET = 500_000_000  # objects cannot be appended to
 MAX_SHARD_SIZE = 500 << 20  # of rows, where neither it nor the number of files is given
@@ -68,6 +53,20 @@ DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
 _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
 
+# Options of several commands: the type of the value, and that of the argument.
+IsPath = Option[Location, StrPath]
+Paths = Option[Locations, StrPath | Iterable[StrPath]]
+IsReadable = Option[Readable, StrPath]
+IsOutput = Option[Output, StrPath]
+OptionalOutput = Option[Output | None, StrPath | None]
+IsBinFile = Option[BinFile, StrPath]
+Tokenizer = Option[GivenTokenizer | None, TokenizerSource | None]
+OptionalPath = Option[Location | None, StrPath | None]
+OptionalSize = Option[Size | None, int | str | None]
+Names = Option[Fields, str | Iterable[str]]
+Fraction = Annotated[float, Meta(ge=0, lt=1)]
+RowFormat = Literal["parquet", "arrow", "jsonl", "npz", "pickle"]
+Strategy = Literal["greedy", "pool", "first_fit", "best_fit"]
 
 # --- options that several commands have ---
 
@@ -90,6 +89,33 @@ class ProgressSettings(Settings):
     )
 
 
+class WorkerSettings(Settings):
+    """The number of workers."""
+
+    workers: Option[Workers, int | None] = run_option(
+        "Threads; 1 works in the main thread; never changes the outputs.",
+        default=available_workers, default_text="one per available processor",
+    )
+
+
+class OverwriteSettings(Settings):
+    """Whether outputs may be replaced."""
+
+    overwrite: Is[bool] = run_option(
+        "Replace outputs that exist, and give up an unfinished run of something else.",
+        default=False,
+    )
+
+
+class RepeatableSettings(OverwriteSettings):
+    """Options of runs that the same command resumes."""
+
+    max_minutes: Is[Annotated[float, Meta(gt=0)] | None] = run_option(
+        "Stop after so many minutes and report how long all of it takes; the same command"
+        " resumes.", default=None,
+    )
+
+
 class TextSettings(Settings):
     """Options for reading text."""
 
@@ -100,10 +126,11 @@ class TextSettings(Settings):
         "Text between documents in text files, or blank-line, line or file (every file is one"
         " document).", default=END_OF_TEXT,
     )
-    content_field: Option[Fields, str | Iterable[str]] = option(
+    content_field: Names = option(
         "Field or column of records that has the text, such as data.text; on the command line"
         " one at a time, several are joined by a newline.",
         default=(), default_text="text, content or code",
+        excludes={"text_preset": "text_preset has fields of its own"},
     )
     text_preset: Is[Literal["title-text"] | None] = option(
         "How fields become text: title-text strips title and text, leaves out blank ones,"
@@ -147,10 +174,6 @@ class TextSettings(Settings):
                 f"min_length {self.min_length:,} is above max_length_chars"
                 f" {self.max_length_chars:,}, so no document is left; lower it"
             )
-        if self.text_preset is not None and self.content_field:
-            raise SettingsError(
-                f"text_preset {self.text_preset!r} has fields of its own; leave out content_field"
-            )
         for field in self.content_field:
             if "" in field.split("."):
                 raise SettingsError(
@@ -172,26 +195,18 @@ class ShardSettings(Settings):
     )
     split_documents: Is[bool] = option(
         "Let a document continue in the next shard, so that all shards but the last are full;"
-        " without it a larger document has a shard of its own.", default=False,
+        " without it a larger document has a shard of its own.",
+        default=False, needs=("shard_tokens",),
     )
 
     def check(self) -> None:
-        super().check()
         if self.shard_tokens is None and is_url(getattr(self, "out", "")):
             self.__dict__["shard_tokens"] = TOKENS_OF_SHARD_IN_BUCKET
-        if self.split_documents and self.shard_tokens is None:
-            raise SettingsError(
-                "split_documents is for shards; say how many tokens a shard has (--shard-tokens)"
-            )
+        super().check()
 
 
-class ReadSettings(TextSettings):
+class ReadSettings(TextSettings, WorkerSettings):
     """Options for reading text with several workers."""
-
-    workers: Option[Workers, int | None] = run_option(
-        "Threads; 1 works in the main thread; never changes the outputs.",
-        default=available_workers, default_text="one per available processor",
-    )
 
     @property
     def all_special_tokens(self) -> tuple[str, ...]:
@@ -199,24 +214,32 @@ class ReadSettings(TextSettings):
         return ()
 
 
+_OF_ALL_TEXT = {
+    "executor": "Ray divides the text, and this needs all of it, as tasks read it (task_index)"
+}
+
+
 class SelectSettings(Settings):
     """Options for choosing and ordering documents; train and val files have a slice each."""
 
     deduplicate: Is[bool] = option(
         "Leave out documents that are equal to an earlier one, or in val to one of train.",
-        default=False,
+        default=False, excludes=_OF_ALL_TEXT,
     )
     start_character: Is[Index] = option(
         "Leave out documents that begin before this character of the text, counted from 0.",
-        default=0,
+        default=0, excludes=_OF_ALL_TEXT,
     )
     max_characters: Is[Count | None] = option(
         "Leave out documents that begin so many characters after start_character, or later.",
-        default=None,
+        default=None, excludes=_OF_ALL_TEXT,
     )
-    max_documents: Is[Count | None] = option("Keep at most so many documents.", default=None)
+    max_documents: Is[Count | None] = option(
+        "Keep at most so many documents.", default=None, excludes=_OF_ALL_TEXT,
+    )
     cut_documents: Is[bool] = option(
-        "Cut the documents in which start_character and max_characters fall.", default=False,
+        "Cut the documents in which start_character and max_characters fall.",
+        default=False, needs=("start_character", "max_characters"),
     )
     shuffle_documents: Is[Seed | None] = option(
         "Seed of a random order of the documents.",
@@ -232,14 +255,6 @@ class SelectSettings(Settings):
     def limits(self) -> bool:
         """True if documents are chosen by their number or place."""
         return bool(self.start_character or self.max_characters or self.max_documents)
-
-    def check(self) -> None:
-        super().check()
-        if self.cut_documents and not (self.start_character or self.max_characters):
-            raise SettingsError(
-                "cut_documents is for start_character and max_characters; give one of them, or"
-                " leave it out"
-            )
 
 
 class ChatSettings(Settings):
@@ -273,11 +288,9 @@ def _read_resources(value: Any) -> tuple[str, ...]:
     """Convert {"CPU": 2}, or texts such as "CPU=2", to texts."""
     if isinstance(value, Mapping):
         value = [f"{name}={amount}" for name, amount in value.items()]
-    elif isinstance(value, str) or not isinstance(value, Iterable):
+    found = () if isinstance(value, str) else tuple(map(str, value))
+    if not all(map(_RESOURCE.fullmatch, found)) or isinstance(value, str):
         raise TypeError
-    found = tuple(map(str, value))
-    if not all(map(_RESOURCE.fullmatch, found)):
-        raise ValueError(f"should be {_RESOURCES}")
     return found
 
 
@@ -302,20 +315,13 @@ class ExecutorSettings(Settings):
     )
     ray_address: Is[str | None] = run_option(
         "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
-        default=None, default_text="Ray is started on this machine",
+        default=None, default_text="Ray is started on this machine", needs=("executor",),
     )
     ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
         "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
-        " time.", default=(), default_text="CPU=1", flags=("--ray-resource",),
+        " time.",
+        default=(), default_text="CPU=1", flags=("--ray-resource",), needs=("executor",),
     )
-
-    def check(self) -> None:
-        super().check()
-        if self.executor != "ray" and (self.ray_address or self.ray_resources):
-            raise SettingsError(
-                "ray_address and ray_resources are for workers on Ray; choose it (--executor ray),"
-                " or leave them out"
-            )
 
 
 class TaskSettings(Settings):
@@ -323,7 +329,9 @@ class TaskSettings(Settings):
 
     task_index: Is[Index | None] = option(
         "Make only part N of --task-count parts, counted from 0, with the given tokenizer;"
-        " `merge` joins them.", default=None, default_text="all",
+        " `merge` joins them.",
+        default=None, default_text="all", needs=("task_count",),
+        excludes={"executor": "Ray makes all parts"},
     )
     task_count: Is[Count | None] = option(
         "Number of parts that the text is divided into.",
@@ -338,25 +346,15 @@ class TaskSettings(Settings):
 
     def check(self) -> None:
         super().check()
-        if self.task_index is None:
-            return
-        if getattr(self, "executor", "") == "ray":
+        index, count = self.task_index, self.task_count
+        if index is not None and count is not None and index >= count:
             raise SettingsError(
-                "task_index is of one part, and on Ray all are made; leave out task_index"
-            )
-        if self.task_count is None:
-            raise SettingsError(
-                "task_index is the number of one of several parts; say how many there are"
-                " (--task-count)"
-            )
-        if self.task_index >= self.task_count:
-            raise SettingsError(
-                f"task_index is {self.task_index:,}, and parts are counted from 0 to"
-                f" {self.task_count - 1:,} (task_count {self.task_count:,}); correct one of them"
+                f"task_index is {index:,}, and parts are counted from 0 to {count - 1:,}"
+                f" (task_count {count:,}); correct one of them"
             )
 
 
-class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
+class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings, RepeatableSettings):
     """Options of runs that write outputs: special ids, limits, overwriting."""
 
     end_of_text: Is[Token | None] = option(
@@ -364,11 +362,7 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
         default=None, default_text=f"the tokenizer's, else {END_OF_TEXT}",
     )
     begin_of_text: Is[Token | None] = option("Special token before each document.", default=None)
-    max_minutes: Is[Annotated[float, Meta(gt=0)] | None] = run_option(
-        "Stop after so many minutes and report how long all of it takes; the same command"
-        " resumes.", default=None,
-    )
-    memory_limit: Option[Size | None, int | str | None] = run_option(
+    memory_limit: OptionalSize = run_option(
         "Memory that the run may take, such as 500MB: counts that do not fit go to files; never"
         " changes the outputs.", default=None,
     )
@@ -377,19 +371,9 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings):
         " half of the processors, 1MiB, 2GB; or all processors, 4MiB, no limit. Limits that are"
         " below the minimum of the run are raised to it.", default=None,
     )
-    overwrite: Is[bool] = run_option(
-        "Replace outputs that exist, and give up an unfinished run of something else.",
-        default=False,
-    )
 
     def check(self) -> None:
         super().check()
-        if self.selects and self.executor == "ray":
-            raise SettingsError(
-                "executor ray divides the text, and these need all of it: deduplicate,"
-                " max_documents, max_characters and start_character; leave them out, or build parts"
-                " as tasks (--task-index), each of which reads all of the text"
-            )
         if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
             raise SettingsError(
                 f"chat {self.chat!r} has fields of its own; leave out content_field and text_preset"
@@ -451,7 +435,7 @@ class RanksSettings(Settings):
 class BuiltWithSettings(Settings):
     """Options to find the tokenizer of a token file."""
 
-    tokenizer: Option[Location | None, StrPath | None] = option(
+    tokenizer: OptionalPath = option(
         "Tokenizer that the token file was built with.",
         default=None, default_text="tokenizer.json beside it",
     )
@@ -459,24 +443,24 @@ class BuiltWithSettings(Settings):
 
 # --- options of rows ---
 
-def _read_padding(value: Any) -> Any:
-    """Convert what transformers takes to our spellings."""
-    theirs = {False: "none", True: "longest", "do_not_pad": "none", "max_length": "max-length"}
-    return theirs.get(value, value)
+_PADDINGS = {  # also those of transformers
+    False: "none", True: "longest", "do_not_pad": "none", "none": "none", "longest": "longest",
+    "max_length": "max-length", "max-length": "max-length",
+}
+Padding = Annotated[
+    Literal["none", "longest", "max-length"],
+    Kind(_PADDINGS.get, "'none', 'longest' or 'max-length', False or True",
+         "none|longest|max-length"),
+]  # fmt: skip
 
 
 def _read_pad_token(value: Any) -> Any:
     return value if isinstance(value, str | bool) else operator.index(value)
 
 
-Padding = Annotated[
-    Literal["none", "longest", "max-length"],
-    Kind(
-        _read_padding, "'none', 'longest' or 'max-length', False or True",
-        "none|longest|max-length",
-    ),
-]
 PadToken = Annotated[int | str, Kind(_read_pad_token, "a special token, or an id", "TEXT")]
+_OF_STREAM = {"seq_length": "rows are of documents, or of seq_length tokens across them"}
+_OF_PADDED = {"strategy": "packed rows are padded (--padding max-length)"}
 
 
 class WindowSettings(Settings):
@@ -484,25 +468,28 @@ class WindowSettings(Settings):
 
     max_length: Is[Count | None] = option(
         "Tokens of a row at most; a longer document has several rows.",
-        default=None, default_text="a document is a row",
+        default=None, default_text="a document is a row", excludes=_OF_STREAM,
     )
     stride: Is[Count | None] = option(
         "Distance of the rows of a document; below max_length they overlap.",
-        default=None, default_text="max_length",
+        default=None, default_text="max_length", needs=("max_length",), excludes=_OF_STREAM,
     )
     truncation: Is[bool] = option(
-        "Leave out what follows the first max_length tokens of a document.", default=False,
+        "Leave out what follows the first max_length tokens of a document.",
+        default=False, needs=("max_length",),
+        excludes=_OF_STREAM | {"stride": "a document has one row"},
     )
     drop_end_of_text: Is[bool] = option(
-        "Leave out the id at the end of each document.", default=False,
+        "Leave out the id at the end of each document.", default=False, excludes=_OF_STREAM,
     )
     drop_short: Is[bool] = option(
         "Leave out rows of fewer tokens than max_length, or seq_length, so that all have the"
-        " same length.", default=False,
+        " same length.",
+        default=False, needs=("max_length", "seq_length"), excludes=_OF_PADDED,
     )
     add_special_tokens: Is[bool] = option(
         "Put the special tokens around each row that the tokenizer puts around a text, instead of"
-        " those of the dataset; max_length counts them.", default=False,
+        " those of the dataset; max_length counts them.", default=False, excludes=_OF_STREAM,
     )
     padding: Option[Padding, bool | Literal["none", "longest", "max-length", "max_length"]] = (
         option(
@@ -518,10 +505,6 @@ class WindowSettings(Settings):
 
     def check(self) -> None:
         super().check()
-        if self.max_length is None and (self.truncation or self.stride):
-            raise SettingsError("truncation and stride need --max-length")
-        if self.truncation and self.stride:
-            raise SettingsError("truncation leaves one row per document; leave out stride")
         if self.stride and self.max_length and self.stride > self.max_length:
             raise SettingsError(
                 f"stride {self.stride:,} is above max_length {self.max_length:,}, so tokens between"
@@ -529,38 +512,16 @@ class WindowSettings(Settings):
             )
 
 
-class PackSettings(Settings):
-    """Options for rows across documents."""
-
-    seq_length: Is[Count | None] = option(
-        "Cut all tokens into rows of so many, across documents, instead of documents.",
-        default=None,
-    )
-    strategy: Is[Literal["greedy", "pool", "first_fit", "best_fit"] | None] = option(
-        "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
-        " docs/sampling.md.", default=None, default_text="not packed",
-    )
-
-    def check(self) -> None:
-        super().check()
-        if self.seq_length is None and self.strategy is not None:
-            raise SettingsError(
-                "a strategy packs rows of seq_length tokens; say how many (--seq-length)"
-            )
-
-
 class FormatSettings(Settings):
     """The option for the format of rows."""
 
-    format: Is[Literal["parquet", "arrow", "jsonl", "npz", "pickle"]] = option(
-        "Format of the files.", default="parquet"
-    )
+    format: Is[RowFormat] = option("Format of the files.", default="parquet")
 
 
 class FileSettings(Settings):
     """Options for files of rows."""
 
-    columns: Option[Fields, str | Iterable[str]] = option(
+    columns: Names = option(
         "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
         " position_ids; on the command line one at a time.",
         default=(), flags=("--column",),
@@ -573,30 +534,30 @@ class FileSettings(Settings):
     per_file: Is[bool] = option(
         "Write the rows of each input file to a file of its own, of its name; a rerun writes"
         " those that are new, missing or damaged.", default=False,
+        excludes=dict.fromkeys(
+            ("strategy", "num_shards", "max_shard_size"), "each input has one file of its rows"
+        ),
     )
     num_shards: Is[Count | None] = option(
         "Number of files, which differ by one row at most; fewer if there are fewer rows.",
         default=None, default_text="as many as needed",
     )
-    max_shard_size: Option[Size | None, int | str | None] = option(
+    max_shard_size: OptionalSize = option(
         "Bytes of arrays in a file, about; there are more than num_shards files if those would"
         " have more.", default=None, default_text="500MiB, with num_shards any",
     )
 
 
-class RowSettings(WindowSettings, PackSettings, FormatSettings, FileSettings):
+class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, RepeatableSettings):
     """Options for rows: which tokens a row has, its arrays, and their files."""
 
-    workers: Option[Workers, int | None] = run_option(
-        "Threads; never changes the outputs.",
-        default=available_workers, default_text="one per available processor",
+    seq_length: Is[Count | None] = option(
+        "Cut all tokens into rows of so many, across documents, instead of documents.",
+        default=None,
     )
-    max_minutes: Is[Annotated[float, Meta(gt=0)] | None] = run_option(
-        "Stop after so many minutes and report how long all of it takes; the same command"
-        " resumes after the files that are complete.", default=None,
-    )
-    overwrite: Is[bool] = run_option(
-        "Replace rows that exist, and give up an unfinished run of something else.", default=False,
+    strategy: Is[Strategy | None] = option(
+        "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
+        " docs/sampling.md.", default=None, default_text="not packed", needs=("seq_length",),
     )
 
     @property
@@ -616,24 +577,6 @@ class RowSettings(WindowSettings, PackSettings, FormatSettings, FileSettings):
 
     def check(self) -> None:
         super().check()
-        if self.drop_short and (self.strategy or not (self.max_length or self.seq_length)):
-            raise SettingsError(
-                "drop_short is for rows of max_length tokens, or for seq_length without a strategy;"
-                " give one, or pad packed rows (--padding max-length)"
-            )
-        if self.per_file and (self.strategy or self.num_shards or self.max_shard_size):
-            raise SettingsError(
-                "per_file makes one file of the rows of each input; leave out num_shards and"
-                " max_shard_size, and the strategy, which packs documents of several inputs"
-            )
-        if self.seq_length is not None:
-            for name in ("stride", "truncation", "max_length", "add_special_tokens",
-                         "drop_end_of_text"):
-                if getattr(self, name):
-                    raise SettingsError(
-                        f"{name} is for rows of documents, seq_length for rows across them; leave"
-                        " one of the two out"
-                    )
         if not self.is_padded and (self.pad_token is not None or self.padding_side == "left"):
             raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
@@ -650,24 +593,25 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings
         "A corpus.yaml with several datasets; only options that do not change the outputs may"
         " be combined with it.", default=None, kw_only=False,
     )
-    train: Option[Locations, StrPath | Iterable[StrPath]] = option(
+    train: Paths = option(
         "Text: files, directories and URLs, read in the order given; a directory in sorted"
         " order.", default=(), default_text=DEFAULT_CORPUS,
     )
-    val: Option[Locations, StrPath | Iterable[StrPath]] = option(
+    val: Paths = option(
         "The same for validation.", default=(), default_text="documents of train",
+        excludes={"val_fraction": "validation is of files of its own, or out of train"},
     )
-    val_fraction: Is[Annotated[float, Meta(ge=0, lt=1)] | None] = option(
+    val_fraction: Is[Fraction | None] = option(
         "Share of the documents of train, chosen by a hash of each, that becomes validation"
         " where no files are given for it; 0: no validation file.",
         default=None, default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
-    out: Option[Output, StrPath] = option(
+    out: IsOutput = option(
         "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
         " (s3://BUCKET/data), where they are shards.", default="data",
     )
     name: Is[Prefix] = run_option("NAME makes the outputs NAME_train.bin and so on.", default="")
-    tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+    tokenizer: Tokenizer = option(
         "Tokenizer to use instead of training one: a tokenizer.json or a directory that has one, or"
         " its URL, a .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
     )
@@ -698,37 +642,30 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings
         if self.config is not None:
             return  # its datasets are checked
         super().check()
-        if self.val and self.val_fraction is not None:
-            raise SettingsError(
-                "val and val_fraction were both given: validation documents come either from files"
-                " of their own or out of train; leave one of the two out"
-            )
-        if self.task_index is None:
-            return
-        if self.tokenizer is None:
+        if self.task_index is not None and self.tokenizer is None:
             raise SettingsError(
                 "task_index divides the text, and a tokenizer is trained on all of it; train it"
                 " first (tokenmill train), and give it to every task (--tokenizer)"
             )
 
 
-class TrainFileSettings(TrainSettings, ProgressSettings):
+class PathsSettings(Settings):
+    """The text of a command."""
+
+    paths: Paths = option("Text: files, directories and URLs.", kw_only=False)
+
+
+class TrainFileSettings(PathsSettings, TrainSettings, ProgressSettings):
     """Options of `train`: a tokenizer.json from text."""
 
-    paths: Option[Locations, StrPath | Iterable[StrPath]] = option(
-        "Text: files, directories and URLs.", kw_only=False,
-    )
-    out: Option[Output, StrPath] = option(
+    out: IsOutput = option(
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
 
 
-class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
+class CountSettings(PathsSettings, RanksSettings, ReadSettings, ProgressSettings):
     """Options of `count`: the number of tokens of text."""
 
-    paths: Option[Locations, StrPath | Iterable[StrPath]] = option(
-        "Text: files, directories and URLs.", kw_only=False,
-    )
     tokenizer: Option[GivenTokenizer, TokenizerSource] = option(
         "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a name"
         " (tiktoken, Hugging Face).",
@@ -738,7 +675,7 @@ class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
 class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
     """Options of `encode`: a token file from text, with a given tokenizer."""
 
-    out: Option[BinFile, StrPath] = option(
+    out: IsBinFile = option(
         "The .bin file to write, with its .docs and .json beside it; or its URL in a bucket,"
         " where they are shards.", default="train.bin",
     )
@@ -760,15 +697,15 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
 
     def named(self, name: str) -> str:
         """Return `name` with the stem of the output."""
-        return f"{self.stems[self.name]}_{name}"
+        return f"{self.run_name}_{name}"
 
 
 class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
     """Options of `compare`: two tokenizers on the same text."""
 
-    first: Option[Location, StrPath] = option("A tokenizer, as `encode` takes it.", kw_only=False)
-    second: Option[Location, StrPath] = option("Another.", kw_only=False)
-    paths: Option[Locations, StrPath | Iterable[StrPath]] = option(
+    first: IsPath = option("A tokenizer, as `encode` takes it.", kw_only=False)
+    second: IsPath = option("Another.", kw_only=False)
+    paths: Paths = option(
         "Text: files, directories and URLs.",
         default=(), kw_only=False, default_text=DEFAULT_CORPUS,
     )
@@ -780,7 +717,7 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
 class DecodeSettings(BuiltWithSettings):
     """Options of `decode`: the text of a token file."""
 
-    path: Option[Readable, StrPath] = option("Token file, or its URL.", kw_only=False)
+    path: IsReadable = option("Token file, or its URL.", kw_only=False)
     start: Is[Index] = option("First token.", default=0)
     count: Is[Index | None] = option("Number of tokens.", default=None, default_text="all")
 
@@ -788,7 +725,7 @@ class DecodeSettings(BuiltWithSettings):
 class InspectSettings(RanksSettings):
     """Options of `inspect`: a description of a file or directory."""
 
-    path: Option[Readable, StrPath] = option(
+    path: IsReadable = option(
         "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs; or the URL of"
         " a .bin file or of a directory with some.",
         kw_only=False,
@@ -798,28 +735,24 @@ class InspectSettings(RanksSettings):
 class VerifySettings(BuiltWithSettings, ProgressSettings):
     """Options of `verify`: a check of token files against manifests."""
 
-    path: Option[Readable, StrPath] = option(
+    path: IsReadable = option(
         "A directory of outputs, or one .bin file; or its URL.", kw_only=False,
     )
     deep: Is[bool] = option("Encode the sources again and compare.", default=False)
     repair: Is[bool] = option("Rebuild what is damaged from the sources.", default=False)
 
 
-class MergeSettings(Settings):
+class MergeSettings(OverwriteSettings):
     """Options of `merge`: one dataset from the parts of several tasks."""
 
-    path: Option[Output, StrPath] = option("Directory or URL with the parts.", kw_only=False)
+    path: IsOutput = option("Directory or URL with the parts, which stay.", kw_only=False)
     name: Is[Prefix] = run_option("The name that was given to the tasks.", default="")
-    overwrite: Is[bool] = run_option(
-        "Replace the manifests that were merged before; files of parts are not changed.",
-        default=False,
-    )
 
 
 class DoctorSettings(Settings):
     """Options of `doctor`: a check of the machine."""
 
-    path: Option[Location, StrPath] = option(
+    path: IsPath = option(
         "Directory where outputs would be written.", default="data", kw_only=False,
     )
 
@@ -827,29 +760,27 @@ class DoctorSettings(Settings):
 class RowsSettings(RowSettings, ProgressSettings):
     """Options of `rows`: files of rows from a dataset."""
 
-    path: Option[Output, StrPath] = option(
-        "Directory, .bin file or URL of a dataset.", kw_only=False,
-    )
-    out: Option[Output, StrPath] = option(
+    path: IsOutput = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    out: IsOutput = option(
         "Directory of the rows, or a URL; if the dataset has several .bin files, those of"
         " NAME.bin are in OUT/NAME.", default="rows",
     )
-    tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+    tokenizer: Tokenizer = option(
         "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
         default=None, default_text="tokenizer.json beside it",
     )
 
 
-class ExportSettings(ProgressSettings):
+class ExportSettings(OverwriteSettings, ProgressSettings):
     """Options of `export`: a dataset as files of another program."""
 
-    path: Option[Readable, StrPath] = option(
+    path: IsReadable = option(
         "A directory with datasets, or one .bin file; or its URL.", kw_only=False,
     )
     to: Is[Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"]] = option(
         "Format, which docs/exports.md describes."
     )
-    out: Option[Location, StrPath] = option(
+    out: IsPath = option(
         "Directory of the export; made if it does not exist.", default="export",
     )
     name: Is[Prefix] = option(
@@ -861,16 +792,12 @@ class ExportSettings(ProgressSettings):
         " its own.",
         default=None, default_text="of llmc 100,000,000, of mds and litdata 16,777,216",
     )
-    overwrite: Is[bool] = run_option(
-        "Replace an export that exists, and discard an unfinished one of something else.",
-        default=False,
-    )
 
 
-class ImportSettings(ShardSettings, ProgressSettings):
+class ImportSettings(ShardSettings, OverwriteSettings, ProgressSettings):
     """Options of `import`: a dataset from token ids that another program made."""
 
-    path: Option[Location, StrPath] = option(
+    path: IsPath = option(
         "File of ids; of Megatron the prefix of its .bin and .idx.", kw_only=False,
     )
     format: Is[Literal["megatron", "raw"]] = option(
@@ -884,19 +811,15 @@ class ImportSettings(ShardSettings, ProgressSettings):
     append_end_of_text: Is[bool] = option(
         "Append the end-of-text id to documents that lack it.", default=False,
     )
-    tokenizer: Option[GivenTokenizer | None, TokenizerSource | None] = option(
+    tokenizer: Tokenizer = option(
         "Tokenizer that made the ids; required without vocab_size.", default=None,
     )
     vocab_size: Is[Annotated[int, Meta(ge=1, le=2**32)] | None] = option(
         "Number of tokens of the vocabulary; required without tokenizer.", default=None,
     )
-    out: Option[BinFile, StrPath] = option(
+    out: IsBinFile = option(
         "The .bin file of the dataset, with its .docs and .json beside it.",
         default="data/train.bin",
-    )
-    overwrite: Is[bool] = run_option(
-        "Replace a dataset that exists, and discard an unfinished run of something else.",
-        default=False,
     )
 
     @property
@@ -929,6 +852,6 @@ class ConsoleSettings(Settings):
         "Show what would be read and written, and the first documents; write nothing.",
         default=False,
     )
-    log_file: Option[Location | None, StrPath | None] = option(
+    log_file: OptionalPath = option(
         "Append everything that is reported to this file.", default=None,
     )

@@ -1,4 +1,4 @@
-"""Build token files from text: plan, train, encode, commit.
+"""Build token files from text, and rows from them: plan, train, encode, commit.
 
 Outputs depend only on sources and settings, never on the number of workers or the size of units.
 Files are written under temporary names and renamed once all are complete; an interrupted run leaves
@@ -10,17 +10,31 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec import structs
 
+from bpe.arguments import checked
 from bpe.errors import TokenmillError, spelled
 from bpe.files.locations import is_url, shown_url, split_location
-from preprocess.dataset.columns import MASK
+from preprocess.config import (
+    CORPUS_FORMAT,
+    Corpus,
+    DatasetConfig,
+    DatasetPlan,
+    Key,
+    PipelineConfig,
+    SaveStageConfig,
+    TextToRowsSettings,
+    read_corpus,
+)
+from preprocess.dataset.columns import MASK, manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.options import (
     BuildSettings,
@@ -33,17 +47,14 @@ from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
-from preprocess.run.finished import read_object
+from preprocess.run.finished import manifests_in, read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
+from preprocess.run.merge import files_of_parts
 from preprocess.run.outputs import put_stats
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
-from preprocess.run.plan import (
-    Plan,
-    make_read_options,
-    read_options,
-)
+from preprocess.run.plan import Plan, make_read_options, read_options
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
@@ -54,10 +65,10 @@ from preprocess.storage import OutputError, open_storage
 if TYPE_CHECKING:
     from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.config import DatasetPlan, PipelineConfig
     from preprocess.rows.write import RowsResult
 
 _CONFIG_FILE = "config.json"  # of a corpus
+_TOKENS = "tokens"  # name and directory of the dataset of `tokenize_and_save`
 
 Settings = TypeVar("Settings", BuildSettings, TrainFileSettings, EncodeSettings, CountSettings)
 
@@ -90,6 +101,9 @@ class BuildResult:
         return f"BuildResult({str(self.directory)!r}, {counts})"
 
 
+# --- one dataset ---
+
+
 @takes(BuildSettings)
 def build(settings: BuildSettings) -> BuildResult:
     """Train a tokenizer unless one is given, and encode train and validation text.
@@ -107,7 +121,7 @@ def build(settings: BuildSettings) -> BuildResult:
         default = options_of(BuildSettings)["train"].default_text
         raise SettingsError(f"train: should not be empty; leave it out for {default}")
     if settings.config is not None:
-        return _build_corpus(settings)
+        return _build_corpus(read_corpus(settings), progress_of(settings.progress))
     return _build(*_begin(settings))
 
 
@@ -116,197 +130,31 @@ def _build(settings: BuildSettings, progress: Progress) -> BuildResult:
     given: AnyTokenizer | None = None
     if settings.tokenizer is not None:
         given = _load_for_build(settings)
-        if settings.executor != "ray":
-            compile_encoding(given, progress)
-    return _run(_plan("build", settings, given, settings.out), progress)
+    return _encode("build", settings, given, settings.out, progress)
 
 
-def _plan(
+def _encode(
     command: str, settings: BuildSettings | EncodeSettings, given: AnyTokenizer | None,
-    directory: str,
-) -> Plan:
-    """Plan a run that encodes; on Ray, into as many parts as its sources make, if none is given."""
+    directory: str, progress: Progress,
+) -> BuildResult:
+    """Run a plan that encodes; on Ray, in as many parts as its sources make, if none is given."""
 
     def planned() -> Plan:
         run, stats_file = settings.run_name, settings.named("stats.json")
         return Plan(command, settings, given, directory, run, stats_file)
 
-    if settings.executor != "ray" and settings.task_count and settings.task_index is None:
+    on_ray = settings.executor == "ray"
+    if not on_ray and settings.task_count and settings.task_index is None:
         raise SettingsError(
             "task_count divides the text; say which part this task makes (--task-index), or make"
             " all of them on Ray (--executor ray)"
         )
+    if given is not None and not on_ray:
+        compile_encoding(given, progress)
     plan = planned()
-    if settings.executor == "ray" and settings.task_count is None:
+    if on_ray and settings.task_count is None:
         settings = settings.replace(task_count=count_parts(plan.passes[0].all_files))
         plan = planned()
-    return plan
-
-
-def _build_corpus(given: BuildSettings) -> BuildResult:
-    """Build the datasets of a configuration, one after another; each is a run of its own.
-
-    The same call resumes: datasets that are finished are up to date.
-    """
-    from preprocess.config import read_corpus
-    from preprocess.rows.write import write_all
-
-    config = read_corpus(given)
-    progress = progress_of(given.progress)
-    progress.begin(config.max_minutes)
-    _check_corpus(config)  # before hours of work
-    for note in config.notes:
-        logger.warning("%s", note)
-    tokenizer, results = None, dict[str, BuildResult]()
-    rows: dict[str, list[RowsResult]] = {}
-    if config.training is not None:
-        training = fit_to_memory(apply_profile(config.training))
-        tokenizer, lines = _train_file(training, progress.part(), config.untrained)
-        logger.info("%s", lines[0])
-    for number, (name, plan) in enumerate(config.plans.items(), start=1):
-        logger.info("dataset %s, %d of %d", name, number, len(config.plans))
-        settings = _with_special_ids(plan, tokenizer)
-        if settings.tokenizer is None:
-            trained = config.tokenizer_file
-            settings = settings.replace(tokenizer=tokenizer if is_url(trained) else trained)
-            if tokenizer is not None:
-                _check_padding(plan, tokenizer)
-        settings = fit_to_memory(apply_profile(settings))
-        results[name] = _build(settings, progress.part())
-        if plan.rows is not None:
-            has_mask = any(MASK in each.columns for each in results[name].manifests.values())
-            of_rows = plan.rows.replace(columns=plan.columns(has_mask))
-            rows[name] = write_all(of_rows, progress.part())
-    _save_configuration(config)
-    used = config.output_path if config.uses_output_path else config.builds[name].out
-    return BuildResult(
-        shown_url(used) if is_url(used) else Path(used), tokenizer or results[name].tokenizer,
-        {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
-        {x: each.stats for x, each in results.items()},
-        [f"{x}: {line}" for x, each in results.items()
-         for line in (*each.lines, *(part.line for part in rows.get(x, ())))], results, rows,
-    )
-
-
-def _save_configuration(config: PipelineConfig) -> None:
-    """Write config.json, unless the output path has that of rows."""
-    from preprocess.rows.manifest import MANIFEST_FILE
-
-    if not config.uses_output_path:
-        return
-    content = json.dumps(config.as_json(), ensure_ascii=False, indent=2) + "\n"
-    with open_storage(config.output_path, "config", own_lock=True) as storage:
-        if storage.final.size(MANIFEST_FILE) is None:
-            storage.put(_CONFIG_FILE, content.encode())
-            storage.publish([_CONFIG_FILE])
-        storage.clear()
-
-
-def _check_corpus(config: PipelineConfig) -> None:
-    """Raise TokenmillError if text is missing, or config.json is of another program."""
-    from preprocess.config import CORPUS_FORMAT
-    from preprocess.rows.layout import columns_of, compression_of
-    from preprocess.rows.manifest import MANIFEST_FILE
-
-    plans = config.plans.values()
-    outputs = [out for x in plans for out in (x.build.out, *([x.rows.out] if x.rows else ()))]
-    outputs += [config.output_path] * config.uses_output_path
-    for plan in plans:
-        option = "tokenizer"
-        try:
-            build = plan.build
-            given = None if build.tokenizer is None else load_tokenizer_of_build(build)
-            option = "data_files"
-            _check_text(build, given, outputs)
-            option = "save" if plan.pack is None else "pack"
-            if given is not None:
-                SpecialIds.of(given, _with_special_ids(plan, given))
-                _check_padding(plan, given)
-            option = "save"
-            if plan.rows is not None:
-                columns_of(plan.rows)
-                compression_of(plan.rows)
-        except TokenmillError as error:
-            of_dataset = option in ("tokenizer", "data_files")
-            where = config.where((*plan.key, option) if of_dataset else (option,))
-            raise type(error)(f"{where}{error}") from error
-    place = open_storage(config.output_path).final
-    has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
-    if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
-        raise OutputError(
-            f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenmill, so it is left"
-            " alone; move it away or choose another output_path"
-        )
-
-
-def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Iterable[str]) -> None:
-    """Raise TokenmillError if text of a dataset is missing, or is where outputs would be."""
-    for path, out in product((*build.train, *build.val), outputs):
-        if looks_into(path, out):
-            raise SettingsError(
-                f"outputs would be in {out}, where {path} is looked for, and be text of the next"
-                " run; choose another directory (save_path or output_path)"
-            )
-    reading = structs.replace(read_options(build, None, ()), chat=build.chat)
-    if given is not None:
-        reading = make_read_options(build, given)
-    if has_standard_input(find_sources((*build.train, *build.val), reading)):
-        raise SettingsError(
-            "standard input (-) cannot be one of several datasets, which are read more than once;"
-            " save it to a file"
-        )
-
-
-def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildSettings:
-    """Return the settings of a dataset with the special tokens that its packed rows should have.
-
-    Raises:
-        SettingsError: An id is no id, or no special token, of the tokenizer.
-    """
-    settings, end_id = plan.build, (plan.pack or {}).get("eos_token_id")
-    if end_id is None and not plan.adds_special_tokens:
-        return settings
-    from preprocess.documents.tokenizer_files import read_special_ids
-
-    tokenizer = trained if settings.tokenizer is None else load_tokenizer_of_build(settings)
-    if tokenizer is None:  # not trained yet
-        return settings
-    if end_id is not None and end_id >= tokenizer.vocab_size:
-        raise SettingsError(
-            f"eos_token_id {end_id:,} is no id of the vocabulary of {tokenizer.vocab_size:,}; give"
-            f" that of a special token ({tokenizer.special_tokens})"
-        )
-    if end_id is not None and end_id not in tokenizer.special_tokens.values():
-        raise SettingsError(
-            f"eos_token_id {end_id:,} is an ordinary token, which is in documents, too, so that it"
-            " would not tell where they end; choose a special token"
-            f" ({tokenizer.special_tokens}), or leave it out"
-        )
-    texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
-    before, after = read_special_ids(tokenizer) if plan.adds_special_tokens else ((), ())
-    found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
-    for option, ids in found.items():
-        if len(ids) > 1 or not texts.keys() >= {*ids}:
-            raise SettingsError(
-                f"{option} of packed rows would be {ids}, expected the id of one special"
-                f" token ({texts}); leave out add_special_tokens"
-            )
-    of_ids = {x: texts[ids[0]] for x, ids in found.items() if ids and getattr(settings, x) is None}
-    return settings.replace(**of_ids)
-
-
-def _check_padding(plan: DatasetPlan, tokenizer: AnyTokenizer) -> None:
-    """Raise SettingsError if the padding of the rows of a dataset is not in its vocabulary."""
-    from preprocess.rows.layout import pad_id_of
-
-    rows, token = plan.rows, None if plan.rows is None else plan.rows.pad_token
-    if rows is not None and token is not None and (rows.is_padded or isinstance(token, int)):
-        option = "pad_token" if plan.pack is None else "pad_token_id"
-        known, where = tokenizer.special_tokens, "the tokenizer"
-        pad_id_of(token, tokenizer.vocab_size, known, where, option)
-
-
-def _run(plan: Plan, progress: Progress) -> BuildResult:
     return BuildResult(plan.place, *run_plan(plan, progress))
 
 
@@ -320,7 +168,6 @@ def _begin(settings: Settings) -> tuple[Settings, Progress]:
 
 def _load_for_build(settings: BuildSettings) -> AnyTokenizer:
     """Load the given tokenizer; warn of training settings, which have no effect."""
-    assert settings.tokenizer is not None
     options = options_of(VocabularySettings)
     given = {x for x, y in settings.given.items() if x in options and y != options[x].default}
     used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
@@ -332,9 +179,6 @@ def _load_for_build(settings: BuildSettings) -> AnyTokenizer:
             " (it has %s tokens)", ", ".join(unused), f"{tokenizer.vocab_size:,}",
         )
     return tokenizer
-
-
-# --- the other commands ---
 
 
 @takes(TrainFileSettings)
@@ -391,9 +235,7 @@ def encode(settings: EncodeSettings) -> BuildResult:
     """
     settings, progress = _begin(settings)
     given = load_given_tokenizer(settings, settings.pattern)
-    if settings.executor != "ray":
-        compile_encoding(given, progress)
-    return _run(_plan("encode", settings, given, split_location(settings.out)[0]), progress)
+    return _encode("encode", settings, given, split_location(settings.out)[0], progress)
 
 
 @takes(CountSettings)
@@ -420,3 +262,276 @@ def count(settings: CountSettings) -> summary.Report:
             max_bad_records=settings.max_bad_records,
         ).run({})
     return report
+
+
+# --- several datasets, and their rows ---
+
+
+def _build_corpus(corpus: Corpus, progress: Progress) -> BuildResult:
+    """Build the datasets of a configuration, one after another; each is a run of its own.
+
+    The same call resumes: datasets that are finished are up to date.
+    """
+    from preprocess.rows.write import write_all
+
+    progress.begin(corpus.max_minutes)
+    _check_corpus(corpus)  # before hours of work
+    for note in corpus.notes:
+        logger.warning("%s", note)
+    tokenizer, results = None, dict[str, BuildResult]()
+    rows: dict[str, list[RowsResult]] = {}
+    if corpus.training is not None:
+        training = fit_to_memory(apply_profile(corpus.training))
+        tokenizer, lines = _train_file(training, progress.part(), corpus.untrained)
+        logger.info("%s", lines[0])
+    for number, (name, plan) in enumerate(corpus.plans.items(), start=1):
+        logger.info("dataset %s, %d of %d", name, number, len(corpus.plans))
+        settings = _with_special_ids(plan, tokenizer)
+        if settings.tokenizer is None and tokenizer is not None:
+            trained = corpus.tokenizer_file
+            settings = settings.replace(tokenizer=tokenizer if is_url(trained) else trained)
+            _check_padding(plan, tokenizer)
+        settings = fit_to_memory(apply_profile(settings))
+        results[name] = _build(settings, progress.part())
+        if plan.rows is not None:
+            has_mask = any(MASK in each.columns for each in results[name].manifests.values())
+            of_rows = plan.rows.replace(columns=plan.columns(has_mask))
+            rows[name] = write_all(of_rows, progress.part())
+    _save_configuration(corpus)
+    used = corpus.output_path if corpus.uses_output_path else corpus.builds[name].out
+    return BuildResult(
+        shown_url(used) if is_url(used) else Path(used), tokenizer or results[name].tokenizer,
+        {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
+        {x: each.stats for x, each in results.items()},
+        [f"{x}: {line}" for x, each in results.items()
+         for line in (*each.lines, *(part.line for part in rows.get(x, ())))], results, rows,
+    )
+
+
+def _save_configuration(corpus: Corpus) -> None:
+    """Write config.json, unless the output path has that of rows."""
+    from preprocess.rows.manifest import MANIFEST_FILE
+
+    if not corpus.uses_output_path:
+        return
+    content = json.dumps(corpus.as_json(), ensure_ascii=False, indent=2) + "\n"
+    with open_storage(corpus.output_path, "config", own_lock=True) as storage:
+        if storage.final.size(MANIFEST_FILE) is None:
+            storage.put(_CONFIG_FILE, content.encode())
+            storage.publish([_CONFIG_FILE])
+        storage.clear()
+
+
+def _check_corpus(corpus: Corpus) -> None:
+    """Raise TokenmillError if text is missing, or config.json is of another program."""
+    from preprocess.rows.layout import columns_of, compression_of
+    from preprocess.rows.manifest import MANIFEST_FILE
+
+    plans = corpus.plans.values()
+    outputs = [out for x in plans for out in (x.build.out, *([x.rows.out] if x.rows else ()))]
+    outputs += [corpus.output_path] * corpus.uses_output_path
+    for plan in plans:
+        key: Key = (*plan.key, "tokenizer")
+        try:
+            given = None
+            if plan.build.tokenizer is not None:
+                given = load_tokenizer_of_build(plan.build)
+            key = (*plan.key, "data_files")
+            _check_text(plan.build, given, outputs)
+            key = ("save" if plan.pack is None else "pack",)
+            if given is not None:
+                SpecialIds.of(given, _with_special_ids(plan, given))
+                _check_padding(plan, given)
+            key = ("save",)
+            if plan.rows is not None:
+                columns_of(plan.rows)
+                compression_of(plan.rows)
+        except TokenmillError as error:
+            raise type(error)(f"{corpus.where(key)}{error}") from error
+    place = open_storage(corpus.output_path).final
+    has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
+    if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
+        raise OutputError(
+            f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenmill, so it is left"
+            " alone; move it away or choose another output_path"
+        )
+
+
+def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Iterable[str]) -> None:
+    """Raise TokenmillError if text of a dataset is missing, or is where outputs would be."""
+    for path, out in product((*build.train, *build.val), outputs):
+        if looks_into(path, out):
+            raise SettingsError(
+                f"outputs would be in {out}, where {path} is looked for, and be text of the next"
+                " run; choose another directory (save_path or output_path)"
+            )
+    if given is None:
+        reading = structs.replace(read_options(build, None, ()), chat=build.chat)
+    else:
+        reading = make_read_options(build, given)
+    if has_standard_input(find_sources((*build.train, *build.val), reading)):
+        raise SettingsError(
+            "standard input (-) cannot be one of several datasets, which are read more than once;"
+            " save it to a file"
+        )
+
+
+def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildSettings:
+    """Return the settings of a dataset with the special tokens that its packed rows should have.
+
+    Raises:
+        SettingsError: An id is no special token of the tokenizer.
+    """
+    settings, end_id = plan.build, (plan.pack or {}).get("eos_token_id")
+    if end_id is None and not plan.adds_special_tokens:
+        return settings
+    from preprocess.documents.tokenizer_files import read_special_ids
+
+    tokenizer = trained if settings.tokenizer is None else load_tokenizer_of_build(settings)
+    if tokenizer is None:  # not trained yet
+        return settings
+    if end_id is not None and end_id not in tokenizer.special_tokens.values():
+        raise SettingsError(
+            f"eos_token_id {end_id:,} is no special token, and ordinary ones are in documents, too,"
+            f" so that they would not tell where these end; give the id of one of"
+            f" {tokenizer.special_tokens}, or leave it out"
+        )
+    texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
+    before, after = read_special_ids(tokenizer) if plan.adds_special_tokens else ((), ())
+    found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
+    for option, ids in found.items():
+        if len(ids) > 1 or not texts.keys() >= {*ids}:
+            raise SettingsError(
+                f"{option} of packed rows would be {ids}, expected the id of one special"
+                f" token ({texts}); leave out add_special_tokens"
+            )
+    of_ids = {x: texts[ids[0]] for x, ids in found.items() if ids and getattr(settings, x) is None}
+    return settings.replace(**of_ids)
+
+
+def _check_padding(plan: DatasetPlan, tokenizer: AnyTokenizer) -> None:
+    """Raise SettingsError if the padding of the rows of a dataset is not in its vocabulary."""
+    from preprocess.rows.layout import pad_id_of
+
+    rows, token = plan.rows, None if plan.rows is None else plan.rows.pad_token
+    if rows is not None and token is not None and (rows.is_padded or isinstance(token, int)):
+        option = "pad_token" if plan.pack is None else "pad_token_id"
+        known, where = tokenizer.special_tokens, "the tokenizer"
+        pad_id_of(token, tokenizer.vocab_size, known, where, option)
+
+
+@takes(TextToRowsSettings)
+def tokenize_and_save(settings: TextToRowsSettings) -> BuildResult:
+    """Encode text, and write rows of its tokens.
+
+        tokenize_and_save(data_files="data/*.jsonl", tokenizer="tokenizer.json",
+                          output_path="out", max_length=2048)
+
+    The rows are in OUTPUT_PATH, with val_files or val_fraction in its `train` and `val`; the
+    dataset is in OUTPUT_PATH/tokens. The same call resumes an interrupted one.
+
+    Without the dataset (`keep_tokens=False`), which only its tokenizer remains of, rows cannot be
+    cut again or repaired, and the same call builds it again. Options are as of `build`,
+    `write_rows` and `DatasetConfig`; the tokenizer may be trained (`TokenizerConfig`).
+
+    Raises:
+        TokenmillError: As `build` and `write_rows`.
+    """
+    given = settings.given
+    save: dict[str, Any] = {"format": settings.output_format}
+    dataset: dict[str, Any] = {"name": _TOKENS, "save_path": given.pop("output_path")}
+    stage: dict[str, Any] = {}
+    tokenizer, progress = given.pop("tokenizer"), progress_of(given.pop("progress", None))
+    of_dataset, of_files = options_of(DatasetConfig), options_of(SaveStageConfig)
+    for name in given.keys() - {"output_format", "keep_tokens"}:
+        part = dataset if name in of_dataset else save if name in of_files else stage
+        part[name] = given[name]
+    values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
+    result = _build_corpus(Corpus(values, _name_argument), progress)
+    if not settings.keep_tokens:
+        built = result.datasets[_TOKENS]
+        _remove_dataset(str(built.directory), built.manifests)
+    return result
+
+
+def _name_argument(key: Key) -> str:
+    """Spell the place of an option, which is an argument, to begin a message."""
+    is_argument = key[0] == "tokenizer" or (len(key) > 1 and isinstance(key[-1], str))
+    return f"{key[-1]}: " if is_argument else ""
+
+
+def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
+    """Remove the files of a dataset but the tokenizer."""
+    gone = [*map(manifest_name, manifests)]
+    with open_storage(location, "removal") as storage:
+        names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
+        # Manifests of parts before the others.
+        gone += sorted(files_of_parts(storage.final, ""), key=lambda x: x[-5:] != ".json")
+        for name, manifest in manifests.items():
+            plan = re.compile(  # or what is left of one that was being made
+                rf"\.?{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan(\.partial(\.\d+)?)?"
+            )
+            gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
+        storage.remove_finished(gone + ["stats.json"] * is_last)
+
+
+@checked
+class Pipeline:
+    """The stages of a `PipelineConfig`, enabled one by one.
+
+        Pipeline.from_config(config).source().tokenize().pack().save().build()
+
+    Each method enables the stage of its name, whose options are in the configuration; `build` runs
+    the enabled stages.
+    """
+
+    def __init__(self, config: PipelineConfig, stages: tuple[str, ...] = ()) -> None:
+        self._config, self._stages = config, stages
+
+    @classmethod
+    def from_config(cls, config: PipelineConfig) -> Self:
+        """Return the pipeline of a configuration, with no stage enabled."""
+        return cls(config)
+
+    def source(self) -> Self:
+        """Read the files of the datasets."""
+        return self._with("source", "datasets")
+
+    def tokenize(self) -> Self:
+        """Encode the text into datasets."""
+        return self._with("tokenize", "tokenizer", "tokenize")
+
+    def pack(self) -> Self:
+        """Make rows across documents."""
+        return self._with("pack", "pack")
+
+    def save(self) -> Self:
+        """Write rows."""
+        return self._with("save", "save")
+
+    def __repr__(self) -> str:
+        return f"Pipeline({', '.join(self._stages)})"
+
+    def build(self, progress: Progress | bool | None = None) -> BuildResult:
+        """Run the enabled stages; raise SettingsError if one before them is missing."""
+        needed = {"source": (), "tokenize": ("source",), "save": ("tokenize",), "pack": ("save",)}
+        for stage in ("tokenize", *self._stages):
+            for before in (stage, *needed[stage]):
+                if before not in self._stages:
+                    raise SettingsError(
+                        f"the stage {before} is not enabled, and build needs it; call {before}()"
+                    )
+        corpus = self._config.corpus(save=True, pack="pack" in self._stages)
+        corpus = corpus if "save" in self._stages else corpus.without_rows()
+        return _build_corpus(corpus, progress_of(progress))
+
+    def _with(self, stage: str, *fields: str) -> Self:
+        builds = self._config.builds.values()
+        has_own = stage == "tokenize" and any(each.tokenizer for each in builds)
+        if not has_own and not self._config.given.keys() & {*fields}:
+            raise SettingsError(
+                f"{stage}() has no configuration; set {' or '.join(fields)} of PipelineConfig"
+            )
+        found = copy(self)
+        found._stages = (*self._stages, stage)
+        return found

@@ -21,8 +21,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import date
-from functools import cached_property, reduce, wraps
+from functools import reduce, wraps
 from numbers import Real
 from typing import (
     TYPE_CHECKING,
@@ -52,16 +53,13 @@ StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.
 TokenizerSource = StrPath | Any
 REQUIRED: Any = inspect.Parameter.empty  # default of options that have none
+# Options have values that cannot work, or contradict one another: one class with what `bpe` raises.
+SettingsError = ArgumentError
 
 _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-_MAX_WORKERS = 2**16
-_MAX_NUMBER, _TOO_LARGE = 2**62, "should be a number that is not as large"
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
-
-
-# Options have values that cannot work, or contradict one another: one class with what `bpe` raises.
-SettingsError = ArgumentError
+_TOO_LARGE = "should be a number that is not as large"
 
 
 # --- types of values ---
@@ -80,7 +78,16 @@ class Kind(NamedTuple):
     is_location: bool = False  # its content, not its name, is part of the inputs of a run
 
 
-def _read_number(value: Any) -> Any:
+def _integer(value: Any) -> Any:
+    """Convert an integer of any library, except bool, to int."""
+    if isinstance(value, bool):
+        return value
+    if (found := operator.index(value)) > 2**62:
+        raise ValueError(_TOO_LARGE)
+    return found
+
+
+def _number(value: Any) -> Any:
     """Convert a real number of any library, except bool, to float."""
     try:
         return float(value) if isinstance(value, Real) and not isinstance(value, bool) else value
@@ -99,50 +106,61 @@ def size_in_bytes(value: Any) -> int:
     """
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         value = int(match[1]) * _FACTORS[(match[2] or "").lower()]
-    if isinstance(value, bool | str) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError(f"should be {_A_SIZE}")
-    n_bytes = operator.index(value)
+    n_bytes: int = _integer(value)
     if n_bytes < 1:
         raise ValueError("should be at least 1")
     return n_bytes
 
 
-def _read_text(value: Any) -> Any:
-    try:
-        if isinstance(value, str):
-            value.encode()
-            return str(value)  # of NumPy's strings, too, which msgspec would not write
-    except UnicodeEncodeError as error:
-        raise ValueError("should be valid Unicode") from error
+def _text(value: Any) -> str:
+    """Convert text of any library to str."""
+    if not isinstance(value, str):
+        raise TypeError
+    value.encode()
+    return str(value)
+
+
+def _token(value: Any) -> str:
+    if not (text := _text(value)):
+        raise ValueError("should not be empty")
+    return text
+
+
+def _elements(value: Any) -> Iterable[Any]:
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise TypeError
     return value
 
 
-def _read_token(value: Any) -> Any:
-    if value == "":
-        raise ValueError("should not be empty")
-    return _read_text(value)
-
-
-def _read_tokens(value: Any) -> Any:
-    tokens = tuple(map(_read_token, _elements(value)))
+def _tokens(value: Any) -> tuple[str, ...]:
+    tokens = tuple(map(_token, _elements(value)))
     if twice := [token for token, n in Counter(tokens).items() if n > 1]:
         raise ValueError(f"should name each token once, and {twice[0]!r} is there more than once")
     return tokens
 
 
-def _read_fields(value: Any) -> Any:
-    return _read_tokens((value,) if isinstance(value, str) else value)
+def _fields(value: Any) -> tuple[str, ...]:
+    return _tokens((value,) if isinstance(value, str) else value)
 
 
-def _read_pattern(value: Any) -> Any:
+def _pattern(value: Any) -> str:
     """Convert the name or the published text of a split pattern to its name."""
     from bpe.split.patterns import pattern_name
 
-    return pattern_name(_read_text(value)) if isinstance(value, str) else value
+    return pattern_name(_text(value))
 
 
-def _read_input(value: Any) -> str:
-    """Convert a path or URL of text to a string, unchanged."""
+def _nameable(name: str) -> str:
+    with suppress(UnicodeError):
+        if b"\0" not in os.fsencode(name):
+            return name
+    raise ValueError("should be a name that files can have")
+
+
+def _readable(value: Any) -> str:
+    """Convert a path or URL to text, unchanged."""
     location = os.fspath(value)
     if not isinstance(location, str):
         raise TypeError
@@ -151,30 +169,45 @@ def _read_input(value: Any) -> str:
     return given_location(_nameable(str(location)))
 
 
-def _nameable(name: str) -> str:
-    try:
-        if b"\0" in os.fsencode(name):
-            raise ValueError
-    except ValueError:
-        raise ValueError("should be a name that files can have") from None
-    return name
-
-
-def _read_location(value: Any) -> str:
-    """Convert a path to a string, unchanged."""
-    location = _read_input(value)
-    if is_url(location):
+def _location(value: Any) -> str:
+    """Convert a path to text, unchanged."""
+    if is_url(location := _readable(value)):
         raise ValueError(LOCAL)
     return location
 
 
-def _read_tokenizer(value: Any) -> Any:
-    """Convert a path or a name to a string, unchanged, or load what is at a URL, or an object."""
+def _locations(value: Any) -> tuple[str, ...]:
+    given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
+    return tuple(map(_readable, given))
+
+
+def _output(value: Any) -> str:
+    """Convert a path, or the URL of a place in a bucket, to text, unchanged."""
+    location = _readable(value)
+    if is_url(location) and not is_bucket(location):
+        schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+        raise ValueError(f"should be a path, or a URL of a bucket that begins with {schemes}")
+    return location
+
+
+def _bin_file(value: Any) -> str:
+    location = _output(value)
+    stem, suffix = os.path.splitext(os.path.basename(location))
+    if suffix != ".bin" or stem.startswith("."):
+        raise ValueError("should be the name of a .bin file")
+    if stem in ("tokenizer", "tokenizer_config", "stats") or stem.endswith("_stats"):
+        manifest = f"its manifest would be {stem}.json, which is the name of another output"
+        raise ValueError(f"should have another name, for {manifest}")
+    return location
+
+
+def _tokenizer(value: Any) -> Any:
+    """Convert a path or a name to text, unchanged, or load what is at a URL, or an object."""
     given = getattr(value, "given", value)  # of a `TokenizerConfig`
     if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
         value = given["name_or_path"]
     if isinstance(value, str | os.PathLike):
-        location = _read_input(value)
+        location = _readable(value)
         if not is_url(location):
             return location
         from preprocess.storage.tokenizers import load_tokenizer_at
@@ -192,41 +225,16 @@ def is_ranks_file(tokenizer: TokenizerSource | None) -> bool:
     return isinstance(tokenizer, str) and tokenizer.endswith(".tiktoken")
 
 
-def _read_output(value: Any) -> str:
-    """Convert a path, or the URL of a place in a bucket, to a string, unchanged."""
-    location = _read_input(value)
-    if is_url(location):
-        if is_bucket(location):
-            return location
-        schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)
-        raise ValueError(f"should be a path, or a URL of a bucket that begins with {schemes}")
-    return _read_location(value)
-
-
-def _read_locations(value: Any) -> tuple[str, ...]:
-    given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
-    return tuple(map(_read_input, given))
-
-
-def _read_bin_file(value: Any) -> str:
-    location = _read_output(value)
-    stem, suffix = os.path.splitext(os.path.basename(location))
-    if suffix != ".bin" or stem.startswith("."):
-        raise ValueError("should be the name of a .bin file")
-    if stem in ("tokenizer", "tokenizer_config", "stats") or stem.endswith("_stats"):
-        manifest = f"its manifest would be {stem}.json, which is the name of another output"
-        raise ValueError(f"should have another name, for {manifest}")
-    return location
-
-
-def _read_prefix(value: Any) -> Any:
+def _prefix(value: Any) -> str:
     """Check a prefix of file names, which need not be valid Unicode."""
-    if isinstance(value, str) and (value != os.path.basename(value) or value.startswith(".")):
+    if not isinstance(value, str):
+        raise TypeError
+    if value != os.path.basename(value) or value.startswith("."):
         raise ValueError("should be the beginning of a file name, without a directory")
-    return _nameable(str(value)) if isinstance(value, str) else value
+    return _nameable(str(value))
 
 
-def _read_date(value: Any) -> str:
+def _date(value: Any) -> str:
     """Convert a day to its text, YYYY-MM-DD."""
     try:
         return date.fromisoformat(str(value)).isoformat()
@@ -234,7 +242,7 @@ def _read_date(value: Any) -> str:
         raise TypeError from None
 
 
-def _read_variables(value: Any) -> str:
+def _variables(value: Any) -> str:
     """Convert a mapping, or the text of a JSON object, to the text of JSON, its names sorted."""
     given = msgspec.json.decode(value) if isinstance(value, str) else value
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
@@ -244,62 +252,44 @@ def _read_variables(value: Any) -> str:
     return json.dumps(dict(sorted(given.items())), ensure_ascii=False, allow_nan=False)
 
 
-def _elements(value: Any) -> Iterable[Any]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise TypeError
-    return value
+def _choice(choices: tuple[str, ...]) -> Kind:
+    """Return the kind of choices, which may have the other of - and _, as names of options may."""
+    known = {choice.replace("-", "_"): choice for choice in choices}
+
+    def read(given: Any) -> Any:
+        return known.get(_text(given).replace("-", "_"), given)
+
+    return Kind(read, "", "|".join(choices))
 
 
-def _read_integer(value: Any) -> Any:
-    """Convert an integer of any library, except bool, to int."""
-    return value if isinstance(value, bool) else operator.index(value)
-
-
-def _read_workers(value: Any) -> Any:
-    if (found := _read_integer(value)) > _MAX_WORKERS:
-        raise ValueError(_TOO_LARGE)
-    return found
-
-
-def _read_choice(choices: tuple[str, ...]) -> Callable[[Any], Any]:
-    """Return a reader of choices, which may have the other of - and _, as names of options may."""
-
-    def read(value: Any) -> Any:
-        given = _read_text(value)
-        plain = given.replace("-", "_") if isinstance(given, str) else given
-        return next((x for x in choices if x.replace("-", "_") == plain), given)
-
-    return read
-
-
-_PLAIN = {
-    bool: Kind(lambda value: value), int: Kind(_read_integer, "", "N"),
-    float: Kind(_read_number, "", "X"), str: Kind(_read_text, "", "TEXT"),
+_PLAIN: dict[Any, Kind] = {
+    Any: Kind(lambda value: value), bool: Kind(lambda value: value), str: Kind(_text, "", "TEXT"),
+    int: Kind(_integer, "", "N"), float: Kind(_number, "", "X"),
 }
 
 Index = Annotated[int, Meta(ge=0)]
-Seed = Annotated[int, Meta(ge=0, title="seed")]  # of any size
 Count = Annotated[int, Meta(ge=1)]
-Workers = Annotated[int, Kind(_read_workers, "", "N"), Meta(ge=1)]
+Seed = Annotated[int, Kind(lambda x: x if isinstance(x, bool) else operator.index(x), "", "N"),
+                 Meta(ge=0)]  # of any size  # fmt: skip
+Workers = Annotated[int, Meta(ge=1, le=2**16)]
 Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, "SIZE")]
-Token = Annotated[str, Kind(_read_token, "", "TEXT")]
-Tokens = Annotated[tuple[str, ...], Kind(_read_tokens, "a list of texts", "TEXT")]
-Fields = Annotated[tuple[str, ...], Kind(_read_fields, "a name or a list of names", "NAME")]
-Pattern = Annotated[str, Kind(_read_pattern, "", "PATTERN")]
-Prefix = Annotated[str, Kind(_read_prefix, "", "NAME")]
-Location = Annotated[str, Kind(_read_location, "a path", "PATH", is_location=True)]
-Readable = Annotated[str, Kind(_read_input, "a path or URL", "PATH", is_location=True)]
+Token = Annotated[str, Kind(_token, "", "TEXT")]
+Tokens = Annotated[tuple[str, ...], Kind(_tokens, "a list of texts", "TEXT")]
+Fields = Annotated[tuple[str, ...], Kind(_fields, "a name or a list of names", "NAME")]
+Pattern = Annotated[str, Kind(_pattern, "", "PATTERN")]
+Prefix = Annotated[str, Kind(_prefix, "", "NAME")]
+Location = Annotated[str, Kind(_location, "a path", "PATH", is_location=True)]
+Readable = Annotated[str, Kind(_readable, "a path or URL", "PATH", is_location=True)]
 Locations = Annotated[
-    tuple[str, ...],
-    Kind(_read_locations, "a path or URL, or a list of them", "PATH", is_location=True),
+    tuple[str, ...], Kind(_locations, "a path or URL, or a list of them", "PATH", is_location=True)
 ]
 GivenTokenizer = Annotated[
-    Any, Kind(_read_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
+    Any, Kind(_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
 ]
-Output = Annotated[str, Kind(_read_output, "a path", "PATH", is_location=True)]
-BinFile = Annotated[str, Kind(_read_bin_file, "a path", "FILE.bin", is_location=True)]
-Date = Annotated[str, Kind(_read_date, "a date, YYYY-MM-DD", "YYYY-MM-DD")]
-TemplateVariables = Annotated[str, Kind(_read_variables, "a JSON object", "JSON")]
+Output = Annotated[str, Kind(_output, "a path", "PATH", is_location=True)]
+BinFile = Annotated[str, Kind(_bin_file, "a path", "FILE.bin", is_location=True)]
+Date = Annotated[str, Kind(_date, "a date, YYYY-MM-DD", "YYYY-MM-DD")]
+TemplateVariables = Annotated[str, Kind(_variables, "a JSON object", "JSON")]
 Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", "CONFIG")]
 
 
@@ -324,22 +314,30 @@ class Option(Generic[Stored, Given]):
         kw_only: False if it is given by its place, in Python and on the command line.
         flags: Names on the command line, if not just --NAME.
         in_command: False if there is none on the command line.
+        needs: Names of options, without one of which it has no effect.
+        excludes: Names of options that it cannot be combined with -> why.
+
+    Attributes:
+        names: Names on the command line.
+        accepts: Type of the argument in calls.
+        parse: What makes a value of text on the command line, before `read`.
+        metavar: The placeholder of a value in usage.
+        is_location: True if the content of its files, not its name, is an input of a run.
     """
 
     def __init__(
         self, help: str, *, default: Any = REQUIRED, default_text: str = "",
         changes_result: bool = True, kw_only: bool = True, flags: tuple[str, ...] = (),
-        in_command: bool = True,
+        in_command: bool = True, needs: tuple[str, ...] = (),
+        excludes: Mapping[str, str] = {},
     ) -> None:
-        self.help, self.default_text, self.flags = help, default_text, flags
+        self.help, self.default_text, self._flags = help, default_text, flags
         self.changes_result, self.kw_only, self.in_command = changes_result, kw_only, in_command
+        self.needs, self.excludes = needs, excludes
         self.is_required = default is REQUIRED
         is_computed = callable(default) and not self.is_required
         self.default = None if is_computed else default  # as in signatures
         self.compute = default if is_computed else lambda: default
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.owner, self.name = owner, name
 
     if TYPE_CHECKING:
 
@@ -350,62 +348,22 @@ class Option(Generic[Stored, Given]):
         def __get__(self, settings: object, owner: Any) -> Any: ...
         def __set__(self, settings: object, value: Given) -> None: ...
 
-    @cached_property
-    def _types(self) -> tuple[Any, Any]:
-        stored, given = get_args(inspect.get_annotations(self.owner)[self.name])
-        return stored, given
-
-    @cached_property
-    def _parts(self) -> tuple[Any, ...]:
-        """The type of the stored value, unless it is None, and its metadata."""
-        type_ = self._types[0]
-        if type(None) in get_args(type_):
-            type_, _ = get_args(type_)
-        return get_args(type_) if get_origin(type_) is Annotated else (type_,)
-
-    @cached_property
-    def kind(self) -> Kind:
-        """How values are read."""
-        base, *metadata = self._parts
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.names = self._flags or (f"--{name.replace('_', '-')}" if self.kw_only else name,)
+        self._stored, given = get_args(inspect.get_annotations(owner)[name])
+        self.accepts = _without_metadata(given)
+        inner = self._stored
+        if type(None) in get_args(inner):
+            inner, _ = get_args(inner)
+        base, *metadata = get_args(inner) if get_origin(inner) is Annotated else (inner,)
         kinds = [each for each in metadata if isinstance(each, Kind)]
-        return kinds[0] if kinds else _PLAIN.get(base) or Kind(
-            _read_choice(get_args(base)), "", "|".join(get_args(base))
-        )
-
-    @property
-    def accepts(self) -> Any:
-        """Type of the argument in calls."""
-        return _without_metadata(self._types[1])
-
-    @property
-    def is_list(self) -> bool:
-        """True if it has several values."""
-        return get_origin(self._parts[0]) is tuple
-
-    @property
-    def is_switch(self) -> bool:
-        """True if it is true or false."""
-        return self._parts[0] is bool
-
-    @property
-    def parse(self) -> type:
-        """What makes a value of text on the command line, before `read`."""
-        return {"N": int, "X": float}.get(self.kind.metavar, str)
-
-    @property
-    def is_location(self) -> bool:
-        """True if its content, not its name, is part of the inputs of a run."""
-        return self.kind.is_location
-
-    @property
-    def metavar(self) -> str:
-        """The placeholder of a value in usage."""
-        return self.kind.metavar if self.kw_only or self.is_list else self.name.upper()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names on the command line."""
-        return self.flags or (f"--{self.name.replace('_', '-')}" if self.kw_only else self.name,)
+        self.kind = kinds[0] if kinds else _PLAIN.get(base) or _choice(get_args(base))
+        self.expected = f"{self.kind.expected or noun(base)}{_bounds(metadata)}"
+        self.is_list, self.is_switch = get_origin(base) is tuple, base is bool
+        self.is_location = self.kind.is_location
+        self.metavar = self.kind.metavar if self.kw_only or self.is_list else name.upper()
+        self.parse: type = {"N": int, "X": float}.get(self.kind.metavar, str)
 
     @property
     def shown_default(self) -> str:
@@ -421,13 +379,11 @@ class Option(Generic[Stored, Given]):
         if value is None and self.default is None:
             return None
         try:
-            stored = msgspec.convert(self.kind.read(value), self._types[0])
+            stored = msgspec.convert(self.kind.read(value), self._stored)
+        except UnicodeError:
+            raise ValueError("should be valid Unicode") from None
         except (TypeError, msgspec.MsgspecError):
-            expected = self.kind.expected or noun(self._parts[0])
-            raise ValueError(f"should be {expected}{_bounds(self._parts[1:])}") from None
-        is_seed = Seed in (self._types[0], *get_args(self._types[0]))
-        if type(stored) is int and stored > _MAX_NUMBER and not is_seed:
-            raise ValueError(_TOO_LARGE)
+            raise ValueError(f"should be {self.expected}") from None
         if self.is_required and stored == ():
             raise ValueError("should not be empty")
         return stored
@@ -460,7 +416,7 @@ _WORDS = [("ge", "at least"), ("gt", "greater than"), ("le", "at most"), ("lt", 
 def _bounds(metadata: Iterable[Any]) -> str:
     """Format the constraints of a type, to follow its name: " of at least 1"."""
     given = [(words, getattr(x, name, None)) for x in metadata for name, words in _WORDS]
-    texts = [f"{words} {limit}" for words, limit in given if limit is not None]
+    texts = [f"{words} {limit:,}" for words, limit in given if limit is not None]
     return f"{' of' * texts[0].startswith('at')} {' and '.join(texts)}" if texts else ""
 
 
@@ -501,6 +457,23 @@ class Settings:
 
     def check(self) -> None:
         """Check options that depend on one another; raise SettingsError on contradictions."""
+        for name in filter(self._has, self._options):
+            option = self._options[name]
+            for other in filter(self._has, option.excludes):
+                raise SettingsError(
+                    f"{name} and {other} were both given: {option.excludes[other]}; leave one of"
+                    " the two out"
+                )
+            known = [x for x in option.needs if x in self._options]
+            if known and not any(map(self._has, known)):
+                raise SettingsError(
+                    f"{name} has no effect without {' or '.join(known)}; give it, or leave out"
+                    f" {name}"
+                )
+
+    def _has(self, name: str) -> bool:
+        """Return True if there is such an option, and its value is not the default."""
+        return name in self._options and getattr(self, name) != self._options[name].default
 
     @classmethod
     def advice(cls, unknown: str) -> str:
@@ -523,7 +496,7 @@ class Settings:
         """
         options = options_of(type(self)).items()
         names = [x for x, each in options if x not in leave_out and each.in_command]
-        given = {x: _shown(getattr(self, x)) for x in names}
+        given = {name: _shown(getattr(self, name)) for name in names}
         return {x: [*value] if isinstance(value, tuple) else value for x, value in given.items()}
 
 
@@ -533,13 +506,9 @@ def options_of(settings: type[Settings]) -> dict[str, Option[Any, Any]]:
 
 
 def _shown(value: Any) -> Any:
-    """Return a given value; URLs in it without user and query, which may be secrets."""
-    return type(value)(map(_shown_one, value)) if isinstance(value, list | tuple) else _shown_one(
-        value
-    )
-
-
-def _shown_one(value: Any) -> Any:
+    """Return a given value, or list of them; URLs without user and query, which may be secrets."""
+    if isinstance(value, list | tuple):
+        return type(value)(_shown(x) if isinstance(x, str | os.PathLike) else x for x in value)
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     value = f"sha256:{value.fingerprint}" if hasattr(value, "fingerprint") else value
     return shown_url(value) if isinstance(value, str) and is_url(value) else value

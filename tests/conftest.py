@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from xml.etree import ElementTree
 
 import pytest
 import threads
@@ -21,9 +22,25 @@ settings.register_profile(
 settings.load_profile("tokenmill")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run only what did not pass in the run that wrote this file (--junitxml)"
+    parser.addoption("--not-passed-in", metavar="FILE", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the slowest first, so that no worker waits for another at the end."""
+    if report := config.getoption("not_passed_in"):
+        passed = {
+            f"{case.get('classname')}::{case.get('name')}"
+            for case in ElementTree.parse(report).iter("testcase") if case.find("*") is None
+        }
+        items[:] = [item for item in items if _name_in_report(item) not in passed]
     items.sort(key=lambda item: item.path.stem != "test_kernel_modes")
+
+
+def _name_in_report(item: pytest.Item) -> str:
+    path, _, name = item.nodeid.partition("::")
+    return f"{path.removesuffix('.py').replace('/', '.')}::{name}"
 
 
 @pytest.fixture(scope="session", autouse=True)

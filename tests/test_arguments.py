@@ -37,8 +37,8 @@ WRONG = [
 # Results, which users do not make; and what other parts of the package call at each batch.
 RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
 INTERNAL = {
-    "arrays_of", "count_reads", "to_device", "read", "as_json", "from_mapping", "with_options_of",
-    "with_stages", "restore", "from_files", "add_stage_before", "begin", "stage",
+    "arrays_of", "count_reads", "to_device", "read", "as_json", "corpus",
+    "restore", "from_files", "add_stage_before", "begin", "stage",
     "advice", "check", "replace", "check_state", "counts",
     "token_bytes", "token_id", "note_memory", "part",
 }  # fmt: skip
@@ -210,8 +210,8 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: JsonShardedSource(out / "rows")[0:3], "index: should be a whole number; got s"),
         (lambda: JsonShardedSource(out / "rows")["a"], "index: should be a whole number; got 'a'"),
         (lambda: bpe.load_tokenizer("a\0b"), "name: should be a path; got"),
-        (lambda: PipelineConfig(datasets=3), "datasets: expected a list of at least one; got 3"),
-        (lambda: PipelineConfig(datasets={"data_files": "x"}), "'x'}; put it into a list"),
+        (lambda: PipelineConfig(datasets=3), "datasets: should be a list of at least one; got 3"),
+        (lambda: PipelineConfig(datasets={"data_files": "x"}), "should be a list of at least one"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs=["a"]), "should be names with val"),
         (lambda: rows(tokenizer=3), "tokenizer: should be a path, a name or a tokenizer; got 3"),
         (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: should be given to write_r"),

@@ -2,7 +2,6 @@
 
 import io
 import json
-import mmap
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,20 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import formats, loaders, packing, report, studies
-from benchmarks.__main__ import Setting, parse, varied, versions_elsewhere
-from benchmarks.corpora import sized, worst_cases
-from benchmarks.job import (
-    END_OF_TEXT,
-    OURS,
-    SIDES,
-    Clock,
-    Job,
-    documents,
-    installed,
-    side,
-    warm_memory,
-)
+from benchmarks import formats, loaders, report, studies
+from benchmarks.__main__ import parse, versions_elsewhere
+from benchmarks.corpora import sized
+from benchmarks.job import END_OF_TEXT, OURS, SIDES, Clock, Job, documents, installed, side
 from benchmarks.rounds import MODULES, WORK, MeasurementError, compare, measure, peers_of
 from bpe import train_bpe
 
@@ -95,17 +84,14 @@ def test_a_peer_that_everyone_has(job: Job) -> None:
 def test_results_that_differ_have_no_figures(made_up: Job) -> None:
     (equal,) = compare(made_up, replace(made_up, side="equal"), 1, ("text", "300"))
     assert equal.equal is True
+    (none,) = compare(made_up, replace(made_up, side="time only"), 1, ("text", "300"))
+    assert none.equal is None
+    assert "time only |" in report.row(none)
     (found,) = compare(made_up, replace(made_up, side="different"), 1, ("text", "300"))
     assert found.equal is False
     assert "results differ" in report.row(found)
     assert "**" not in report.row(found)
     assert "ratio" not in found.to_json()
-
-
-def test_what_cannot_be_compared_is_called_so(made_up: Job) -> None:
-    (found,) = compare(made_up, replace(made_up, side="time only"), 1, ("text", "300"))
-    assert found.equal is None
-    assert "time only |" in report.row(found)
 
 
 def test_a_failure_says_why(made_up: Job) -> None:
@@ -151,15 +137,6 @@ def test_batches_of_loaders(work: str, job: Job, monkeypatch: pytest.MonkeyPatch
     ]
 
 
-def test_rows_in_every_format(job: Job) -> None:
-    pytest.importorskip("pyarrow", reason="needs the extra `formats`")
-    from benchmarks.rows import rows
-
-    table = rows(replace(job, threads=1), 1)
-    assert [row[0] for row in table.rows] == ["parquet", "arrow", "npz", "jsonl", "pickle"]
-    assert all(row[4] for row in table.rows[:3])
-
-
 def test_conversations_give_the_same_ids(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers", reason="needs the extra `chat`")
     assert MODULES["chats"] == "benchmarks.chats"
@@ -172,11 +149,6 @@ def test_conversations_give_the_same_ids(job: Job, monkeypatch: pytest.MonkeyPat
     ]
     assert results[0].n_bytes == chats.conversations(job).stat().st_size > 0
     assert results[0] == results[1]
-
-
-@pytest.mark.parametrize("work", ["loaders-random", "loaders-packed"])
-def test_each_sampler_has_the_usual_loader_beside_it(work: str) -> None:
-    assert peers_of(work, "gpt2") == ["DataLoader, 2 workers"]
 
 
 def test_windows_of_peers_are_checked(tmp_path: Path) -> None:
@@ -207,17 +179,6 @@ def test_sizes(job: Job, tmp_path: Path) -> None:
     assert longer == text + END_OF_TEXT + text
 
 
-def test_worst_cases_are_text(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.corpora.WORST_BYTES", 1000)
-    monkeypatch.setattr("benchmarks.corpora.LONG_LINE_BYTES", 30_000)
-    texts = {name: path.read_text() for name, path in worst_cases(job.corpus, tmp_path).items()}
-    assert len(texts) == 7
-    assert set(texts["one letter repeated"]) == {"a"}
-    assert len(texts["line of 100 MB"]) > 20_000
-    assert "\n" not in texts["line of 100 MB"]
-    assert END_OF_TEXT not in texts["line of 100 MB"]
-
-
 def test_where_the_time_goes(job: Job) -> None:
     table = studies.breakdown(job, 1)
     assert [cells[0].split(":")[0] for cells in table.rows] == [
@@ -229,34 +190,6 @@ def test_where_the_time_goes(job: Job) -> None:
         "write",
     ]
     assert table.rows[0][0] in report.study(table)
-
-
-def test_plans_of_packed_windows(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "N_DOCUMENTS", 3000)
-    table = packing.packing(job, 1)
-    assert [row[0] for row in table.rows] == ["greedy", "pool", "first_fit", "best_fit"]
-    assert all(len(row) == len(table.columns) for row in table.rows)
-    fills = [float(row[3].removesuffix(" %")) for row in table.rows]
-    assert 80 < min(fills) <= max(fills) <= 100
-    assert all(12 < float(row[4]) < 16 for row in table.rows)
-    assert table.title == "Plans of packed windows of 1,024 tokens, 3,000 documents"
-
-
-def test_without_valgrind_no_instructions_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(studies.shutil, "which", asked.append)
-    job = Job("instructions", "tokenmill", Path(), Path(), 300, "gpt2", 1, Path())
-    assert studies.instructions(job, 1).note == "Install valgrind to count them."
-    assert asked == ["valgrind"]
-
-
-def test_one_factor_at_a_time() -> None:
-    usual = Setting(Path("text"), None, 32_000, "gpt2")
-    for _, setting in varied(usual, ["size", "vocabulary", "pattern"], gpt2=True):
-        changed = [
-            a != b for a, b in zip(vars(usual).values(), vars(setting).values(), strict=True)
-        ]
-        assert sum(changed) <= 1
 
 
 @pytest.mark.parametrize(
@@ -293,31 +226,6 @@ def test_the_command(job: Job, tmp_path: Path) -> None:
     assert found["comparisons"][0]["equal"] is True
     assert found["about"]["packages"]["numba"]
     assert found["failures"] == []
-
-
-def test_memory_is_written_to_before_a_clock_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = tmp_path / "text"
-    corpus.write_bytes(b"text")
-    made: list[np.ndarray] = []
-
-    def zeros(n: int, dtype: type) -> np.ndarray:
-        made.append(np.zeros(n, dtype))
-        return made[0]
-
-    with monkeypatch.context() as patch:
-        patch.setattr(np, "empty", zeros)
-        warm_memory(corpus)
-    assert len(made[0]) == 2**26 + 16 * 4
-    assert made[0][:: mmap.PAGESIZE].all()
-
-
-def test_formats_make_the_same_files(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "FORMATS", ("jsonl", "txt.gz", "txt.zst"))
-    table = formats.formats(job, 1)
-    assert [row[0] for row in table.rows] == ["jsonl", "txt.gz", "txt.zst"]
-    assert [bool(row[3]) for row in table.rows] == [False, True, True]
 
 
 def test_json_lines_in_several_files(job: Job, tmp_path: Path) -> None:

@@ -44,10 +44,10 @@ def decoded(path: Path) -> str:
     return tokenizer.decode(open_tokens(path, tokenizer=tokenizer)[:])
 
 
-def test_training(text: Path, tmp_path: Path) -> None:
+def test_training_and_reuse_of_its_tokenizer(text: Path, tmp_path: Path) -> None:
     val = tmp_path / "val.txt"
     val.write_text("Another document.")
-    out = tmp_path / "out"
+    out, again = tmp_path / "out", tmp_path / "again"
     run = make(
         "preprocess", f"TRAIN={text}", f"VAL={val}", f"OUT={out}", "VOCAB_SIZE=400", "WORKERS=2"
     )
@@ -56,39 +56,22 @@ def test_training(text: Path, tmp_path: Path) -> None:
     assert decoded(out / "val.bin") == "Another document.<|endoftext|>"
     assert np.memmap(out / "train.bin", dtype=np.uint16).max() == 399
     assert "tokens" in run.stdout + run.stderr
+    options = [f"TRAIN={text}", f"VAL={val}", f"TOKENIZER={out / 'tokenizer.json'}", "NAME=x"]
+    make("preprocess", *options, f"OUT={again}")
+    assert (again / "x_train.bin").read_bytes() == (out / "train.bin").read_bytes()
 
 
-def test_reuse_of_a_tokenizer(text: Path, tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    make("preprocess", f"TRAIN={text}", f"OUT={first}", "VOCAB_SIZE=400")
-    tokenizer = first / "tokenizer.json"
-    make("preprocess", f"TRAIN={text}", f"OUT={second}", f"TOKENIZER={tokenizer}", "NAME=again")
-    assert (second / "again_train.bin").read_bytes() == (first / "train.bin").read_bytes()
-    open_tokens(second / "again_train.bin", tokenizer=Tokenizer.from_file(tokenizer))
-
-
-def test_without_val(text: Path, tmp_path: Path) -> None:
-    """About 1 % of the documents become validation; ARGS takes any option."""
-    make("preprocess", f"TRAIN={text}", f"OUT={tmp_path / 'a'}", "VOCAB_SIZE=400")
-    train, val = (open_tokens(tmp_path / "a" / f"{split}.bin") for split in ("train", "val"))
-    assert train.n_documents + val.n_documents == 300
-    assert 1 <= val.n_documents <= 12
-    make(
-        "preprocess",
-        f"TRAIN={text}",
-        f"OUT={tmp_path / 'b'}",
-        "VOCAB_SIZE=400",
-        "ARGS=--val-fraction 0.5 --quiet",
-    )
-    assert 110 < open_tokens(tmp_path / "b" / "val.bin").n_documents < 190
-
-
-def test_several_files(text: Path, tmp_path: Path) -> None:
+def test_several_files_without_val(tmp_path: Path) -> None:
+    """Some documents become validation; ARGS takes any option."""
     for name in ("a", "b"):
-        (tmp_path / name).write_text(f"{name} is a document of its own. " * 9)
+        documents = (f"{name} is of document {i}." for i in range(150))
+        (tmp_path / name).write_text("<|endoftext|>".join(documents))
     paths = f"TRAIN={tmp_path / 'a'} {tmp_path / 'b'}"
-    make("preprocess", paths, f"VAL={text}", f"OUT={tmp_path / 'out'}", "VOCAB_SIZE=260")
-    assert open_tokens(tmp_path / "out" / "train.bin").n_documents == 2
+    args = "ARGS=--val-fraction 0.5 --quiet"
+    make("preprocess", paths, f"OUT={tmp_path / 'out'}", "VOCAB_SIZE=260", args)
+    train, val = (open_tokens(tmp_path / "out" / f"{split}.bin") for split in ("train", "val"))
+    assert train.n_documents + val.n_documents == 300
+    assert 110 < val.n_documents < 190
 
 
 def test_failure_is_a_failure_of_make(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Pre-tokens -> token ids.
 
 encoder           the encoder of one thread
-parallel_encoder  documents on all threads; `part_collector`: the ids of parts, in order
+parallel_encoder  documents on all threads
 encode_pretokens  groups of pre-tokens, looked up in the table of tokens
 misses            pre-tokens that are not in that table: two caches, and merging
 merge             a pre-token of any length is merged

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.byte_level import all_from_byte_level, from_byte_level
+from bpe.byte_level import from_byte_level
 from bpe.errors import (
     PatternError,
     TokenizerFileError,
@@ -31,6 +31,7 @@ from bpe.formats import hf_write
 from bpe.formats.hf_write import FLAGS, STEPS, TokenizerParts
 from bpe.formats.json_file import (
     canonical,
+    check_depth,
     config_path,
     dumps,
     expect,
@@ -59,6 +60,16 @@ _ACCEPTED_OF_MODEL: dict[str, tuple[Any, ...]] = {
     "unicode_version": (None, UNICODE_VERSION), "tie_break": (None, *TIE_BREAKS),
     "ranked_by": (None, "merges", "bytes"),
 }
+# The file with a vocabulary and merges as they should be, and anything for settings. Before
+# tokenizers 0.20 a merge was one text, with a space.
+_MODEL = msgspec.defstruct("_MODEL", [
+    ("vocab", dict[str, int]), ("merges", list[tuple[str, str] | str]),
+    *((name, Any, msgspec.UNSET) for name in ("type", "pattern")),
+    *((name, Any, msgspec.UNSET) for name in {**_ACCEPTED_OF_MODEL, **hf_write.KEPT_OF_MODEL}),
+])  # fmt: skip
+_FILE: Any = msgspec.defstruct("_FILE", [
+    ("model", _MODEL), *((name, Any, msgspec.UNSET) for name in _TOP_LEVEL_KEYS[:-1])
+], forbid_unknown_fields=True)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,32 +94,41 @@ class TokenizerFiles:
             TokenizerFileError: A file is damaged, is not of a byte-level BPE, or has a setting that
                 is not implemented.
         """
-        beside = config_path(self.path)
+        path, beside = self.path, config_path(self.path)
         config = None if self.config is None else parse_json(self.config, beside)
-        return parse_tokenizer(parse_json(self.text, self.path), config, self.path, beside)
+        top = _parse_large(self.text, path)
+        if config is None:
+            return _parse_tokenizer_json(top, path)
+        parts = _parse_tokenizer_json(with_named_tokens(top, config, beside), path)
+        # Some classes of transformers change the tokenizer by this setting, others do not.
+        if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
+            own = f"{path} has {dumps(parts.add_prefix_space)}"
+            unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
+        special = parts.vocabulary.special_tokens
+        parts = replace(
+            parts, eos_token=_token_text(config, "eos_token") or None,
+            bos_token=special_token(config, "bos_token", special),
+        )
+        kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
+        return replace(parts, config=kept)
 
 
-def parse_tokenizer(
-    top: dict[str, Any], config: dict[str, Any] | None, path: Path, beside: Path
-) -> TokenizerParts:
-    """Convert the content of a tokenizer.json (`path`) and of its configuration (`beside`), if any.
+def _parse_large(text: str, path: Path) -> dict[str, Any]:
+    """Parse a tokenizer.json: a sound one at once into `_FILE`, any other as `parse_json` does.
 
-    Raises:
-        TokenizerFileError: As `TokenizerFiles.parts`.
+    Only in a sound one are merges tuples.
     """
-    if config is None:
-        return parse_tokenizer_json(top, path)
-    parts = parse_tokenizer_json(with_named_tokens(top, config, beside), path)
-    # Some classes of transformers change the tokenizer by this setting, others do not.
-    if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
-        own = f"{path} has {dumps(parts.add_prefix_space)}"
-        unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
-    parts = replace(
-        parts, eos_token=token_text(config, "eos_token") or None,
-        bos_token=special_token(config, "bos_token", parts.vocabulary.special_tokens),
+    try:
+        file = msgspec.json.decode(text, type=_FILE)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return parse_json(text, path)
+    top, model = (
+        {name: x for name, x in msgspec.structs.asdict(each).items() if x is not msgspec.UNSET}
+        for each in (file, file.model)
     )
-    kept = "" if config == hf_write.default_config(parts) else canonical(beside, config)
-    return replace(parts, config=kept)
+    check_depth(path, [x for name, x in top.items() if name != "model"])
+    check_depth(path, [x for name, x in model.items() if name not in ("vocab", "merges")])
+    return top | {"model": model}
 
 
 def with_named_tokens(
@@ -173,7 +193,7 @@ def _ids_of_model(model: Any) -> dict[str, int]:
     return {text: x for text, x in vocab.items() if type(x) is int}
 
 
-def token_text(config: Mapping[str, Any], role: str) -> Any:
+def _token_text(config: Mapping[str, Any], role: str) -> Any:
     """Return the text of a token in a configuration, which may be in an object."""
     token = config.get(role)
     return token.get("content") if isinstance(token, dict) else token
@@ -183,25 +203,64 @@ def special_token(
     config: Mapping[str, Any], role: str, special_tokens: Collection[str]
 ) -> str | None:
     """Return the special token with a role, such as "bos_token", in a configuration, or None."""
-    text = token_text(config, role)
+    text = _token_text(config, role)
     return text if isinstance(text, str) and text in special_tokens else None
 
 
-def _named_pattern(path: Path, named: Any, pattern: str) -> str:
-    """Return `model.pattern` if given, after comparing it with the pre-tokenizer."""
-    if named is None:
-        return pattern
-    try:
-        same = to_huggingface(pattern) == to_huggingface(str(named))
-    except PatternError as error:
-        raise TokenizerFileError(f"{path}: model.pattern: {error}") from error
-    if not same:
-        refuse(path, f"model.pattern is {dumps(named)}", f"expected {pattern!r}, as pre_tokenizer")
-    return str(named)
-
-
-def parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
+def _parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
     """Convert the content of a tokenizer.json; `path` is its name in errors."""
+    model, pattern, add_prefix_space, normal_forms = _parse_settings(top, path)
+    options = {
+        name: expect(path, f"model.{name}", model.get(name, accepted[0]), *accepted)
+        for name, accepted in _ACCEPTED_OF_MODEL.items()
+    }
+    ignore_merges, ranked_by = bool(options["ignore_merges"]), options["ranked_by"]
+    pattern = _named_pattern(path, model.get("pattern"), pattern)
+    ids = ids_of_vocab(path, object_at(path, model, "vocab"), "model.vocab")
+    added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
+    _check_normalized(path, added_tokens, normal_forms)
+    merges = _merges(path, model["merges"])
+    tokens, others = tokens_by_id(path, ids, "model.vocab")
+    texts = {token.text for token in added_tokens}
+    for text in sorted(others.keys() - texts):
+        found = f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet"
+        expected = "expected a byte-level BPE, or this token among the added_tokens"
+        unsupported(path, found, expected)
+    pairs = _as_ids(path, merges, ids, others)
+    # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
+    both = (texts & ids.keys()) - others.keys()
+    alone = (texts & ids.keys()) - both
+    if not ignore_merges or ranked_by is not None:
+        letters = {text for text in both if len(text) == 1}
+        alone |= both - letters - _in_merges(both, merges, pairs, ids)
+    for text in alone - others.keys():
+        del tokens[ids[text]]
+    try:
+        if ranked_by == "bytes":
+            ranks = {token: token_id for token_id, token in tokens.items()}
+            vocabulary = Vocabulary.from_ranks(ranks, added_tokens, normal_forms)
+        else:
+            vocabulary = Vocabulary(
+                tokens, pairs, added_tokens,
+                ignore_merges=ignore_merges, normal_forms=normal_forms,
+            )
+    except VocabularyError as error:
+        raise TokenizerFileError(f"{path}: {error}") from error
+    parts = TokenizerParts(
+        vocabulary, pattern, options["tie_break"], add_prefix_space=add_prefix_space,
+        outside=frozenset(texts - ids.keys()),
+    )
+    settings = {name: top.get(name) for name in STEPS}
+    kept_of_model = hf_write.KEPT_OF_MODEL.items()
+    settings["model"] = {name: model.get(name, default) for name, default in kept_of_model}
+    kept = "" if settings == hf_write.default_settings(parts) else canonical(path, settings)
+    return replace(parts, settings=kept)
+
+
+def _parse_settings(
+    top: dict[str, Any], path: Path
+) -> tuple[dict[str, Any], str, bool, tuple[str, ...]]:
+    """Return the model, split pattern, add_prefix_space and normal forms of a byte-level BPE."""
     if "model" not in top:
         refuse(path, f"it has no 'model' (its keys are {listed(top)})", "expected a tokenizer.json")
     model = object_at(path, top, "model")
@@ -221,53 +280,20 @@ def parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
         unsupported(path, f"decoder is {dumps(decoder)}", expected)
     normal_forms = tuple(step["type"] for step in _steps(path, "normalizer", top.get("normalizer")))
     canonical(path, top.get("pre_tokenizer"))
-    pattern, add_prefix_space = _pattern_of(path, top.get("pre_tokenizer"))
+    return model, *_pattern_of(path, top.get("pre_tokenizer")), normal_forms
 
-    options = {
-        name: expect(path, f"model.{name}", model.get(name, accepted[0]), *accepted)
-        for name, accepted in _ACCEPTED_OF_MODEL.items()
-    }
-    ignore_merges, ranked_by = bool(options["ignore_merges"]), options["ranked_by"]
-    pattern = _named_pattern(path, model.get("pattern"), pattern)
-    ids = ids_of_vocab(path, object_at(path, model, "vocab"), "model.vocab")
-    added_tokens = _added_tokens(path, top.get("added_tokens") or [], ids)
-    late = [token.text for token in added_tokens if token.normalized]
-    _check_normalized(path, {x: normalized(x.encode(), normal_forms) for x in late})
-    byte_level = all_from_byte_level(ids)
-    merges = _merges(path, model["merges"])
-    # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
-    spelled = {token.text: from_byte_level(token.text) for token in added_tokens}
-    possible = {text for text, token in spelled.items() if token is not None}
-    both = {text for text in possible if len(text) == 1} | hf_write.in_merges(possible, merges)
-    if ignore_merges and ranked_by is None:
-        both |= ids.keys() & possible
-    for text in sorted(ids.keys() - byte_level.keys() - spelled.keys()):
-        found = f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet"
-        expected = "expected a byte-level BPE, or this token among the added_tokens"
-        unsupported(path, found, expected)
-    for text in spelled.keys() - both:
-        byte_level.pop(text, None)
-    tokens = tokens_by_id(path, ids, byte_level, "model.vocab")
+
+def _named_pattern(path: Path, named: Any, pattern: str) -> str:
+    """Return `model.pattern` if given, after comparing it with the pre-tokenizer."""
+    if named is None:
+        return pattern
     try:
-        if ranked_by == "bytes":
-            ranks = {token: token_id for token_id, token in tokens.items()}
-            vocabulary = Vocabulary.from_ranks(ranks, added_tokens, normal_forms)
-        else:
-            vocabulary = Vocabulary(
-                tokens, _as_ids(merges, ids, ids.keys() - byte_level.keys()), added_tokens,
-                ignore_merges=ignore_merges, normal_forms=normal_forms,
-            )
-    except VocabularyError as error:
-        raise TokenizerFileError(f"{path}: {error}") from error
-    parts = TokenizerParts(
-        vocabulary, pattern, options["tie_break"], add_prefix_space=add_prefix_space,
-        outside=frozenset(spelled.keys() - ids.keys()),
-    )
-    settings = {name: top.get(name) for name in STEPS}
-    kept_of_model = hf_write.KEPT_OF_MODEL.items()
-    settings["model"] = {name: model.get(name, default) for name, default in kept_of_model}
-    kept = "" if settings == hf_write.default_settings(parts) else canonical(path, settings)
-    return replace(parts, settings=kept)
+        same = to_huggingface(pattern) == to_huggingface(str(named))
+    except PatternError as error:
+        raise TokenizerFileError(f"{path}: model.pattern: {error}") from error
+    if not same:
+        refuse(path, f"model.pattern is {dumps(named)}", f"expected {pattern!r}, as pre_tokenizer")
+    return str(named)
 
 
 def _steps(path: Path, section: str, value: object, name: str = "") -> list[dict[str, Any]]:
@@ -360,11 +386,11 @@ def _added_tokens(path: Path, entries: object, ids: Mapping[str, int]) -> list[A
     return list(added_tokens.values())
 
 
-def _check_normalized(path: Path, texts: Mapping[str, bytes]) -> None:
-    """Raise TokenizerFileError if two added tokens are one text; `texts` are text -> normalized."""
+def _check_normalized(path: Path, tokens: list[AddedToken], forms: tuple[str, ...]) -> None:
+    """Raise TokenizerFileError if two added tokens are one text when they are normalized."""
     seen: dict[bytes, str] = {}
-    for text, changed in texts.items():
-        if (other := seen.setdefault(changed, text)) != text:
+    for text in (token.text for token in tokens if token.normalized):
+        if (other := seen.setdefault(normalized(text.encode(), forms), text)) != text:
             refuse(
                 path,
                 f"the added tokens {other!a} and {text!a} are one text when they are normalized",
@@ -376,33 +402,54 @@ def _begins_with_white_space(token: AddedToken) -> bool:
     return token.text != "" and bool(class_table()[ord(token.text[0])] & WHITE_SPACE)
 
 
-def _merges(path: Path, value: object) -> list[list[str]]:
-    """Return the two texts of each merge; refuse what is no pair in the byte-level alphabet."""
+def _merges(path: Path, value: object) -> list[Any]:
+    """Return the two texts of each merge, which are such for sure if they are tuples."""
     if not isinstance(value, list):
         refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
-    # Before tokenizers 0.20 a merge was one text, with a space.
-    kinds, pairs = {*map(type, value)}, value
-    if str in kinds:
-        pairs = [x.split(" ") if isinstance(x, str) else x for x in value]
-    if kinds <= {list, str} and {*map(len, pairs)} <= {2}:
-        texts = [*chain.from_iterable(pairs)]
-        if {*map(type, texts)} <= {str} and "" not in texts and from_byte_level("".join(texts)):
-            return pairs
-    for index, pair in enumerate(pairs):
+    if {*map(type, value)} <= {tuple}:
+        return value
+    pairs = [x.split(" ") if isinstance(x, str) else x for x in value]
+    _merges_as_bytes(path, pairs, value)
+    return pairs
+
+
+def _merges_as_bytes(path: Path, merges: list[Any], given: list[Any]) -> list[Pair]:
+    """Return the bytes of merges, `given` as such in the file; refuse what is no such pair."""
+    pairs: list[Pair] = []
+    for index, pair in enumerate(merges):
         match pair:
-            case [str(first), str(second)] if from_byte_level(first) and from_byte_level(second):
-                continue
-        found = f"model.merges[{index}] is {dumps(value[index])}"
+            case [str(first), str(second)]:
+                left, right = from_byte_level(first), from_byte_level(second)
+                if left and right:
+                    pairs.append((left, right))
+                    continue
+        found = f"model.merges[{index}] is {dumps(given[index])}"
         refuse(path, found, "expected two tokens of the byte-level alphabet")
     return pairs
 
 
 def _as_ids(
-    merges: list[list[str]], ids: Mapping[str, int], special: AbstractSet[str]
+    path: Path, merges: list[Any], ids: Mapping[str, int], others: Mapping[str, int]
 ) -> NDArray[np.int32] | list[Pair]:
-    """Return the ids of merges, int32[n, 2]; their bytes if one is not of ordinary tokens."""
+    """Return the ids of merges, int32[n, 2]; their bytes if one has no id.
+
+    `others` are the texts that are not in the byte-level alphabet, with their ids.
+    """
     with suppress(KeyError, OverflowError):
-        if special.isdisjoint(chain.from_iterable(merges)):
-            flat = np.fromiter(map(ids.__getitem__, chain.from_iterable(merges)), np.int32)
-            return flat.reshape(-1, 2)
-    return [(from_byte_level(a) or b"", from_byte_level(b) or b"") for a, b in merges]
+        flat = map(ids.__getitem__, chain.from_iterable(merges))
+        pairs = np.fromiter(flat, np.int32, 2 * len(merges)).reshape(-1, 2)
+        if not np.isin(pairs, [*others.values(), ids.get("", -1)]).any():
+            return pairs
+    return _merges_as_bytes(path, merges, merges)
+
+
+def _in_merges(
+    texts: set[str], merges: list[Any], pairs: Any, ids: Mapping[str, int]
+) -> set[str]:
+    """Return the texts that are a part or the result of a merge; `pairs` are from `_as_ids`."""
+    if isinstance(pairs, np.ndarray):
+        begins = {text[:n] for text in texts for n in range(1, len(text) + 1)} & ids.keys()
+        near = np.isin(pairs[:, 0], [ids[text] for text in begins])
+        near |= np.isin(pairs[:, 1], [ids[text] for text in texts])
+        merges = [merges[number] for number in np.flatnonzero(near)]
+    return hf_write.in_merges(texts, merges)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +10,6 @@ from bpe.errors import TokenizerFileError
 
 if TYPE_CHECKING:
     import tiktoken
-
-TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
-_logger = logging.getLogger("bpe")
 
 
 def tiktoken_encoding(name: str) -> tiktoken.Encoding:
@@ -107,35 +101,3 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
             f"{name}: No such file or directory, and on Hugging Face's hub it has no tokenizer.json"
         )
     return Path(found["tokenizer.json"])
-
-
-@cache
-def download_chat_templates(name: str, path: Path) -> None:
-    """Download the chat templates of a name on the hub to where its tokenizer.json is, `path`.
-
-    They are chat_template.jinja and additional_chat_templates/NAME.jinja of the same commit. What
-    the hub does not give is left as it is on this machine, and a warning says why.
-    """
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    commit = path.parent.name if path.parent.parent.name == "snapshots" else None
-    try:
-        files = [TEMPLATE_FILE]
-        with suppress(errors.EntryNotFoundError):
-            listed = huggingface_hub.list_repo_tree(name, MORE_TEMPLATES, revision=commit)
-            files += [each.path for each in listed if each.path.endswith(".jinja")]
-        for file in files:
-            try:
-                huggingface_hub.hf_hub_download(name, file, revision=commit)
-            except errors.LocalEntryNotFoundError:
-                raise
-            except errors.EntryNotFoundError:
-                continue  # it has none
-    # Any error of the network, the hub or its library.
-    except Exception as error:  # noqa: BLE001 (a warning says what it was)
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        _logger.warning(
-            "%s: Hugging Face's hub gave no chat templates (%.200s); those on this machine count",
-            name, reason,
-        )

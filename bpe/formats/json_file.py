@@ -51,14 +51,10 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     def refuse_constant(constant: str) -> NoReturn:
         refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
 
-    def refuse_depth() -> NoReturn:
-        found = f"its lists and objects stand too deep inside one another, more than {_DEEPEST}"
-        refuse(path, found, "expected a tokenizer file of Hugging Face's format")
-
     try:
         value = _parse(text, refuse_constant)
     except RecursionError:
-        refuse_depth()
+        _refuse_depth(path)
     except json.JSONDecodeError as error:
         # Truncated JSON fails at its end, in an unterminated string, or in a word.
         rest = text[error.pos :].rstrip()
@@ -77,8 +73,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
         refuse(path, f"not JSON: {error}", "expected a tokenizer file")
     if not isinstance(value, dict):
         refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
-    if _is_nested_deeper(value):
-        refuse_depth()
+    check_depth(path, [value])
     return value
 
 
@@ -89,24 +84,22 @@ def _parse(text: str, refuse_constant: Callable[[str], NoReturn]) -> Any:
     return json.loads(text, parse_constant=refuse_constant)
 
 
-def _is_nested_deeper(value: dict[str, Any]) -> bool:
-    """Return True if more than `_DEEPEST` lists and objects are inside one another.
+def check_depth(path: Path, values: list[Any]) -> None:
+    """Raise an error if more than `_DEEPEST` lists and objects are inside one another.
 
     The depth at which parsers fail depends on the version of Python.
     """
-    inside: list[Any] = [value]
-    for _ in range(_DEEPEST):
-        groups = [x.values() if type(x) is dict else x for x in inside]
-        if len(groups) < 100:  # most of a vocabulary is one object of numbers
-            groups = [x for x in groups if not {*map(type, x)}.isdisjoint((dict, list))]
-        entries = [*chain.from_iterable(groups)]
-        kinds = {*map(type, entries)}
-        if kinds.isdisjoint((dict, list)):
-            return False
-        inside = entries
-        if not kinds <= {dict, list}:
-            inside = [entry for entry in entries if type(entry) in (dict, list)]
-    return True
+    for _ in range(_DEEPEST + 1):
+        inside = [x for x in values if isinstance(x, dict | list)]
+        if not inside:
+            return
+        values = [*chain.from_iterable(x.values() if isinstance(x, dict) else x for x in inside)]
+    _refuse_depth(path)
+
+
+def _refuse_depth(path: Path) -> NoReturn:
+    found = f"its lists and objects stand too deep inside one another, more than {_DEEPEST}"
+    refuse(path, found, "expected a tokenizer file of Hugging Face's format")
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -27,9 +27,7 @@ def load_gpt2_files(
     """
     vocab_path, merges_path = Path(vocab_path), Path(merges_path)
     ids = ids_of_vocab(vocab_path, parse_json(read_text(vocab_path), vocab_path), "it")
-    spelled = all_from_byte_level(ids)
-    tokens = tokens_by_id(vocab_path, ids, spelled, "it")
-    others = {key: token_id for key, token_id in ids.items() if key not in spelled}
+    tokens, others = tokens_by_id(vocab_path, ids, "it")
     # Not splitlines() or strip(): lines end with a newline only, and a space separates a merge.
     lines = [line.removesuffix("\r") for line in read_text(merges_path).split("\n")]
     while lines and not lines[-1]:
@@ -120,13 +118,18 @@ def ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, i
 
 
 def tokens_by_id(
-    path: Path, ids: Mapping[str, int], spelled: Mapping[str, bytes], name: str
-) -> dict[int, bytes]:
-    """Return id -> bytes of spelled tokens."""
-    tokens = {ids[key]: token for key, token in spelled.items()}
-    if len(tokens) < len(spelled):
+    path: Path, ids: Mapping[str, int], name: str
+) -> tuple[dict[int, bytes], dict[str, int]]:
+    """Return id -> bytes of texts in the byte-level alphabet, text -> id of others."""
+    texts = list(ids)
+    spelled, numbers = all_from_byte_level(texts)
+    tokens = dict(zip(ids.values(), spelled, strict=True))
+    if len(tokens) < len(ids):
         first: dict[int, str] = {}
-        key = next(key for key in spelled if first.setdefault(ids[key], key) != key)
+        key = next(key for key in ids if first.setdefault(ids[key], key) != key)
         found = f"in {name}, {key!r} has the id {ids[key]}, which {first[ids[key]]!r} has already"
         refuse(path, found, "expected one id for each token")
-    return tokens
+    others = {texts[number]: ids[texts[number]] for number in numbers}
+    for token_id in others.values():
+        del tokens[token_id]
+    return tokens, others

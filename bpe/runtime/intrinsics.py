@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import lower_builtin, type_callable
 
 from bpe.runtime import machine
@@ -69,8 +68,8 @@ class Call(NamedTuple):
 
     def llvm(self, name: str, result: Any, *arguments: Any) -> Any:
         """Call one of LLVM's own functions."""
-        function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-        function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
+        kind, module = ir.FunctionType(result, [x.type for x in arguments]), self.builder.module
+        function = module.globals.get(name) or ir.Function(module, kind, name)
         return self.builder.call(function, arguments)
 
 

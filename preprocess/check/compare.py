@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,33 +35,36 @@ _WARMING_UP = 4
 
 
 class _Side:
-    """One of the two tokenizers, its number of tokens so far and its MB/s in each unit."""
+    """One of the two tokenizers, its number of tokens so far, and (bytes, MB/s) of each unit."""
 
     def __init__(self, name: Path, pattern: str | None) -> None:
         from bpe import load_tokenizer
 
         pattern = pattern if name.suffix == ".tiktoken" else None
         self.name, self.tokenizer = name, load_tokenizer(name, pattern=pattern)
-        self.n_tokens, self.rates = 0, list[float]()
-        self.encoder = self.tokenizer.new_encoder()
+        self.n_tokens, self._units = 0, list[tuple[int, float]]()
+        self.tokens = set(self.tokenizer.vocab.values())
+        self._encoder = self.tokenizer.new_encoder()
         # Compile and initialize before the time counts.
-        self.encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([[0, 9]], np.int64))
+        self._encoder.encode(np.frombuffer(b"some text", np.uint8), np.array([[0, 9]], np.int64))
 
-    def encode(self, batch: DocumentBatch) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def encode(self, batch: DocumentBatch) -> list[NDArray[np.uint32]]:
+        """Return the ids of each document, or of its part."""
         started = time.perf_counter()
-        ids, ends = self.encoder.encode(
+        ids, ends = self._encoder.encode(
             batch.buffer, batch.bounds.reshape(-1, 2),
             starts_mid_document=batch.starts_mid_document,
             ends_mid_document=batch.ends_mid_document,
         )
         seconds = time.perf_counter() - started
         self.n_tokens += len(ids)
-        self.rates.append(batch.n_bytes / 1e6 / seconds)
-        return ids, ends
+        self._units.append((batch.n_bytes, batch.n_bytes / 1e6 / seconds))
+        return np.split(ids, ends[1:-1])
 
-    def describe(self, sizes: Sequence[int], n_documents: int) -> dict[str, Any]:
-        """Describe the results on units of `sizes` bytes; MB/s is the median of the large units."""
-        rates = [rate for rate, n in zip(self.rates, sizes, strict=True) if n >= max(sizes) / 2]
+    def describe(self, n_documents: int, other: set[bytes]) -> dict[str, Any]:
+        """Describe the results; MB/s is the median of the large units."""
+        sizes = [n for n, _ in self._units]
+        rates = [rate for n, rate in self._units if n >= max(sizes) / 2]
         warm = rates[_WARMING_UP:] if len(rates) > 2 * _WARMING_UP else rates
         return {
             "name": str(self.name),
@@ -71,6 +74,7 @@ class _Side:
             "bytes_per_token": sum(sizes) / max(self.n_tokens, 1),
             "tokens_per_document": self.n_tokens / max(n_documents, 1),
             "megabytes_per_second": float(np.median(warm)) if warm else 0.0,
+            "only_here": len(self.tokens - other),
         }
 
 
@@ -92,50 +96,43 @@ def compare(settings: CompareSettings) -> dict[str, Any]:
     """
     progress = progress_of(settings.progress)
     sides = [_Side(Path(name), settings.pattern) for name in (settings.first, settings.second)]
-    ours, theirs = (side.tokenizer for side in sides)
-    atomic = (token for side in (ours, theirs) for token in side.atomic_texts)
-    reading = read_options(settings, _common_safe_cut(ours, theirs), atomic)
+    first, second = sides
+    atomic = (token for side in sides for token in side.tokenizer.atomic_texts)
+    safe_cut = _common_safe_cut(first.tokenizer, second.tokenizer)
+    reading = read_options(settings, safe_cut, atomic)
     sources: list[Source] = [StandardLibrary(reading)]
     if settings.paths:
         sources = find_sources(settings.paths, reading)
-    same_vocabulary = ours.vocab == theirs.vocab
-    n_documents = n_same = n_read = 0
-    sizes: list[int] = []
+    same_vocabulary = first.tokenizer.vocab == second.tokenizer.vocab
+    n_documents = n_same = n_read = n_bytes = 0
     is_same_so_far, left_out = True, LeftOut()
-    with ExitStack() as stack:
-        stack.enter_context(standard_input_in_a_file(sources))
+    with _one_thread(), standard_input_in_a_file(sources):
         check_fields_are_used(sources, reading)
         n_all = sum(source.n_bytes for source in sources)
-        stack.enter_context(_one_thread())
-        stage = stack.enter_context(progress.stage("comparing", min(settings.max_bytes, n_all)))
-        for unit in (unit for source in sources for unit in source.units()):
-            batch = unit.read()
-            left_out.add(batch)
-            check_bad_records(left_out, batch, settings.max_bad_records)
-            n_read += unit.n_bytes
-            stage.advance(unit.n_bytes)
-            if len(batch):
-                turn = 1 if len(sizes) % 2 == 0 else -1
-                encoded = [side.encode(batch) for side in sides[::turn]][::turn]
-                if same_vocabulary:
-                    documents = [np.split(ids, ends[1:-1]) for ids, ends in encoded]
-                    equal = [np.array_equal(*pair) for pair in zip(*documents, strict=True)]
-                    # A document in several units is equal if all of its parts are.
-                    equal[0] &= is_same_so_far or not batch.starts_mid_document
-                    n_same += sum(equal[: batch.n_ended])
-                    is_same_so_far = equal[-1]
-                n_documents += batch.n_ended
-                sizes.append(batch.n_bytes)
-            if n_read >= settings.max_bytes:
-                break
-    tokens = [set(side.tokenizer.vocab.values()) for side in sides]
+        with progress.stage("comparing", min(settings.max_bytes, n_all)) as stage:
+            for unit in (unit for source in sources for unit in source.units()):
+                batch = unit.read()
+                left_out.add(batch)
+                check_bad_records(left_out, batch, settings.max_bad_records)
+                n_read += unit.n_bytes
+                stage.advance(unit.n_bytes)
+                if len(batch):
+                    sides.reverse()
+                    pairs = zip(*(side.encode(batch) for side in sides), strict=True)
+                    if same_vocabulary:
+                        equal = [np.array_equal(*pair) for pair in pairs]
+                        # A document in several units is equal if all of its parts are.
+                        equal[0] &= is_same_so_far or not batch.starts_mid_document
+                        n_same, is_same_so_far = n_same + sum(equal[: batch.n_ended]), equal[-1]
+                    n_documents, n_bytes = n_documents + batch.n_ended, n_bytes + batch.n_bytes
+                if n_read >= settings.max_bytes:
+                    break
     return {
-        "text": {"documents": n_documents, "bytes": sum(sizes), "everything": n_read == n_all},
+        "text": {"documents": n_documents, "bytes": n_bytes, "everything": n_read == n_all},
         "tokenizers": [
-            side.describe(sizes, n_documents) | {"only_here": len(own - other)}
-            for side, own, other in zip(sides, tokens, tokens[::-1], strict=True)
+            first.describe(n_documents, second.tokens), second.describe(n_documents, first.tokens),
         ],
-        "same_tokens": len(tokens[0] & tokens[1]),
+        "same_tokens": len(first.tokens & second.tokens),
         "same_vocabulary": same_vocabulary,
         "same_ids": n_same / max(n_documents, 1) if same_vocabulary else None,
     }
@@ -159,13 +156,12 @@ def _common_safe_cut(first: AnyTokenizer, second: AnyTokenizer) -> Any:
 def _one_thread() -> Iterator[None]:
     """Limit Hugging Face's library, which reads this variable on each call, to one thread."""
     name = "TOKENIZERS_PARALLELISM"
-    before = {name: os.environ[name]} if name in os.environ else {}
-    os.environ[name] = "false"
+    before, os.environ[name] = os.environ.get(name), "false"
     try:
         yield
     finally:
         del os.environ[name]
-        os.environ.update(before)
+        os.environ |= {} if before is None else {name: before}
 
 
 def format_lines(found: dict[str, Any]) -> list[str]:

@@ -1,13 +1,16 @@
-"""Results of checks of files."""
+"""What checks find, and the tokenizer that they use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from bpe.errors import TokenmillError
+from bpe.errors import TokenizerFileError
+from preprocess.run.outputs import TOKENIZER_FILE
+from preprocess.settings import StrPath
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
 
 
 class Finding(NamedTuple):
@@ -20,10 +23,19 @@ class Finding(NamedTuple):
     sources: tuple[str, ...] = ()
 
 
-@contextmanager
-def noted(bad_files: list[dict[str, str]], path: Path | str) -> Iterator[None]:
-    """Add an error inside the `with` to a list, as path and text, instead of raising it."""
-    try:
-        yield
-    except (TokenmillError, OSError) as error:
-        bad_files.append({"path": str(path), "text": str(error).removeprefix(f"{path}: ")})
+def reason_of(error: Exception, path: Path | str) -> str:
+    """Return the text of an error about a file, without its path."""
+    return str(error).removeprefix(f"{path}: ")
+
+
+def load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
+    """Load the given tokenizer, else tokenizer.json beside a token file; raise if missing."""
+    from bpe import load_tokenizer
+
+    beside = path.parent / TOKENIZER_FILE
+    if given is None and not beside.exists():
+        raise TokenizerFileError(
+            f"{path}: no {TOKENIZER_FILE} in its directory; give the tokenizer that it was built"
+            " with (--tokenizer)"
+        )
+    return load_tokenizer(beside if given is None else given)

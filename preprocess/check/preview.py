@@ -120,18 +120,13 @@ def _describe_documents(
     """Show the first documents of a pass, with their tokens if the tokenizer is known."""
     name = next(iter(part.names))
     for number, text in enumerate(islice(_first_documents(part, settings), _DOCUMENTS)):
-        tokens = ""
+        shown = text[:_SHOWN_CHARACTERS]
+        found = f": {_shown(shown)}{'...' * (len(text) > len(shown))}"
         if tokenizer is not None:
             ids = tokenizer.encode_ordinary(text)
-            pieces = [
-                _shown(tokenizer.decode_bytes([i]).decode("utf-8", "backslashreplace"))
-                for i in ids[:_SHOWN_TOKENS]
-            ]
-            tokens = f", {len(ids):,} tokens: {'|'.join(pieces)}{'...' * (len(ids) > len(pieces))}"
-        else:
-            shown = text[:_SHOWN_CHARACTERS]
-            tokens = f": {_shown(shown)}{'...' * (len(text) > len(shown))}"
-        yield f"{name}, document {number}: {len(text):,} characters{tokens}"
+            pieces = _texts(ids[:_SHOWN_TOKENS], tokenizer)
+            found = f", {len(ids):,} tokens: {'|'.join(pieces)}{'...' * (len(ids) > len(pieces))}"
+        yield f"{name}, document {number}: {len(text):,} characters{found}"
     if settings.deduplicate and part.number:
         yield f"{name}: documents that are in train are shown, and left out by the run"
     if settings.shuffle_documents is not None:
@@ -142,22 +137,21 @@ def _describe_conversations(part: Pass, tokenizer: AnyTokenizer) -> Iterator[str
     """Show the first conversations of a pass: their tokens, and which are trained on."""
     from preprocess.documents.chat_tokens import ConversationEncoder
 
-    left, encoder = _DOCUMENTS, None
-    for source in part.files:
-        for unit in source.units() if source.has_spans else ():
-            batch = unit.read()
-            encoder = ConversationEncoder(tokenizer) if encoder is None else encoder
-            ids, offsets, mask = encoder.encode(tokenizer.new_encoder(), batch, -1, -1)
-            for start, stop in islice(pairwise(offsets.tolist()), left):
-                shown = slice(start, min(stop, start + _SHOWN_OF_CONVERSATION))
-                tokens = _marked(ids[shown].tolist(), mask[shown].tolist(), tokenizer)
-                yield (
-                    f"{next(iter(part.names))}, conversation {_DOCUMENTS - left}: {stop - start:,}"
-                    f" tokens, {int(mask[start:stop].sum()):,} of them trained on:"
-                    f" {tokens}{'...' * (shown.stop < stop)}"
-                )
-                left -= 1
-            if not left:
+    batches = (unit.read() for source in part.files if source.has_spans for unit in source.units())
+    encoder, number = None, 0
+    for batch in batches:
+        encoder = ConversationEncoder(tokenizer) if encoder is None else encoder
+        ids, offsets, mask = encoder.encode(tokenizer.new_encoder(), batch, -1, -1)
+        for start, stop in pairwise(offsets.tolist()):
+            end = min(stop, start + _SHOWN_OF_CONVERSATION)
+            tokens = _marked(ids[start:end].tolist(), mask[start:end].tolist(), tokenizer)
+            yield (
+                f"{next(iter(part.names))}, conversation {number}: {stop - start:,} tokens,"
+                f" {int(mask[start:stop].sum()):,} of them trained on:"
+                f" {tokens}{'...' * (end < stop)}"
+            )
+            number += 1
+            if number == _DOCUMENTS:
                 return
 
 
@@ -167,12 +161,15 @@ def _marked(ids: list[int], mask: list[int], tokenizer: AnyTokenizer) -> str:
     begin, end = ("\x1b[32m", "\x1b[0m") if has_colour else ("[[", "]]")
     parts = []
     for trained, group in groupby(zip(mask, ids, strict=True), key=itemgetter(0)):
-        texts = [
-            _shown(tokenizer.decode_bytes([i]).decode("utf-8", "backslashreplace"))
-            for _, i in group
-        ]
-        parts.append(f"{begin}{'|'.join(texts)}{end}" if trained else "|".join(texts))
+        text = "|".join(_texts([i for _, i in group], tokenizer))
+        parts.append(f"{begin}{text}{end}" if trained else text)
     return "|".join(parts)
+
+
+def _texts(ids: list[int], tokenizer: AnyTokenizer) -> list[str]:
+    """Return the text of each token, as it is shown."""
+    tokens = (tokenizer.decode_bytes([i]) for i in ids)
+    return [_shown(token.decode("utf-8", "backslashreplace")) for token in tokens]
 
 
 def _shown(text: str) -> str:

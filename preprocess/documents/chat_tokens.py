@@ -15,8 +15,8 @@ from preprocess.documents.batch import DocumentBatch, Spans
 from preprocess.documents.token_lengths import gives_text_back, token_lengths
 
 if TYPE_CHECKING:
-    from bpe.huggingface import SpecialTextEncoder
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
+    from preprocess.documents.special_text import SpecialTextEncoder
 
 Positions = NDArray[np.int64]
 
@@ -53,7 +53,7 @@ class ConversationEncoder:
         if gives_text_back(tokenizer, is_normalized=True):
             self._lengths = token_lengths(tokenizer, is_normalized=True)
         else:
-            from bpe.huggingface import SpecialTextEncoder
+            from preprocess.documents.special_text import SpecialTextEncoder
 
             self._engine = SpecialTextEncoder(tokenizer)
 

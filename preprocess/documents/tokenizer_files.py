@@ -6,15 +6,20 @@ puts around a text.
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from bpe.formats.hub import MORE_TEMPLATES, TEMPLATE_FILE, download_chat_templates
 from bpe.formats.json_file import config_path, parse_json, read_text, refuse
+
+TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
+_logger = logging.getLogger("bpe")
 
 Ids = tuple[int, ...]
 
@@ -34,7 +39,7 @@ def read_chat_templates(tokenizer: Any) -> dict[str, str]:
     """
     path, config = _files_of(tokenizer)
     if path is not None and not os.path.exists(tokenizer):
-        download_chat_templates(tokenizer, path)
+        _download_chat_templates(tokenizer, path)
     given = config.get("chat_template")
     beside = config_path(path or Path("tokenizer.json"))
     files = []
@@ -57,6 +62,38 @@ def read_chat_templates(tokenizer: Any) -> dict[str, str]:
         refuse(beside, f"its chat templates are named {', '.join(map(repr, found))}", "expected one"
                 " that is named default; choose the file of a template: --chat-template")
     return found
+
+
+@cache
+def _download_chat_templates(name: str, path: Path) -> None:
+    """Download the chat templates of a name on the hub to where its tokenizer.json is, `path`.
+
+    They are chat_template.jinja and additional_chat_templates/NAME.jinja of the same commit. What
+    the hub does not give is left as it is on this machine, and a warning says why.
+    """
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    commit = path.parent.name if path.parent.parent.name == "snapshots" else None
+    try:
+        files = [TEMPLATE_FILE]
+        with suppress(errors.EntryNotFoundError):
+            listed = huggingface_hub.list_repo_tree(name, MORE_TEMPLATES, revision=commit)
+            files += [each.path for each in listed if each.path.endswith(".jinja")]
+        for file in files:
+            try:
+                huggingface_hub.hf_hub_download(name, file, revision=commit)
+            except errors.LocalEntryNotFoundError:
+                raise
+            except errors.EntryNotFoundError:
+                continue  # it has none
+    # Any error of the network, the hub or its library.
+    except Exception as error:  # noqa: BLE001 (a warning says what it was)
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        _logger.warning(
+            "%s: Hugging Face's hub gave no chat templates (%.200s); those on this machine count",
+            name, reason,
+        )
 
 
 def read_token_names(tokenizer: Any) -> dict[str, str]:

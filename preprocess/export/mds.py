@@ -9,128 +9,102 @@ any length: a byte with the number of dimensions and the size of the length, the
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocess.export.source import PIECE_VALUES, OutputFile, Segment, Source, plain
+from preprocess.export import source as segments
+from preprocess.export.source import OutputFile, Segment, Source, plain
 
-INDEX_FILE = "index.json"
 _LARGEST = (1 << 32) - 1  # of an offset
 _SIZE_LIMIT = 1 << 26  # which a writer of theirs would have, and no reader minds
 
 
-class _Column(NamedTuple):
-    name: str
-    dtype: np.dtype[Any]
+def plan_files(source: Source, shard_tokens: int) -> list[OutputFile]:
+    """Return the shards, and index.json; a document longer than a shard has one of its own."""
+    shards, first = list[_Shard](), 0
+    while first < source.n_documents:
+        start = int(source.bounds(first, first + 1)[0])
+        stop = max(source.documents_until(min(start + shard_tokens, source.n_tokens)), first + 1)
+        shards.append(_Shard(source, first, stop))
+        first = stop
+    files = [each.file(f"shard.{number:05d}.mds") for number, each in enumerate(shards)]
+    about = [
+        each.about | {
+            "samples": each.n, "zip_data": None,
+            "raw_data": {"basename": file.name, "bytes": file.n_bytes, "hashes": {}},
+        }
+        for each, file in zip(shards, files, strict=True)
+    ]
+    index = json.dumps({"shards": about, "version": 2}, sort_keys=True).encode()
+    return [*files, OutputFile("index.json", (plain(index),))]
 
 
 class _Shard:
     """Documents [first, stop) of a dataset."""
 
-    def __init__(self, source: Source, columns: list[_Column], first: int, stop: int) -> None:
-        self._source, self._columns, self._first = source, columns, first
-        self.n = stop - first
-        self._config = json.dumps(describe(columns), sort_keys=True).encode()
-        self._head = 4 + 4 * (self.n + 1) + len(self._config)
-        n_bytes = sum(
-            int(self._sizes(start, min(start + PIECE_VALUES, self.n)).sum())
-            for start in range(0, self.n, PIECE_VALUES)
-        )
-        self.n_bytes = self._head + n_bytes
-        if self.n_bytes > _LARGEST:
-            is_one = self.n == 1
-            raise source.error(
-                f"documents {first:,} to {stop:,} would have a shard of {self.n_bytes:,} bytes, and"
-                f" one of MDS has {_LARGEST:,} at most; "
-                + ("choose another format" if is_one else "lower the size (--shard-tokens)")
+    def __init__(self, source: Source, first: int, stop: int) -> None:
+        self._source, self._place, self.n = source, (first, stop), stop - first
+        self._itemsizes = [1] * source.file.has_mask + [source.file.dtype.itemsize]
+        n_columns, names = len(self._itemsizes), ["mask", "tokens"]
+        self.about: dict[str, Any] = {
+            "column_encodings": ["ndarray:uint8", f"ndarray:{source.file.dtype}"][-n_columns:],
+            "column_names": names[-n_columns:],
+            "column_sizes": [None] * n_columns,
+            "compression": None, "format": "mds", "hashes": [], "size_limit": _SIZE_LIMIT,
+            "version": 2,
+        }  # fmt: skip
+        self._config = json.dumps(self.about, sort_keys=True).encode()
+
+    def file(self, name: str) -> OutputFile:
+        """Return the file of the shard."""
+        bounds, (first, stop) = self._source.bounds(*self._place), self._place
+        head = 4 + 4 * (self.n + 1) + len(self._config)
+        n_bytes = int(self._sizes(bounds).sum())
+        if head + n_bytes > _LARGEST:
+            raise self._source.error(
+                f"documents {first:,} to {stop:,} would have a shard of {head + n_bytes:,} bytes,"
+                f" and one of MDS has {_LARGEST:,} at most; "
+                + ("choose another format" if self.n == 1 else "lower the size (--shard-tokens)")
             )
 
-    def file(self, number: int) -> OutputFile:
-        """Return the file of the shard."""
-        offsets = Segment(self.n + 1, 4 * (self.n + 1), self._offsets)
-        samples = Segment(self.n, self.n_bytes - self._head, self._samples, self._cuts())
-        count = plain(np.uint32(self.n).astype("<u4").tobytes())
-        return OutputFile(
-            f"shard.{number:05d}.mds", (count, offsets, plain(self._config), samples)
-        )
+        def offsets(begin: int, end: int) -> NDArray[np.uint32]:
+            sizes = self._sizes(self._source.bounds(first, stop))
+            return np.append(head, head + np.cumsum(sizes)).astype("<u4")
 
-    def _sizes(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the bytes of samples [start, stop): int64[n]."""
-        lengths = np.diff(self._source.bounds(self._first + start, self._first + stop))
-        head = 1 + length_bytes(lengths)
-        width = sum(each.dtype.itemsize for each in self._columns)
-        sizes: NDArray[np.int64] = len(self._columns) * (4 + head) + lengths * width
+        # Documents that begin within so many tokens are made at a time.
+        parts = (bounds[:-1] - bounds[0]) // segments.PIECE_VALUES
+        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), self.n]
+        count = plain(np.uint32(self.n).astype("<u4").tobytes())
+        return OutputFile(name, (
+            count, Segment(4 * (self.n + 1), offsets, (0, self.n + 1)), plain(self._config),
+            Segment(n_bytes, self._samples, cuts),
+        ))
+
+    def _sizes(self, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bytes of the samples of documents with these bounds: int64[n]."""
+        lengths = np.diff(bounds)
+        heads = 4 + 1 + length_bytes(lengths)
+        sizes: NDArray[np.int64] = len(self._itemsizes) * heads + lengths * sum(self._itemsizes)
         return sizes
 
-    def _offsets(self, start: int, stop: int) -> NDArray[np.uint32]:
-        before = self._head + sum(
-            int(self._sizes(at, min(at + PIECE_VALUES, start)).sum())
-            for at in range(0, start, PIECE_VALUES)
-        )
-        sizes = self._sizes(start, min(stop, self.n)) if start < self.n else np.zeros(0, np.int64)
-        return np.append(before, before + np.cumsum(sizes))[: stop - start].astype("<u4")
-
-    def _cuts(self) -> list[int]:
-        """Return the documents between which samples are made: about as many tokens each."""
-        source, cuts = self._source, [0]
-        while cuts[-1] < self.n:
-            here = self._first + cuts[-1]
-            start = int(source.bounds(here, here + 1)[0])
-            until = source.documents_until(start + PIECE_VALUES) - self._first
-            cuts.append(min(max(until, cuts[-1] + 1), self.n))
-        return cuts
-
     def _samples(self, start: int, stop: int) -> bytes:
-        bounds = self._source.bounds(self._first + start, self._first + stop)
+        bounds = self._source.bounds(self._place[0] + start, self._place[0] + stop)
         begin, end = int(bounds[0]), int(bounds[-1])
-        values = {"tokens": self._source.ids(begin, end)}
-        if len(self._columns) > 1:
-            values["mask"] = self._source.mask(begin, end)
+        columns = [self._source.mask(begin, end)] if len(self._itemsizes) > 1 else []
+        columns.append(self._source.ids(begin, end))
         lengths, parts = np.diff(bounds), list[bytes | memoryview]()
-        places = (bounds - begin).tolist()
-        of_length = length_bytes(lengths).tolist()
-        for number, length in enumerate(lengths.tolist()):
-            n = of_length[number]
+        places = zip((bounds - begin).tolist(), lengths.tolist(), length_bytes(lengths).tolist(),
+                     strict=False)
+        for place, length, n in places:
             # One dimension, and the logarithm of the bytes of its length.
             head = bytes([1 << 2 | n.bit_length() - 1]) + length.to_bytes(n, "little")
-            sizes = [len(head) + length * each.dtype.itemsize for each in self._columns]
+            sizes = [len(head) + length * size for size in self._itemsizes]
             parts.append(np.array(sizes, "<u4").tobytes())
-            for each in self._columns:
-                part = values[each.name][places[number] : places[number + 1]]
-                parts += (head, part.data.cast("B"))
+            for each in columns:
+                parts += (head, each[place : place + length].data.cast("B"))
         return b"".join(parts)
-
-
-def plan_files(source: Source, shard_tokens: int) -> list[OutputFile]:
-    """Return the shards, and index.json."""
-    columns = [_Column("tokens", source.file.dtype)]
-    if source.file.has_mask:
-        columns.insert(0, _Column("mask", np.dtype("u1")))
-    files, about, first = list[OutputFile](), list[dict[str, Any]](), 0
-    while first < source.n_documents:
-        start = int(source.bounds(first, first + 1)[0])
-        stop = max(source.documents_until(min(start + shard_tokens, source.n_tokens)), first + 1)
-        shard = _Shard(source, columns, first, stop)
-        file = shard.file(len(files))
-        files.append(file)
-        raw = {"basename": file.name, "bytes": shard.n_bytes, "hashes": {}}
-        about.append(describe(columns) | {"samples": shard.n, "raw_data": raw, "zip_data": None})
-        first = stop
-    index = json.dumps({"shards": about, "version": 2}, sort_keys=True).encode()
-    return [*files, OutputFile(INDEX_FILE, (plain(index),))]
-
-
-def describe(columns: list[_Column]) -> dict[str, Any]:
-    """Return the description of samples that index.json and each shard have."""
-    return {
-        "column_encodings": [f"ndarray:{each.dtype.name}" for each in columns],
-        "column_names": [each.name for each in columns],
-        "column_sizes": [None for _ in columns],
-        "compression": None, "format": "mds", "hashes": [], "size_limit": _SIZE_LIMIT,
-        "version": 2,
-    }  # fmt: skip
 
 
 def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,7 +1,9 @@
 """Write the files of an export, one after another, resumable inside each.
 
 The journal records, about once a second, how much of the open file is durable, and its digest.
-Files get their final names when all are complete, the manifest last.
+Files get their final names when all are complete, the manifest last: `export.json` in the directory
+of the files, or NAME.export.json beside files with a name of their own, so that one directory may
+have several exports.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ import os
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import relative_location
-from bpe.parallel import run_ahead
 from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.manifest import Count, decode_manifest, with_own_digest
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
-from preprocess.export.manifest import FORMAT, ExportManifest, FileFacts, read_manifest
 from preprocess.export.source import ExportError, OutputFile, Source
 from preprocess.options import ExportSettings
 from preprocess.report.progress import Progress, Stage, progress_of
@@ -28,19 +30,78 @@ from preprocess.run.finished import find_token_files, read_object
 from preprocess.run.journal import JournalError
 from preprocess.run.record import Record
 from preprocess.run.run import Run
+from preprocess.run_ahead import run_ahead
 from preprocess.settings import SettingsError, takes
-from preprocess.storage import OutputError, open_storage
+from preprocess.storage import Files, OutputError, open_storage
 
+FORMAT, FORMAT_VERSION = "tokenmill-export", 1
 _READ_BYTES = 1 << 22  # of a file that are digested again at a time
 
 
-class Written(Struct):
-    """So much of a file is durable."""
+class FileFacts(Struct, frozen=True):
+    """One file of an export.
 
-    pieces: int
-    bytes: int
-    digest: str  # xxh3_128 of these bytes
-    is_complete: bool
+    Attributes:
+        name: File name.
+        bytes: Size of the file.
+        digest: Hexadecimal xxh3_128 of its bytes.
+    """
+
+    name: str
+    bytes: Count
+    digest: str
+
+
+class ExportManifest(Struct, frozen=True, kw_only=True):
+    """Content of the manifest of an export.
+
+    Attributes:
+        dataset: Path of the manifest of the dataset, from the directory of the export.
+        dataset_digest: Its xxh3_128.
+        settings: Options that change the files.
+        tokens, documents: Totals of the dataset.
+        dtype: Type of its ids; formats without it have another one.
+        vocab_size: Exclusive upper bound of ids.
+        end_of_text_id: Id after each document.
+        begin_of_text_id: Id before each document; None: none.
+        tokenizer_fingerprint: SHA-256 of the tokenizer.
+        files: The files, in the order in which they were written.
+    """
+
+    dataset: str
+    dataset_digest: str
+    settings: dict[str, Any]
+    tokens: Count
+    documents: Count
+    dtype: str
+    vocab_size: Count
+    end_of_text_id: Count
+    begin_of_text_id: Count | None
+    tokenizer_fingerprint: str
+    files: tuple[FileFacts, ...]
+
+    def to_json(self) -> str:
+        """Return the exact text of the manifest."""
+        about = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        return with_own_digest(about | msgspec.to_builtins(self))
+
+
+def read_manifest(files: Files, name: str) -> ExportManifest:
+    """Read the manifest of an export, which exists.
+
+    Raises:
+        ExportError: It is damaged, of a newer format, or of another program.
+    """
+    return decode_manifest(
+        files.get(name) or b"", files.where(name), ExportManifest, (FORMAT, FORMAT_VERSION),
+        _check_names, ExportError, "export again (--overwrite), or choose another place",
+    )
+
+
+def _check_names(manifest: ExportManifest) -> None:
+    for each in manifest.files:
+        if os.path.basename(each.name) != each.name:
+            raise ValueError(f"{each.name!r} is no name of a file in its directory")
 
 
 class ExportResult(NamedTuple):
@@ -90,12 +151,21 @@ def export_tokens(settings: ExportSettings) -> list[ExportResult]:
             f"shard_tokens is for {', '.join(with_shards)}; files of {settings.to} are not divided,"
             " so leave it out"
         )
-    runs = [_Run(open_tokens(x), settings, settings.name or Path(x).stem) for x in paths]
-    return [run.write(progress) for run in runs]
+    exports = [_Export(open_tokens(x), settings, settings.name or Path(x).stem) for x in paths]
+    return [each.write(progress) for each in exports]
 
 
-class _Run:
-    """Exports one token file."""
+class _Written(Struct):
+    """So much of a file is durable."""
+
+    pieces: int = 0
+    bytes: int = 0
+    digest: str = xxhash.xxh3_128_hexdigest(b"")  # xxh3_128 of these bytes
+    is_complete: bool = False
+
+
+class _Export:
+    """The export of one token file."""
 
     def __init__(self, file: TokenFile, settings: ExportSettings, name: str) -> None:
         self._file, self._settings, self._name = file, settings, name
@@ -103,11 +173,11 @@ class _Run:
         self._shard_tokens = settings.shard_tokens or self._format.shard_tokens or 0
         out, in_directory = Path(settings.out), self._format.in_directory
         self._directory = out / name if in_directory else out
-        self._manifest_file = "export.json" if in_directory else f"{name}.export.json"
+        self._run = "export" if in_directory else f"{name}.export"
+        self._manifest_file = f"{self._run}.json"
         self._of_settings = {
             "to": settings.to, "name": name, "shard_tokens": self._shard_tokens or None,
         }
-        self._run = "export" if in_directory else f"{name}.export"
         self._final = open_storage(self._directory).final
 
     def write(self, progress: Progress) -> ExportResult:
@@ -129,120 +199,78 @@ class _Run:
 
     def _is_there(self) -> bool:
         """Return True if the export exists; raise OutputError if another one does."""
-        final, overwrite = self._final, self._settings.overwrite
-        if final.size(self._manifest_file) is None or overwrite:
+        final, own = self._final, self._of_settings
+        if final.size(self._manifest_file) is None or self._settings.overwrite:
             return False
-        found = read_manifest(final, self._manifest_file)
-        where = final.where(self._manifest_file)
-        if found.settings != self._of_settings:
-            own = self._of_settings
-            theirs = [f"{key} {found.settings.get(key)}" for key in own
-                      if found.settings.get(key) != own[key]]
-            other = f"with other settings ({', '.join(theirs)})"
+        found, other = read_manifest(final, self._manifest_file), ""
+        if found.settings != own:
+            theirs = {key: found.settings.get(key) for key in own}
+            changed = ", ".join(f"{key} {each}" for key, each in theirs.items() if each != own[key])
+            other = f"with other settings ({changed})"
         elif found.dataset_digest != self._file.manifest.digest:
             other = "of another dataset, or of what this one was before"
-        else:
-            for each in found.files:
-                if (size := final.size(each.name)) != each.bytes:
-                    what = "missing" if size is None else f"of {size:,} bytes"
-                    raise OutputError(
-                        f"{final.where(each.name)}: is {what}, and the export has it with"
-                        f" {each.bytes:,} bytes; export again (--overwrite)"
-                    )
-            return True
-        raise OutputError(
-            f"{where}: is an export {other}; choose another directory, or replace it (--overwrite)"
-        )
+        if other:
+            raise OutputError(
+                f"{final.where(self._manifest_file)}: is an export {other}; choose another"
+                " directory, or replace it (--overwrite)"
+            )
+        for each in found.files:
+            if (size := final.size(each.name)) != each.bytes:
+                what = "missing" if size is None else f"of {size:,} bytes"
+                raise OutputError(
+                    f"{final.where(each.name)}: is {what}, and the export has it with"
+                    f" {each.bytes:,} bytes; export again (--overwrite)"
+                )
+        return True
 
     def _make(self, run: Run, progress: Progress) -> None:
         source = Source(self._file, self._name)
-        files = self._format.exporter().plan_files(source, self._shard_tokens)
-        names = [each.name for each in files]
-        before = self._files_before(names)
-        self._check_free({*names, self._manifest_file}, before)
+        files = self._format.plan_files(source, self._shard_tokens)
+        before = self._files_before({file.name for file in files})
         run.begin()
-        found = {number: run.journal.value(_key(number), Written) for number in range(len(files))}
-        reached = {number: each for number, each in found.items() if each is not None}
-        done = sum(each.bytes for each in reached.values())
-        total = sum(each.n_bytes for each in files)
+        at = [run.journal.value(f"file {i}", _Written) or _Written() for i in range(len(files))]
+        total, done = sum(file.n_bytes for file in files), sum(each.bytes for each in at)
         with progress.stage(f"exporting {self._name}", total, "B", done) as stage:
             for number, file in enumerate(files):
-                at = reached.get(number)
-                size = run.storage.size(file.name)
-                if at is None or not at.is_complete or size != at.bytes:
-                    reached[number] = self._write(run, number, file, at, stage)
-        facts = [
-            FileFacts(file.name, reached[number].bytes, reached[number].digest)
-            for number, file in enumerate(files)
-        ]
-        run.add(*names)
+                if not at[number].is_complete or run.storage.size(file.name) != file.n_bytes:
+                    at[number] = _write(run, f"file {number}", file, at[number], stage)
+        facts = [FileFacts(x.name, y.bytes, y.digest) for x, y in zip(files, at, strict=True)]
+        run.add(*(file.name for file in files))
         run.put(self._manifest_file, self._manifest_of(facts).to_json().encode(), last=True)
         run.gone = before
         run.publish()
-
-    def _write(
-        self, run: Run, number: int, file: OutputFile, at: Written | None, stage: Stage
-    ) -> Written:
-        """Write a file from where its last checkpoint was."""
-        journal, storage, digest = run.journal, run.storage, _digest_again(run, file, at)
-        if at is not None and digest.hexdigest() != at.digest:
-            if not self._settings.overwrite:
-                raise JournalError(
-                    f"{storage.where(file.name)}: was changed since the interruption, for it"
-                    " does not have the digest in the journal; start over (--overwrite)"
-                )
-            at, digest = None, xxhash.xxh3_128()
-        n_pieces = at.pieces if at else 0
-        stream = storage.stream(file.name, at.bytes if at else 0)
-        try:
-            with closing(run_ahead(file.pieces(n_pieces), 1)) as pieces:
-                for piece in pieces:
-                    data = memoryview(piece if isinstance(piece, bytes) else piece.data).cast("B")
-                    stream.append(data)
-                    digest.update(data)
-                    n_pieces += 1
-                    stage.advance(len(data))
-                    if journal.due():
-                        reached = Written(n_pieces, stream.n_bytes, digest.hexdigest(), False)
-                        journal.submit(_key(number), reached, [stream], stage=stage)
-            assert stream.n_bytes == file.n_bytes
-            reached = Written(n_pieces, stream.n_bytes, digest.hexdigest(), True)
-            journal.save(_key(number), reached, [stream], stage=stage)
-            return reached
-        finally:
-            journal.rest()  # its thread may still sync the stream
-            stream.close()
 
     def _manifest_of(self, facts: list[FileFacts]) -> ExportManifest:
         file, manifest = self._file, self._file.manifest
         # A relative path, so that both may be moved together.
         path = f"{os.path.splitext(file.absolute_path)[0]}.json"
-        dataset = relative_location(path, str(self._directory))
         return ExportManifest(
-            dataset=dataset, dataset_digest=manifest.digest, settings=self._of_settings,
+            dataset=relative_location(path, str(self._directory)),
+            dataset_digest=manifest.digest, settings=self._of_settings,
             tokens=file.n_tokens, documents=file.n_documents, dtype=manifest.dtype,
             vocab_size=file.vocab_size, end_of_text_id=manifest.end_of_text_id,
             begin_of_text_id=manifest.begin_of_text_id,
             tokenizer_fingerprint=manifest.tokenizer_fingerprint, files=tuple(facts),
         )
 
-    def _files_before(self, names: list[str]) -> set[str]:
-        """Return the names of the files of the export that is replaced; set(): there is none."""
-        final, manifest_file = self._final, self._manifest_file
-        if read_object(final, manifest_file, FORMAT) is None:
-            return set()
-        with suppress(ExportError):  # damaged: only the files of this export
-            names = [each.name for each in read_manifest(final, manifest_file).files]
-        return {manifest_file, *names}
+    def _files_before(self, names: set[str]) -> set[str]:
+        """Return the names of the files of the export that is replaced; set(): there is none.
 
-    def _check_free(self, names: set[str], before: set[str]) -> None:
-        """Raise OutputError if files of other programs, or a dataset, are in the way."""
-        final = self._final
-        if there := {*final.names()} & names - before:
+        Raises:
+            OutputError: Files of other programs, or a dataset, are in the way.
+        """
+        final, before = self._final, set[str]()
+        if read_object(final, self._manifest_file, FORMAT) is not None:
+            before = {self._manifest_file, *names}  # if it is damaged
+            with suppress(ExportError):
+                found = read_manifest(final, self._manifest_file).files
+                before = {self._manifest_file, *(each.name for each in found)}
+        if there := {*final.names()} & {*names, self._manifest_file} - before:
             raise OutputError(
                 f"{final.where(min(there))}: exists and was not written by tokenmill export, so it"
                 " is left alone; move it away or choose another directory (--out)"
             )
+        return before
 
     def _lines(self, manifest: ExportManifest, state: str) -> list[str]:
         files, to = manifest.files, self._settings.to
@@ -261,15 +289,31 @@ class _Run:
         return lines + [self._format.note] * bool(self._format.note)
 
 
-def _key(number: int) -> str:
-    """Return the key of a file in the journal."""
-    return f"file {number}"
-
-
-def _digest_again(run: Run, file: OutputFile, at: Written | None) -> xxhash.xxh3_128:
-    """Return the digest of what a file has up to a checkpoint."""
-    digest, n_bytes = xxhash.xxh3_128(), at.bytes if at else 0
-    for start in range(0, n_bytes, _READ_BYTES):
-        stop = min(start + _READ_BYTES, n_bytes)
-        digest.update(run.storage.read(file.name, start, stop))
-    return digest
+def _write(run: Run, key: str, file: OutputFile, at: _Written, stage: Stage) -> _Written:
+    """Write a file from where its last checkpoint was, which is in the journal at `key`."""
+    journal, storage, digest = run.journal, run.storage, xxhash.xxh3_128()
+    for start in range(0, at.bytes, _READ_BYTES):
+        digest.update(storage.read(file.name, start, min(start + _READ_BYTES, at.bytes)))
+    if digest.hexdigest() != at.digest:
+        raise JournalError(
+            f"{storage.where(file.name)}: was changed since the interruption, for it does not have"
+            " the digest in the journal; start over (--overwrite)"
+        )
+    stream = storage.stream(file.name, at.bytes)
+    try:
+        with closing(run_ahead(file.pieces(at.pieces), 1)) as pieces:
+            for number, piece in enumerate(pieces, at.pieces + 1):
+                data = memoryview(piece if isinstance(piece, bytes) else piece.data).cast("B")
+                stream.append(data)
+                digest.update(data)
+                stage.advance(len(data))
+                at = _Written(number, stream.n_bytes, digest.hexdigest())
+                if journal.due():
+                    journal.submit(key, at, [stream], stage=stage)
+        assert stream.n_bytes == file.n_bytes
+        at = msgspec.structs.replace(at, is_complete=True)
+        journal.save(key, at, [stream], stage=stage)
+        return at
+    finally:
+        journal.rest()  # its thread may still sync the stream
+        stream.close()

@@ -1,8 +1,5 @@
 """Token ids that other programs made, as a dataset.
 
-formats      the table of formats
-megatron     `.bin` and `.idx` of Megatron-LM
-raw          a file of ids without a header
-ids_file     a file of ids as formats open it
+formats      the formats and their table: where ids are, and where documents end
 write        write the dataset, resumable
 """

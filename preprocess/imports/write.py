@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,8 +24,7 @@ from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.documents.token_lengths import gives_text_back, token_lengths
-from preprocess.imports.formats import importer
-from preprocess.imports.ids_file import Ids
+from preprocess.imports.formats import FORMATS, Ids
 from preprocess.options import ImportSettings
 from preprocess.report.progress import Progress, progress_of
 from preprocess.run.journal import JournalError
@@ -48,8 +48,7 @@ class ImportCheckpoint(Struct, forbid_unknown_fields=True):
 
     state: WriterState  # new since the previous checkpoint
     tokens: Count  # position in the ids
-    bytes: Count  # the same in bytes
-    digest: str  # xxh3_128 of these bytes
+    digest: str  # xxh3_128 of the bytes up to there
     text_bytes: Count
     seconds: float
 
@@ -89,33 +88,38 @@ def import_tokens(settings: ImportSettings) -> ImportResult:
     """
     progress = progress_of(settings.progress)
     progress.begin(None)
-    return _Run(settings).write(progress)
+    state, is_new = _Import(settings).write(progress)
+    file = open_tokens(settings.out)
+    line = (
+        f"{file.path}: {state} ({file.n_tokens:,} tokens, {file.n_documents:,} documents,"
+        f" {file.dtype.name})"
+    )
+    return ImportResult(file.path, file.manifest, is_new, line)
 
 
-class _Run:
-    """Imports one file of ids."""
+class _Import:
+    """The import of one file of ids."""
 
     def __init__(self, settings: ImportSettings) -> None:
-        self._settings = settings
+        self._settings, self._end_id = settings, settings.end_of_text_id
         self._directory, _ = split_location(settings.out)
         self._tokenizer = _load_tokenizer(settings)
         self._vocab_size = settings.vocab_size or 0
         if self._tokenizer is not None:
             self._vocab_size = self._tokenizer.vocab_size
-        if settings.end_of_text_id >= self._vocab_size:
+        if self._end_id >= self._vocab_size:
             raise SettingsError(
-                f"end_of_text_id {settings.end_of_text_id:,} is not in the vocabulary of"
+                f"end_of_text_id {self._end_id:,} is not in the vocabulary of"
                 f" {self._vocab_size:,} ids; correct one of them"
             )
-        self._ids: Ids = importer(settings.format).open_ids(Path(settings.path), settings.dtype)
-        self._files: list[TextFile] = [self._ids.ids.file, *self._ids.beside]
+        self._ids: Ids = FORMATS[settings.format](Path(settings.path), settings.dtype)
+        self._files: list[TextFile] = [self._ids.file, *self._ids.beside]
         for each in self._files:
             if self._may_write(each.path):
                 raise SettingsError(
                     f"out may be written over {each.path}, the file that is read; choose another"
                     " directory or name (--out)"
                 )
-        self._lengths = _text_lengths(self._tokenizer)
 
     def _may_write(self, path: Path) -> bool:
         """Return True if a file has the name of a file of the dataset."""
@@ -141,40 +145,31 @@ class _Run:
         ]
         return Record("import", chosen, {self._settings.name: files}, None)
 
-    def write(self, progress: Progress) -> ImportResult:
-        """Write the dataset, unless it is there."""
-        settings, name, record = self._settings, self._settings.name, self._record
-        stats_file = f"{name}_stats.json"
-        with Run(self._directory, name, record, settings.overwrite) as run:
+    def write(self, progress: Progress) -> tuple[str, bool]:
+        """Write the dataset, unless it is there; return (its state in words, it is new)."""
+        settings, name = self._settings, self._settings.name
+        stats_file, shards = f"{name}_stats.json", settings.shard_tokens is not None
+        with Run(self._directory, name, self._record, settings.overwrite) as run:
             if run.is_complete:
-                return self._result("complete; files renamed to their final names", False)
-            shards = settings.shard_tokens is not None
+                return "complete; files renamed to their final names", False
             if is_up_to_date(run, stats_file, [name], shards=shards):
-                return self._result("up to date", False)
+                return "up to date", False
             run.begin()
-            manifest = self._fill(run, progress)
-            add_token_file(run, name, manifest)
+            add_token_file(run, name, self._fill(run, progress))
             put_stats(run, stats_file, {
                 "settings": settings.as_json(), "seconds": progress.seconds(),
                 "peak_memory_bytes": progress.peak_memory,
                 "stages": [stage.facts() for stage in progress.stages],
             })  # fmt: skip
             run.publish()
-        return self._result(f"in {progress.seconds():.1f} s", True)
-
-    def _result(self, state: str, is_new: bool) -> ImportResult:
-        file = open_tokens(self._settings.out)
-        line = (
-            f"{file.path}: {state} ({file.n_tokens:,} tokens, {file.n_documents:,} documents,"
-            f" {file.dtype.name})"
-        )
-        return ImportResult(file.path, file.manifest, is_new, line)
+        return f"in {progress.seconds():.1f} s", True
 
     def _fill(self, run: Run, progress: Progress) -> Manifest:
         """Write all ids, from the last checkpoint on, and finish the files."""
-        settings, journal, ids = self._settings, run.journal, self._ids.ids
+        settings, journal, ids = self._settings, run.journal, self._ids
         entries = journal.values(_KEY, ImportCheckpoint)
-        at = entries[-1] if entries else ImportCheckpoint(WriterState(), 0, 0, "", 0, 0.0)
+        empty = ImportCheckpoint(WriterState(), 0, xxhash.xxh3_128_hexdigest(b""), 0, 0.0)
+        at = entries[-1] if entries else empty
         if at.tokens == ids.n_tokens and run.storage.size(f"{settings.name}.json") is not None:
             return read_saved_manifest(run.storage, settings.name)
         writer = TokenFileWriter(
@@ -182,114 +177,126 @@ class _Run:
             states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
             split_documents=settings.split_documents,
         )
+        title, size, done = f"importing {settings.name}", ids.file.n_bytes, ids.dtype.itemsize
         try:
-            digest = self._digest_again(at)
-            text_bytes = at.text_bytes
-            title, size = f"importing {settings.name}", ids.file.n_bytes
-            with progress.stage(title, size, "B", at.bytes, at.seconds) as stage:
+            digest, text_bytes = self._digest_again(at), at.text_bytes
+            with progress.stage(title, size, "B", at.tokens * done, at.seconds) as stage:
                 for start in range(at.tokens, ids.n_tokens, PIECE_TOKENS):
                     stop = min(start + PIECE_TOKENS, ids.n_tokens)
                     content = ids.content(start, stop)
                     digest.update(content.data)
-                    text_bytes += self._append(writer, content.view(ids.dtype), start, stop)
+                    text_bytes += self._append(writer, content.view(ids.dtype), start)
                     stage.advance(len(content))
                     if journal.due() or stop == ids.n_tokens:
-                        whole, of_ids = journal.is_long, digest.hexdigest()
+                        whole, seconds = journal.is_long, stage.seconds
                         entry = ImportCheckpoint(
-                            writer.state(whole), stop, stage.done, of_ids, text_bytes, stage.seconds
+                            writer.state(whole), stop, digest.hexdigest(), text_bytes, seconds
                         )
                         journal.submit(_KEY, entry, writer.streams, adds=not whole, stage=stage)
             journal.wait()
-            return self._finish(writer, digest, text_bytes)
+            return self._finish(writer, digest.hexdigest(), text_bytes)
         finally:
             journal.rest()  # its thread may still sync the streams
             writer.close()
 
     def _digest_again(self, at: ImportCheckpoint) -> xxhash.xxh3_128:
         """Return the digest of the ids that were read; raise JournalError if it differs."""
-        ids, digest = self._ids.ids, xxhash.xxh3_128()
+        digest = xxhash.xxh3_128()
         for start in range(0, at.tokens, PIECE_TOKENS):
-            digest.update(ids.content(start, min(start + PIECE_TOKENS, at.tokens)).data)
-        if at.tokens and digest.hexdigest() != at.digest:
+            digest.update(self._ids.content(start, min(start + PIECE_TOKENS, at.tokens)).data)
+        if digest.hexdigest() != at.digest:
             raise JournalError(
-                f"{JOURNAL_FILE}: the ids of {ids.path} that were read before the interruption"
-                " have changed, though its size and modification time are the same; start over"
-                " (--overwrite)"
+                f"{JOURNAL_FILE}: the ids of {self._ids.path} that were read before the"
+                " interruption have changed, though its size and modification time are the same;"
+                " start over (--overwrite)"
             )
         return digest
 
-    def _append(self, writer: TokenFileWriter, ids: Values, start: int, stop: int) -> int:
-        """Write ids [start, stop); return the bytes of text that they spell."""
-        path, limit = self._ids.ids.path, self._vocab_size
+    def _append(self, writer: TokenFileWriter, ids: Values, start: int) -> int:
+        """Write the ids from position `start` on; return the bytes of text that they spell."""
+        limit, end_id = self._vocab_size, self._end_id
         wrong = np.flatnonzero((ids < 0) | (ids >= limit))
         if len(wrong):
             raise CorpusError(
-                f"{path}: token {start + int(wrong[0]):,} is {int(ids[wrong[0]]):,}, and the"
-                f" vocabulary has the ids 0 to {limit - 1:,}; check the dtype, and give the"
+                f"{self._ids.path}: token {start + int(wrong[0]):,} is {int(ids[wrong[0]]):,}, and"
+                f" the vocabulary has the ids 0 to {limit - 1:,}; check the dtype, and give the"
                 " vocabulary that the ids were made with (--tokenizer or --vocab-size)"
             )
-        ids = ids.astype(token_dtype(limit))
-        is_end = ids == self._settings.end_of_text_id
-        first = writer.n_documents
-        ends = self._ids.documents.ends(first, start, stop, is_end).astype(np.int64)
-        lacks = self._lacking(ends, first, start, is_end)
-        within = ends - start
+        ids, first = ids.astype(token_dtype(limit)), writer.n_documents
+        is_end = ids == end_id
+        ends = self._ids.ends(first, start, is_end) - start
+        lacks = self._lacking(ends, is_end, first, start)
         if lacks.any():
-            ids = np.insert(ids, within[lacks], self._settings.end_of_text_id)
-            within = within + np.cumsum(lacks)
-        writer.append(ids, within)
-        return 0 if self._lengths is None else int(self._lengths[ids].sum())
+            ids = np.insert(ids, ends[lacks], end_id)
+            ends = ends + np.cumsum(lacks)
+        writer.append(ids, ends)
+        return 0 if self._text_lengths is None else int(self._text_lengths[ids].sum())
 
     def _lacking(
-        self, ends: NDArray[np.int64], first: int, start: int, is_end: NDArray[np.bool_]
+        self, ends: NDArray[np.int64], is_end: NDArray[np.bool_], first: int, start: int
     ) -> NDArray[np.bool_]:
         """Return True for each document without the end-of-text id at its end: bool[n].
+
+        Args:
+            ends: Ends of documents, from the first id on.
+            is_end: True for each end-of-text id.
+            first: Number of documents before.
+            start: Position of the first id.
 
         Raises:
             CorpusError: Such a document may not be, or one has the id in another place.
         """
-        path, end_id = self._ids.ids.path, self._settings.end_of_text_id
-        is_last = np.zeros(len(is_end), bool)
-        is_last[ends[ends > start] - start - 1] = True
-        if (inside := np.flatnonzero(is_end & ~is_last)).size:
-            place = start + int(inside[0])
+        path, end_id = self._ids.path, self._end_id
+        has_ids = np.diff(ends, prepend=0) > 0
+        last = np.maximum(ends - 1, 0)
+        is_inside = is_end.copy()
+        is_inside[last[has_ids]] = False
+        if is_inside.any():
+            place = int(is_inside.argmax())
             number = first + int(np.searchsorted(ends, place, "right"))
             raise CorpusError(
-                f"{path}: document {number:,} has the end-of-text id {end_id} at token {place:,},"
-                " before its end; check the id, or import the file as raw ids, whose documents end"
-                " at each of them (--format raw)"
+                f"{path}: document {number:,} has the end-of-text id {end_id} at token"
+                f" {start + place:,}, before its end; check the id, or import the file as raw ids,"
+                " whose documents end at each of them (--format raw)"
             )
-        has_ids = ends > np.append(start, ends[:-1])[: len(ends)]
-        lacks = ~has_ids
-        lacks[has_ids] = ~is_end[ends[has_ids] - start - 1]
+        lacks: NDArray[np.bool_] = ~(has_ids & is_end[last])
         if lacks.any() and not self._settings.append_end_of_text:
             number = int(lacks.argmax())
             raise CorpusError(
-                f"{path}: document {first + number:,} ends at token {int(ends[number]):,} without"
-                f" the end-of-text id {end_id}; check the id, or append it to documents that lack"
-                " it (--append-end-of-text)"
+                f"{path}: document {first + number:,} ends at token {start + int(ends[number]):,}"
+                f" without the end-of-text id {end_id}; check the id, or append it to documents"
+                " that lack it (--append-end-of-text)"
             )
         return lacks
 
-    def _finish(
-        self, writer: TokenFileWriter, digest: xxhash.xxh3_128, text_bytes: int
-    ) -> Manifest:
+    @cached_property
+    def _text_lengths(self) -> NDArray[np.int64] | None:
+        """The bytes of text that each id spells, special ids none; None: they are not known."""
+        if self._tokenizer is None or not gives_text_back(self._tokenizer):
+            return None
+        lengths = token_lengths(self._tokenizer)
+        lengths[[*self._tokenizer.special_tokens.values()]] = 0
+        return lengths
+
+    def _finish(self, writer: TokenFileWriter, digest: str, text_bytes: int) -> Manifest:
         """Write the manifest of the dataset."""
-        tokenizer = self._tokenizer
-        counts = {"documents": writer.n_documents, "tokens": writer.n_tokens}
+        tokenizer, counts = self._tokenizer, {"documents": 0, "tokens": 0}
         sources = [
-            {"name": each.path.name, "bytes": each.n_bytes, "digest": of_file, **of}
-            for each, of_file, of in zip(
-                self._files, (digest.hexdigest(), *map(_digest_of, self._ids.beside)),
-                (counts, *({"documents": 0, "tokens": 0} for _ in self._ids.beside)), strict=True,
-            )
-        ]
+            {"name": each.path.name, "bytes": each.n_bytes, "digest": "", **counts,
+             IMPORTED: self._settings.format}
+            for each in self._files
+        ]  # fmt: skip
+        sources[0] |= {
+            "digest": digest, "documents": writer.n_documents, "tokens": writer.n_tokens,
+        }
+        for source, file in zip(sources[1:], self._ids.beside, strict=True):
+            source["digest"] = _digest_of(file)
         return writer.finish(
-            end_of_text_id=self._settings.end_of_text_id, n_bytes=text_bytes,
+            end_of_text_id=self._end_id, n_bytes=text_bytes,
             tokenizer_fingerprint="" if tokenizer is None else tokenizer.fingerprint,
             pattern="" if tokenizer is None else tokenizer.pattern,
             unicode_version="" if tokenizer is None else tokenizer.unicode_version,
-            sources=[each | {IMPORTED: self._settings.format} for each in sources],
+            sources=sources,
         )
 
 
@@ -307,15 +314,6 @@ def _load_tokenizer(settings: ImportSettings) -> AnyTokenizer | None:
             f" {known or 'none'}; choose one of these"
         )
     return tokenizer
-
-
-def _text_lengths(tokenizer: AnyTokenizer | None) -> NDArray[np.int64] | None:
-    """Return the bytes of text that each id spells, special ids none; None: they are not known."""
-    if tokenizer is None or not gives_text_back(tokenizer):
-        return None
-    lengths = token_lengths(tokenizer)
-    lengths[[*tokenizer.special_tokens.values()]] = 0
-    return lengths
 
 
 def _digest_of(file: TextFile) -> str:

@@ -1,11 +1,16 @@
 """Compile the kernels of training or encoding before their use, in a stage of their own.
 
 Compiling takes some seconds once per machine. Kernels are compiled by calling them on a few bytes.
+While this process compiles those of training, another one compiles those of encoding.
 """
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,27 +19,53 @@ from preprocess.report.progress import Progress, duration, logger
 from preprocess.run.signals import repeating
 
 if TYPE_CHECKING:
+    import subprocess
+
     from bpe.text_tokenizer import AnyTokenizer
 
 Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
 
 STAGE = "compiling kernels"
 _SECONDS_BETWEEN_LOOKS = 0.25
+_PROGRAM = "import sys; from preprocess.run import compiling; compiling.call_encoding(sys.argv[1])"
+_others: list[subprocess.Popen[bytes]] = []  # processes that compile the kernels of encoding
 
 
-def compile_training(pattern: str, progress: Progress) -> None:
-    """Compile the kernels of training that are missing."""
+def compile_training(pattern: str, progress: Progress, encodes: bool = False) -> None:
+    """Compile the kernels of training that are missing; begin with those of encoding, too."""
+    from bpe.runtime.machine_code import kept_code
+
+    if encodes and find_missing(encoding_kernels()) and kept_code().directory is not None:
+        with suppress(OSError):  # then this process compiles all
+            _start_other(pattern)
     _compile(training_kernels(pattern), lambda: _call_training(pattern), progress)
+
+
+def _start_other(pattern: str) -> None:
+    import subprocess
+
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    # -P: do not import a bpe.py of the current directory.
+    command = [sys.executable, "-P", "-c", _PROGRAM, pattern]
+    null, environment = subprocess.DEVNULL, os.environ | {"PYTHONPATH": paths}
+    _others.append(
+        subprocess.Popen(command, stdin=null, stdout=null, stderr=null, env=environment)
+    )
+    atexit.register(_others[-1].kill)
 
 
 def compile_encoding(tokenizer: AnyTokenizer, progress: Progress) -> None:
     """Compile the kernels of encoding that are missing."""
     from bpe import Tokenizer
 
+    def call() -> None:
+        while _others:
+            _others.pop().wait()
+        _call_reading(tokenizer.pattern)
+        call_encoding(tokenizer.pattern)
+
     if isinstance(tokenizer, Tokenizer):  # others encode without kernels
-        pattern = tokenizer.pattern
-        needed = _reading_kernels(pattern) | encoding_kernels()
-        _compile(needed, lambda: _call_encoding(pattern), progress)
+        _compile(_reading_kernels(tokenizer.pattern) | encoding_kernels(), call, progress)
 
 
 def _compile(needed: Kernels, call: Callable[[], None], progress: Progress) -> None:
@@ -134,12 +165,12 @@ def _call_training(pattern: str) -> None:
     count.move_rows(np.zeros(4, np.uint64), np.zeros(8, np.uint64), False, seeds)
 
 
-def _call_encoding(pattern: str) -> None:
+def call_encoding(pattern: str) -> None:
+    """Have all kernels of encoding compiled, but for those of reading."""
     from bpe.encode import cache_rows
     from bpe.encode.encoder import EncoderTables
     from bpe.vocabulary import Vocabulary
 
-    _call_reading(pattern)
     tables = EncoderTables(Vocabulary.from_merges([(b"a", b"b")]), pattern)
     tables.fill_tokens()  # calls encode_pretokens
     _, cache, _ = tables.cache.current

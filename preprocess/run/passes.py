@@ -155,7 +155,8 @@ def train_on_plan(
         if parts is not None:
             parts.forget_counts()
         return _load_trained(run, plan.tokenizer_file, entry.fingerprint)
-    compile_training(settings.pattern, progress)
+    encodes = parts is None and not isinstance(settings, TrainFileSettings)
+    compile_training(settings.pattern, progress, encodes)
     # On Ray, sources only give their names to messages.
     sources = plan.training_sources if parts is None else plan.training_files
     counted = None if parts is None else parts.count()

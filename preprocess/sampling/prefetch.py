@@ -5,32 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from bpe.arguments import checks_names
-from bpe.parallel import run_ahead
+from preprocess.run_ahead import run_ahead
 from preprocess.sampling.data import IGNORED, SamplingError, check_integer
 from preprocess.sampling.mixture import Mixture
 from preprocess.sampling.sampler import Sampler
 
 Batch = dict[str, Any]
 Item = tuple[Any, Batch]  # (its step, or the place after its last record; a batch)
-
-
-@runtime_checkable
-class PlacedRecords(Protocol):
-    """Records that an iteration can continue after any of, such as those of files.
-
-    Attributes:
-        place: After which record the next iteration begins; None: with the first one.
-    """
-
-    place: Any
-
-    def placed(self) -> Iterator[tuple[Any, Mapping[str, Any]]]:
-        """Yield (its place, a record) from `place` on, without changing `place`."""
 
 
 @checks_names
@@ -86,9 +72,11 @@ class AsyncDataLoader:
         if batch_size is not None:
             batch_size = check_integer("batch_size", batch_size, 1)
         n_ahead = check_integer("prefetch_buffer_size", prefetch_buffer_size, 1)
-        self._source, self._batch_size = source, batch_size
+        self._source: Any = source
+        self._batch_size = batch_size
         self._pad_id = None if pad_id is None else check_integer("pad_id", pad_id, 0)
         self._buffer_size = n_ahead if prefetch_enabled else 0
+        self._is_sampler, self._has_place = is_sampler, hasattr(source, "placed")  # as of shards
 
     def __iter__(self) -> Iterator[Batch]:
         items = self._items()
@@ -96,12 +84,12 @@ class AsyncDataLoader:
             items = run_ahead(items, self._buffer_size)
         with closing(items):
             for step, batch in items:
-                if isinstance(self._source, Sampler | Mixture):
+                if self._is_sampler:
                     self._source.step = step + 1
-                elif isinstance(self._source, PlacedRecords):
+                elif self._has_place:
                     self._source.place = step
                 yield batch
-        if isinstance(self._source, PlacedRecords):
+        if self._has_place:
             self._source.place = None
 
     def __repr__(self) -> str:
@@ -109,20 +97,17 @@ class AsyncDataLoader:
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch, or of records; TypeError if there is none."""
-        if isinstance(self._source, Sampler | Mixture):
-            return len(self._source)
-        n: int = len(self._source)  # type: ignore[arg-type]
-        return -(-n // (self._batch_size or 1))
+        return -(-len(self._source) // (self._batch_size or 1))
 
     def _items(self) -> Generator[Item]:
-        if isinstance(self._source, Sampler | Mixture):
-            for step in self._source.steps():
-                yield step, self._source.batch(step)
+        source = self._source
+        if self._is_sampler:
+            for step in source.steps():
+                yield step, source.batch(step)
             return
         records: list[Mapping[str, Any]] = []
-        source = self._source
         pad_id = getattr(source, "pad_id", 0) if self._pad_id is None else self._pad_id
-        placed = source.placed() if isinstance(source, PlacedRecords) else enumerate(source)
+        placed = source.placed() if self._has_place else enumerate(source)
         for place, record in placed:
             if not isinstance(record, Mapping):
                 raise SamplingError(

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
-from bpe.parallel import run_ahead
 from preprocess.documents.batch import Offsets, ReadOptions, Rejected
+from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import ResumePoint, import_library
 from preprocess.sources.records import (
     BadRecordError,

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from bpe.parallel import run_ahead
 from preprocess.documents.batch import DocumentBatch, ReadOptions
+from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import (
     DECOMPRESSED,
     ResumePoint,

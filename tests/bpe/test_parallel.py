@@ -15,37 +15,28 @@ import pytest
 import threads
 
 from bpe.errors import TokenmillError
-from bpe.parallel import Lock, Task, available_workers, for_each, run_ahead, run_in_order
+from bpe.parallel import Lock, Task, available_workers, for_each, run_in_order
+from preprocess.run_ahead import run_ahead
 
 WORKERS = [1, 2, 7]
 pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 def squaring() -> Callable[[int], int]:
-    return lambda unit: unit * unit
+    lock = threading.Lock()
+
+    def work(unit: int) -> int:
+        assert lock.acquire(blocking=False), "used by two threads at a time"
+        lock.release()
+        return unit * unit
+
+    return work
 
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("n_units", [0, 1, 5, 200])
 def test_results_come_in_the_order_of_the_units(workers: int, n_units: int) -> None:
     assert list(run_in_order(range(n_units), squaring, workers)) == [i * i for i in range(n_units)]
-
-
-def test_a_slow_unit_holds_back_the_others_results_but_not_their_work() -> None:
-    others_done = threading.Semaphore(0)
-
-    def make_work() -> Callable[[int], int]:
-        def work(unit: int) -> int:
-            if unit == 0:
-                for _ in range(3):
-                    assert others_done.acquire(timeout=60)
-            else:
-                others_done.release()
-            return unit
-
-        return work
-
-    assert list(run_in_order(range(10), make_work, 2)) == list(range(10))
 
 
 @pytest.mark.parametrize("workers", [2, 7])
@@ -63,122 +54,83 @@ def test_few_units_are_under_way(workers: int) -> None:
             assert taken <= done + 2 * workers + 2
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_each_worker_has_work_of_its_own(workers: int) -> None:
-    made: list[set[int]] = []
-
-    def make_work() -> Callable[[int], int]:
-        lock = threading.Lock()
-        threads: set[int] = set()
-        made.append(threads)
-
-        def work(unit: int) -> int:
-            assert lock.acquire(blocking=False), "used by two threads at a time"
-            threads.add(threading.get_ident())
-            lock.release()
-            return unit
-
-        return work
-
-    assert len(list(run_in_order(range(100), make_work, workers))) == 100
-    assert 1 <= len(made) <= workers
-    if workers == 1:
-        assert made == [{threading.get_ident()}]
-
-
 class OddError(Exception):
     pass
 
 
 @pytest.mark.parametrize("workers", WORKERS)
-def test_the_first_error_in_order_is_raised_as_it_was(workers: int) -> None:
-    done: list[int] = []
-    error = OddError("unit 3")
+@pytest.mark.parametrize(
+    ("fails", "error", "results"),
+    [
+        ("work", "unit 1", [0]),
+        ("making work", "no work", []),
+        ("planning", "no plan", [*range(5)]),
+        ("work and planning", "unit 1", [0]),
+        ("consumer", "consumer", [0]),
+    ],
+)
+def test_the_first_error_in_order_is_raised(
+    workers: int, fails: str, error: str, results: list[int]
+) -> None:
+    """After the results before it; and keeps nothing in memory, for there may be much text."""
 
-    def make_work() -> Callable[[int], int]:
-        def work(unit: int) -> int:
-            done.append(unit)
-            if unit == 3:
-                raise error
-            if unit > 3:
-                raise OddError(f"unit {unit}")
+    class Text:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    alive: list[weakref.ref[Text]] = []
+    found: list[int] = []
+
+    def units() -> Iterator[Text]:
+        for number in range(5):
+            text = Text(number)
+            alive.append(weakref.ref(text))
+            yield text
+        if "planning" in fails:
+            raise OddError("no plan")
+
+    def make_work() -> Callable[[Text], Text]:
+        if fails == "making work":
+            raise OddError("no work")
+
+        def work(unit: Text) -> Text:
+            # With what comes later under way.
+            if fails.startswith("work") and unit.number > 0:
+                raise OddError(f"unit {unit.number}")
             return unit
 
         return work
 
-    results = []
-    with pytest.raises(OddError) as raised:
-        results.extend(run_in_order(range(1000), make_work, workers))
-    assert raised.value is error
-    assert len(done) <= 4 + 2 * workers + 2
+    def consume() -> None:
+        with closing(run_in_order(units(), make_work, workers)) as texts:
+            for text in texts:
+                found.append(text.number)
+                del text
+                if fails == "consumer":
+                    raise OddError("consumer")
 
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_errors_of_making_work_and_of_planning_are_raised(workers: int) -> None:
-    def no_work() -> Callable[[int], int]:
-        raise OddError("no work")
-
-    with pytest.raises(OddError, match="no work"):
-        list(run_in_order(range(5), no_work, workers))
-
-    def units() -> Iterator[int]:
-        yield 1
-        raise OddError("no plan")
-
-    with pytest.raises(OddError, match="no plan"):
-        list(run_in_order(units(), squaring, workers))
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_a_consumer_that_stops_ends_everything(workers: int) -> None:
-    def interrupted() -> None:
-        with closing(run_in_order(range(10**9), squaring, workers)) as results:
-            next(results)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-def test_an_error_of_planning_comes_after_the_results_before_it(workers: int) -> None:
-    def units() -> Iterator[int]:
-        yield from range(5)
-        raise OddError("no plan")
-
-    results = []
-    with pytest.raises(OddError, match="no plan"):
-        results.extend([result] for result in run_in_order(units(), squaring, workers))
-    assert results == [[0], [1], [4], [9], [16]]
-
-    def make_work() -> Callable[[int], int]:
-        def work(unit: int) -> int:
-            if unit == 3:
-                raise OddError("unit 3")
-            return unit
-
-        return work
-
-    with pytest.raises(OddError, match="unit 3"):
-        list(run_in_order(units(), make_work, workers))
-
-
-def never_begun(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Let each thread that is started end before it does anything, or be refused."""
-
-    def start(run: Callable[..., object], arguments: tuple[object, ...]) -> int:
-        if how == "refused":
-            raise RuntimeError("can't start new thread")
-        return 0
-
-    monkeypatch.setattr(_thread, "start_new_thread", start)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(OddError, match=error) as raised:
+            consume()
+        del raised
+        assert [text() for text in alive] == [None] * len(alive)
+    finally:
+        gc.enable()
+    assert found == results
 
 
 @pytest.mark.parametrize("how", ["refused", "ends without a word"])
 def test_the_calling_thread_does_what_threads_that_never_begin_do_not(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    never_begun(monkeypatch, how)
+    def start(run: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        if how == "refused":
+            raise RuntimeError("can't start new thread")
+        return 0
+
+    monkeypatch.setattr(_thread, "start_new_thread", start)
     assert list(run_in_order(range(99), squaring, 3)) == [i * i for i in range(99)]
     assert list(run_ahead((i for i in range(9)), 3)) == [*range(9)]
     done: list[int] = []
@@ -342,59 +294,12 @@ def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
     # What ran is waited for; nothing else was begun with.
     assert done == [0]
 
-
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_of_planning_is_raised_at_once(interrupt: type[BaseException]) -> None:
-    """Before the results of the units that were handed out before it."""
-
     def units() -> Iterator[int]:
         yield from range(3)
         raise interrupt
 
-    with pytest.raises(interrupt):
+    with pytest.raises(interrupt):  # before the results of units that were handed out before it
         next(run_in_order(units(), squaring, 2))
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("fails", ["work", "making work", "planning", "work and planning"])
-def test_an_error_keeps_nothing_once_it_is_gone(workers: int, fails: str) -> None:
-    """Not even until the garbage collector comes: there may be much text."""
-
-    class Text:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-    alive: list[weakref.ref[Text]] = []
-
-    def units() -> Iterator[Text]:
-        for number in range(5):
-            text = Text(number)
-            alive.append(weakref.ref(text))
-            yield text
-        if "planning" in fails:
-            raise OddError
-
-    def make_work() -> Callable[[Text], Text]:
-        if fails == "making work":
-            raise OddError
-
-        def work(unit: Text) -> Text:
-            # With what comes later under way.
-            if "work" in fails and unit.number == 1:
-                raise OddError
-            return unit
-
-        return work
-
-    gc.collect()
-    gc.disable()
-    try:
-        with pytest.raises(OddError) as raised:
-            deque(run_in_order(units(), make_work, workers), maxlen=0)
-        del raised
-        assert [text() for text in alive] == [None] * len(alive)
-    finally:
-        gc.enable()
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities on this system")

@@ -1,14 +1,17 @@
-"""The tokenizer: every way to encode gives the ids of the reference, and decodes back."""
+"""The tokenizer: every way to encode gives the reference's ids; what it is, and refuses."""
 
 from __future__ import annotations
 
+import copy
+import hashlib
 import json
 import mmap
+import pickle
 import random
+import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,20 +19,21 @@ import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import nasty_text, nasty_texts
-from tokenizer_cases import SPECIAL, TOKENIZER
 
 import bpe
-import bpe.decoder
 import bpe.encode.parallel_encoder
 import bpe.special
+import bpe.vocabulary
 from bpe import Tokenizer, reference
-from bpe.errors import EncodingError, PatternError, VocabularyError
+from bpe.errors import ArgumentError, EncodingError, PatternError, VocabularyError
+from bpe.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
+# They contain one another.
+SPECIAL = ["<|endoftext|>", "<|end", "<|", "|>", "<|endoftext|><|endoftext|>", " \n", "x<"]
+TOKENIZER = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges(), SPECIAL))
 RANK = reference.rank_by_merges(trained.merges())
-
-
 IDS = {token: token_id for token_id, token in TOKENIZER.vocabulary.tokens.items()}
 
 
@@ -78,11 +82,6 @@ def test_encode_ordinary_is_the_reference_without(text: str) -> None:
     assert TOKENIZER.decode(ids) == text
 
 
-def test_allowed_special_tokens_may_come_from_a_generator() -> None:
-    allowed: Any = (text for text in SPECIAL)
-    assert TOKENIZER.encode(SPECIAL[0], allowed) == [TOKENIZER.special_tokens[SPECIAL[0]]]
-
-
 @settings(max_examples=150)
 @given(special_text, st.lists(st.sampled_from(SPECIAL), unique=True))
 def test_only_allowed_special_tokens_are_recognised(text: str, allowed: list[str]) -> None:
@@ -103,15 +102,20 @@ def test_a_batch_is_each_of_its_texts(texts: list[str], with_special: bool) -> N
 
 
 @settings(max_examples=60)
-@given(nasty_texts(30), st.sampled_from([1, 7, 64, 500]), st.integers(1, 5))
+@given(
+    st.one_of(nasty_texts(30), st.lists(special_text, max_size=30)),
+    st.sampled_from([1, 7, 64, 500]), st.integers(1, 5), st.sampled_from([0, 1 << 16]),
+)
 def test_parts_on_several_threads_give_the_same(
-    texts: list[str], part_bytes: int, n_threads: int
+    texts: list[str], part_bytes: int, n_threads: int, large: int
 ) -> None:
+    """Also where a kernel has first asked which special tokens there are."""
     expected = [TOKENIZER.encode(text) for text in texts]
     whole = TOKENIZER.encode("".join(texts))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", part_bytes)
         patch.setattr(bpe.encode.parallel_encoder, "available_workers", lambda: n_threads)
+        patch.setattr(bpe.special, "_LARGE", large)
         assert TOKENIZER.encode_batch(texts) == expected
         assert TOKENIZER.encode("".join(texts)) == whole
 
@@ -195,19 +199,6 @@ def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         TOKENIZER.encode_separated_to_numpy(b"a\xe4 \xb8\xad", " ")
 
 
-def test_large_text_is_encoded_on_threads_as_it_is_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "<|endoftext|>".join(trained.documents()) * 200
-    assert len(text) > 2 * bpe.encode.parallel_encoder._PART_BYTES
-    with monkeypatch.context() as patch:
-        patch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", len(text))
-        at_once = TOKENIZER.encode_to_numpy(text)
-    for n_threads in (1, 3):
-        module = bpe.encode.parallel_encoder
-        monkeypatch.setattr(module, "available_workers", lambda n=n_threads: n)
-        np.testing.assert_array_equal(TOKENIZER.encode_to_numpy(text), at_once)
-    assert TOKENIZER.decode(at_once) == text
-
-
 def test_empty_text_has_no_ids() -> None:
     assert TOKENIZER.encode("") == []
     assert TOKENIZER.encode_batch([]) == []
@@ -222,11 +213,6 @@ def test_empty_text_has_no_ids() -> None:
     assert list(TOKENIZER.encode_iterable(["", ""])) == []
     assert TOKENIZER.decode([]) == ""
     assert TOKENIZER.decode(np.array([])) == ""
-
-
-def test_a_special_token_across_two_texts_of_a_batch_is_none() -> None:
-    texts = ["a<|endo", "ftext|>", "<|endoftext", "|>"]
-    assert TOKENIZER.encode_batch(texts) == [TOKENIZER.encode(text) for text in texts]
 
 
 # --- streams -------------------------------------------------------------------------------------
@@ -274,7 +260,7 @@ def test_a_stream_is_lazy_and_holds_back_little() -> None:
 
 
 def test_a_stream_without_a_place_to_cut_is_looked_through_a_few_times_only() -> None:
-    text = "a" * 1_000_000
+    text = "a" * 300_000
     ids = list(TOKENIZER.encode_iterable(text[i : i + 100] for i in range(0, len(text), 100)))
     assert ids == TOKENIZER.encode(text)
 
@@ -313,14 +299,6 @@ def test_ids_without_a_token_are_refused(bad: int, kind: type) -> None:
         TOKENIZER.decode(kind([97, bad]))
 
 
-def test_ids_in_a_gap_are_refused() -> None:
-    tokens = {byte: bytes([byte]) for byte in range(256)}
-    tokenizer = Tokenizer(tokens, [], {"<x>": 300})
-    for ids in ([299], np.array([300, 299])):
-        with pytest.raises(EncodingError, match="token id 299 is not in the vocabulary"):
-            tokenizer.decode(ids)
-
-
 @pytest.mark.parametrize("ids", [np.zeros((2, 2), int), np.array([1.0]), np.array(1)])
 def test_arrays_that_are_not_ids_are_refused(ids: np.ndarray) -> None:
     with pytest.raises(EncodingError, match="expected one dimension of whole numbers"):
@@ -332,7 +310,7 @@ def test_arrays_that_are_not_ids_are_refused(ids: np.ndarray) -> None:
 def test_any_ids_decode_alike_from_lists_and_arrays(ids: list[int]) -> None:
     expected = b"".join(TOKENIZER.vocab[token_id] for token_id in ids)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bpe.decoder, "_DECODE_IDS", 7)
+        patch.setattr(bpe.vocabulary, "_DECODE_IDS", 7)
         assert TOKENIZER.decode_bytes(ids) == expected
         assert TOKENIZER.decode_bytes(np.array(ids, dtype=np.int64)) == expected
 
@@ -385,3 +363,93 @@ def test_unknown_special_tokens_are_refused() -> None:
         Tokenizer.from_vocabulary(TOKENIZER.vocabulary, tie_break="dice")
     with pytest.raises(PatternError, match="unknown split pattern 'x'"):
         Tokenizer.from_vocabulary(TOKENIZER.vocabulary, pattern="x")
+
+
+# --- what it is ----------------------------------------------------------------------------------
+
+BYTES = {byte: bytes([byte]) for byte in range(256)}
+
+
+def test_special_tokens_take_the_ids_that_the_vocabulary_has_for_them() -> None:
+    vocab = BYTES | {256: b"ab", 257: b"<|x|>", 258: b"cd"}
+    tokenizer = Tokenizer(vocab, [(b"a", b"b"), (b"c", b"d")], ["<|x|>", "<|new|>"])
+    assert tokenizer.special_tokens == {"<|x|>": 257, "<|new|>": 259}
+    assert tokenizer.vocab == vocab | {259: b"<|new|>"}
+    assert tokenizer.encode("ab<|x|>cd<|new|>") == [256, 257, 258, 259]
+    assert Tokenizer(vocab, tokenizer.merges, {"<|x|>": 257, "<|new|>": 259}) == tokenizer
+    # One that spells a byte is a token of its own.
+    tokenizer = Tokenizer(BYTES, [], ["\n"])
+    assert tokenizer.encode("a\nb") == [97, 256, 98]
+    assert tokenizer.encode_ordinary("a\nb") == [97, 10, 98]
+
+
+def test_special_tokens_named_wrongly_are_refused() -> None:
+    with pytest.raises(VocabularyError, match="'<x>' is named twice"):
+        Tokenizer(BYTES, [], ["<x>", "<x>"])
+    with pytest.raises(ArgumentError, match="special_tokens: should be a mapping or a list of tex"):
+        Tokenizer(BYTES, [], "<x>")
+    with pytest.raises(VocabularyError, match="is not valid Unicode"):
+        Tokenizer(BYTES, [], ["\udc00"])
+
+
+def test_what_it_is_can_be_asked() -> None:
+    assert TOKENIZER.vocab_size == 256 + 600 + len(SPECIAL)
+    assert TOKENIZER.vocab[97] == b"a"
+    assert TOKENIZER.merges == list(trained.merges())
+    assert (TOKENIZER.eos_token, TOKENIZER.pattern) == ("<|endoftext|>", "gpt2")
+    assert (TOKENIZER.tie_break, TOKENIZER.unicode_version) == (None, "16.0.0")
+    assert Tokenizer(BYTES, []).eos_token is None
+    assert Tokenizer(BYTES, [], ["</s>"], eos_token="</s>").eos_token == "</s>"
+    assert repr(Tokenizer(BYTES, [], ["</s>"])) == (
+        "Tokenizer(vocab_size=257, pattern='gpt2', special_tokens=['</s>'])"
+    )
+    # These are copies.
+    for copied in (TOKENIZER.vocab, TOKENIZER.special_tokens, TOKENIZER.merges):
+        copied.clear()
+    assert all([TOKENIZER.vocab, TOKENIZER.special_tokens, TOKENIZER.merges])
+
+
+def test_the_fingerprint_is_of_the_file(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.from_vocabulary(
+        TOKENIZER.vocabulary, tie_break="huggingface", eos_token="|>"
+    )
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert (again, hash(again)) == (tokenizer, hash(tokenizer))
+    assert (again.eos_token, again.tie_break) == ("|>", "huggingface")
+    content = (tmp_path / "tokenizer.json").read_bytes()
+    assert again.fingerprint == hashlib.sha256(content).hexdigest()
+    assert tokenizer not in (TOKENIZER, "tokenizer")
+
+
+def test_copies_and_pickles_carry_no_cache() -> None:
+    TOKENIZER.encode("warm " * 1000)
+    pickled = pickle.dumps(TOKENIZER)
+    assert len(pickled) < 100_000
+    for other in (pickle.loads(pickled), copy.copy(TOKENIZER), copy.deepcopy(TOKENIZER)):
+        assert other == TOKENIZER
+        assert other.encode("naïve <|endoftext|>") == TOKENIZER.encode("naïve <|endoftext|>")
+
+
+def test_one_tokenizer_serves_several_threads() -> None:
+    tokenizer = Tokenizer.from_vocabulary(TOKENIZER.vocabulary)
+    texts = [f"{text} {number}" for number in range(10) for text in trained.documents()]
+    expected = [TOKENIZER.encode(text) for text in texts]
+    got: dict[int, list[list[int]]] = {}
+    start = threading.Barrier(4)
+
+    def encode_all(number: int) -> None:
+        start.wait()
+        got[number] = [tokenizer.encode(text) for text in texts]
+
+    threads = [threading.Thread(target=encode_all, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[number] == expected for number in range(4)] == [True] * 4
+
+
+def test_a_name_that_the_package_has_not() -> None:
+    with pytest.raises(AttributeError, match="module 'bpe' has no attribute 'nothing'"):
+        bpe.nothing  # noqa: B018 - the access is what is tested

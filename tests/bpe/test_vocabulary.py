@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import reference
-from bpe import special as special_tokens
 from bpe.byte_level import from_byte_level, to_byte_level
 from bpe.errors import ArgumentError, EncodingError, VocabularyError
-from bpe.special import SpecialTokenMatcher
 from bpe.vocabulary import AddedToken, Vocabulary, merges_of_ranks
 
 BYTES = {byte: bytes([byte]) for byte in range(256)}
@@ -90,7 +88,7 @@ def test_a_pair_ranks_by_its_place_or_by_the_bytes_that_it_makes() -> None:
     assert Vocabulary.from_merges([]).pair_table().ranks.shape == (0,)
 
 
-@settings(max_examples=100)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.binary(min_size=2, max_size=6).map(lambda b: bytes(97 + x % 3 for x in b)), unique=True
@@ -100,26 +98,13 @@ def test_a_pair_ranks_by_its_place_or_by_the_bytes_that_it_makes() -> None:
 def test_ranks_of_any_tokens_encode_as_the_reference_says(
     tokens: list[bytes], pretokens: list[bytes]
 ) -> None:
+    """Their merges do so, too, or are refused."""
     ranks = ranks_of(*tokens)
     vocabulary = Vocabulary.from_ranks(ranks, {})
     rank = reference.rank_by_bytes(ranks)
     for pretoken in [*pretokens, *tokens]:
         expected = [ranks[token] for token in reference.encode(pretoken, rank, ranks)]
         assert encoded(vocabulary, pretoken) == expected
-
-
-@settings(max_examples=150)
-@given(
-    st.lists(
-        st.binary(min_size=2, max_size=6).map(lambda b: bytes(97 + x % 3 for x in b)), unique=True
-    ),
-    st.lists(st.text("abc", max_size=12).map(str.encode), max_size=10),
-)
-def test_merges_of_ranks_encode_the_same_or_are_refused(
-    tokens: list[bytes], pretokens: list[bytes]
-) -> None:
-    ranks = ranks_of(*tokens)
-    vocabulary = Vocabulary.from_ranks(ranks, {})
     try:
         vocabulary.check_expressible_as_merges()
     except VocabularyError:
@@ -259,116 +244,7 @@ def test_equality_is_of_contents_and_pickling_keeps_it() -> None:
 @given(st.binary(max_size=40))
 def test_byte_level_spelling_goes_there_and_back(token: bytes) -> None:
     assert from_byte_level(to_byte_level(token)) == token
-
-
-def test_what_is_not_byte_level_has_no_bytes() -> None:
     assert [from_byte_level(text) for text in (" ", "a b", "日", "\n", "\xad", "ń")] == [None] * 6
-
-
-# --- special tokens ------------------------------------------------------------------------------
-
-NAMES = ["<a>", "<a><b>", "<b><c>", ">", "a<", "é>"]
-
-
-def found(data: bytes, names: list[str]) -> list[tuple[int, int, int]]:
-    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
-    matches = list(matcher.find(data, 0, len(data)))
-    assert matcher.occurs_in(data) == bool(matches)
-    assert list(matcher.find(memoryview(data), 0, len(data))) == matches
-    return matches
-
-
-@settings(max_examples=300)
-@given(
-    st.lists(st.sampled_from(NAMES), unique=True),
-    st.lists(st.sampled_from([*NAMES, "<", "a", "b", "é", "\u0129", "<b>"]), max_size=12).map(
-        "".join
-    ),
-)
-def test_special_tokens_are_found_where_the_reference_finds_them(
-    names: list[str], text: str
-) -> None:
-    data = text.encode()
-    expected = [piece for piece, special in reference.split_special(text, names) if special]
-    matches = found(data, names)
-    assert [data[start:stop].decode() for start, stop, _ in matches] == expected
-    assert [names[token_id] for _, _, token_id in matches] == expected
-    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
-    pieces = matcher.split(text)
-    assert "".join(pieces) == text
-    assert pieces[1::2] == expected
-    occurrences = matcher.occurrences(np.frombuffer(data, np.uint8))
-    assert {token.decode(): len(begins) for token, begins in occurrences.items()} == {
-        name: text.count(name) for name in names if name in text
-    }
-
-
-@pytest.mark.parametrize("large", [0, 1 << 30])
-@settings(max_examples=300)
-@given(
-    st.lists(st.sampled_from(NAMES), unique=True),
-    st.lists(
-        st.lists(st.sampled_from([*NAMES, "<", "a", "b", "é", "<b>"]), max_size=6).map("".join),
-        max_size=6,
-    ),
-)
-def test_special_tokens_in_documents_are_those_of_each_document(
-    large: int, names: list[str], documents: list[str]
-) -> None:
-    """Whether a kernel has asked before which there are, or not."""
-    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
-    data = [document.encode() for document in documents]
-    offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
-    expected = [
-        [offset + start, offset + stop, token_id]
-        for document, offset in zip(data, offsets.tolist(), strict=False)
-        for start, stop, token_id in found(document, names)
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(special_tokens, "_LARGE", large)
-        spans = matcher.find_in_documents(np.frombuffer(b"".join(data), np.uint8), offsets)
-    assert spans.tolist() == expected
-
-
-@settings(max_examples=300)
-@given(
-    st.lists(st.sampled_from(NAMES), unique=True, min_size=1),
-    st.lists(st.sampled_from([*NAMES, "<", "a", "b"]), max_size=8).map("".join),
-    st.lists(st.sampled_from([*NAMES, "<", "a", "b", "c>"]), max_size=4).map("".join),
-)
-def test_what_is_found_before_the_open_place_stays_whatever_comes_next(
-    names: list[str], before: str, after: str
-) -> None:
-    data = before.encode()
-    matcher = SpecialTokenMatcher({name: index for index, name in enumerate(names)})
-    now = found(data, names)
-    open_from = matcher.open_from(data, now)
-    later = found(data + after.encode(), names)
-    assert [m for m in now if m[0] < open_from] == [m for m in later if m[0] < open_from]
-    assert all(stop <= open_from for start, stop, _ in later if start < open_from)
-
-
-def test_the_open_place_is_where_a_longer_special_token_may_begin() -> None:
-    matcher = SpecialTokenMatcher({"<|end|>": 0, "<|end|>>": 1})
-    for data, expected in (
-        (b"abc", 3),
-        (b"abc<", 3),
-        (b"ab<|e", 2),
-        (b"<|end|>", 0),
-        (b"<|end|>x", 8),
-    ):
-        assert matcher.open_from(data, list(matcher.find(data, 0, len(data)))) == expected
-
-
-def test_no_special_tokens_are_never_found() -> None:
-    matcher = SpecialTokenMatcher({})
-    assert not matcher.occurs_in(b"any")
-    assert list(matcher.find(b"any", 0, 3)) == []
-    assert matcher.open_from(b"any", []) == 3
-
-
-def test_special_tokens_are_text_not_patterns() -> None:
-    assert found(b"a.b axb [x]*", ["a.b", "[x]*"]) == [(0, 3, 0), (8, 12, 1)]
 
 
 def test_merges_as_ids_are_those_as_bytes() -> None:

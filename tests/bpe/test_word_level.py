@@ -78,6 +78,10 @@ def test_a_vocabulary_is_sorted_and_the_most_frequent_stay() -> None:
     assert create_vocabulary(texts, 0) == create_vocabulary([]) == []
     assert WordLevelTokenizer.create_vocabulary(texts, 1) == ["b"]
     assert create_vocabulary(["a<|endoftext|>b <|x|> <|unk|>"]) == ["<|x|>", "a", "b"]
+    with pytest.raises(TypeError, match=r"texts, found one text|texts: should be a l"):
+        create_vocabulary("abc")
+    with pytest.raises(VocabularyError, match="max_size is -1: expected 0 or more"):
+        create_vocabulary(["abc"], -1)
 
 
 @pytest.fixture
@@ -101,10 +105,8 @@ def test_unknown_words_and_special_tokens(tokenizer: WordLevelTokenizer) -> None
     assert tokenizer.encode("cat dog<|endoftext|>cat") == [cat, unknown, end, cat]
     assert tokenizer.encode_ordinary("cat <|endoftext|> cat") == [cat, unknown, cat]
     assert tokenizer.encode("cat<|bos|>cat", ["<|endoftext|>"]) == [unknown]
-    assert tokenizer.encode("<|bos|> cat<|endoftext|>", ["<|bos|>"]) == [
-        special["<|bos|>"],
-        unknown,
-    ]
+    found = tokenizer.encode("<|bos|> cat<|endoftext|>", ["<|bos|>"])
+    assert found == [special["<|bos|>"], unknown]
     assert tokenizer.encode("") == tokenizer.encode(" \n") == []
 
 
@@ -171,13 +173,6 @@ def test_decoding_puts_marks_to_their_words() -> None:
     assert tokenizer.decode(tokenizer.encode('"d<|endoftext|>"d"')) == '" d <|endoftext|> " d"'
 
 
-def test_a_text_or_numbered_words_are_a_vocabulary() -> None:
-    words = create_vocabulary([TEXT])
-    for vocabulary in (TEXT, {word: i for i, word in reversed([*enumerate(words)])}):
-        assert WordLevelTokenizer(vocabulary).vocabulary == tuple(words)
-    assert WordLevelTokenizer("Hello, you<|endoftext|>").encode("you,<|endoftext|>") == [2, 0, 7]
-
-
 def test_ids_that_no_word_has(tokenizer: WordLevelTokenizer) -> None:
     for wrong in (-1, tokenizer.vocab_size):
         with pytest.raises(EncodingError, match=f"token id {wrong} is not in the vocabulary"):
@@ -229,13 +224,6 @@ def test_special_tokens_in_a_vocabulary_keep_their_ids(tmp_path: Path) -> None:
         again = WordLevelTokenizer.from_file(tmp_path / "tokenizer.json")
         assert again == tokenizer
         assert again.special_tokens == tokenizer.special_tokens
-
-
-def test_arguments_of_create_vocabulary() -> None:
-    with pytest.raises(TypeError, match=r"texts, found one text|texts: should be a l"):
-        create_vocabulary("abc")
-    with pytest.raises(VocabularyError, match="max_size is -1: expected 0 or more"):
-        create_vocabulary(["abc"], -1)
 
 
 # --- files ---------------------------------------------------------------------------------------

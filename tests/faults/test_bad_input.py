@@ -228,7 +228,7 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--workers", "0", "workers: should be a whole number of at least 1; got 0"),
+        ("--workers", "0", "workers: should be a whole number of at least 1 and at most 65,536"),
         ("--unit-size", "4XB",
          "unit_size: should be a number of bytes such as 65536, 64KiB or 4MiB;"),
         ("--unit-size", "0", "unit_size: should be at least 1; got '0'"),
@@ -250,7 +250,7 @@ def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
         ("--max-minutes", "0", "max_minutes: should be a number greater than 0; got 0.0"),
         ("--max-minutes", "nan", "max_minutes: should be a number greater than 0; got nan"),
         ("--vocab-size", str(2**30),
-         f"vocab_size: should be a whole number of at most {2**29}; got"),
+         f"vocab_size: should be a whole number of at most {2**29:,}; got"),
     ],
 )
 def test_settings_of_no_use(
@@ -271,8 +271,8 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"nonsense": 1}, "nonsense: there is no such setting"),
         ({"separator": "\ud800"}, "separator: should be valid Unicode; got"),
         ({"separator": b"x"}, "separator: should be text; got b'x'"),
-        ({"workers": "2"}, "workers: should be a whole number of at least 1; got '2'"),
-        ({"workers": True}, "workers: should be a whole number of at least 1; got True"),
+        ({"workers": "2"}, "workers: should be a whole number of at least 1 and at most 65,536"),
+        ({"workers": True}, "workers: should be a whole number of at least 1 and at most 65,536"),
         ({"unit_size": 1.5}, "unit_size: should be a number of bytes such as .*; got 1.5"),
         ({"val_fraction": "a"},
          "val_fraction: should be a number of at least 0 and less than 1; got 'a'"),
@@ -283,7 +283,7 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"special_tokens": [["a"]]},
          r"special_tokens: should be a list of texts; got \[\['a'\]\]"),
         ({"workers": np.array([2, 3])},
-         "workers: should be a whole number of at least 1; got array"),
+         "workers: should be a whole number of at least 1 and at most 65,536"),
         ({"max_minutes": 10**400}, "max_minutes: should be a number that is not as large; got 1"),
         ({"tie_break": ["coin"]}, r"tie_break: should be .* or 'huggingface'; got \['coin'\]"),
         ({"train": {"a": 1}}, "train: should be a path or URL, or a list of them; got"),
@@ -292,7 +292,7 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"train": [7]}, r"train: should be a path or URL, or a list of them; got \[7\]"),
         ({"train": []}, r"train: should not be empty; leave it out for text that Python"),
         ({"pattern": 7}, "pattern: should be text; got 7"),
-        ({"workers": 0, "x": 1}, "workers: .* of at least 1; got 0; x: there is no such"),
+        ({"workers": 0, "x": 1}, "workers: .* at most 65,536; got 0; x: there is no such"),
     ],
 )
 def test_settings_of_the_function(options: dict[str, Any], expected: str) -> None:
@@ -328,7 +328,7 @@ def test_file_urls_are_paths(text: Path, out: Path) -> None:
 
 
 def test_settings_that_are_missing() -> None:
-    with pytest.raises(SettingsError, match=r"^paths: is required; tokenizer: is required$"):
+    with pytest.raises(SettingsError, match=r"^tokenizer: is required; paths: is required$"):
         CountSettings(**{})
     with pytest.raises(SettingsError, match=r"^paths: should not be empty; got \(\)$"):
         CountSettings(**{"paths": (), "tokenizer": "t"})

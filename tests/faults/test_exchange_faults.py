@@ -17,7 +17,7 @@ from export_cases import END, FORMATS, WITH_SHARDS, dataset
 from preprocess import OutputError, export_tokens, import_tokens
 from preprocess.check.verify import verify
 from preprocess.cli import run
-from preprocess.export import mds, source, write
+from preprocess.export import source, write
 from preprocess.imports import write as import_write
 from preprocess.run.journal import Journal
 
@@ -32,10 +32,8 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def be_small(patch: Any) -> None:
-    for module, name in (
-        (source, "PIECE_VALUES"), (mds, "PIECE_VALUES"), (import_write, "PIECE_TOKENS"),
-    ):  # fmt: skip
-        patch.setattr(module, name, 32)
+    patch.setattr(source, "PIECE_VALUES", 32)
+    patch.setattr(import_write, "PIECE_TOKENS", 32)
     patch.setattr(Journal, "due", lambda self, ends_soon=False: True)
 
 
@@ -183,16 +181,16 @@ def test_an_import_continues_where_it_was(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     starts: list[int] = []
-    real = import_write._Run._append
+    real = import_write._Import._append
 
-    def append(self: Any, writer: Any, ids: Any, start: int, end: int) -> int:
+    def append(self: Any, writer: Any, ids: Any, start: int) -> int:
         if len(starts) == 2:
             starts.append(-1)
             raise Stop
         starts.append(start)
-        return real(self, writer, ids, start, end)
+        return real(self, writer, ids, start)
 
-    monkeypatch.setattr(import_write._Run, "_append", append)
+    monkeypatch.setattr(import_write._Import, "_append", append)
     out = tmp_path / "out"
     with pytest.raises(Stop):
         do("import", data, out)
@@ -231,8 +229,8 @@ def test_a_commit_that_is_interrupted(
                 do(what, data, tmp_path / what)
         with monkeypatch.context() as patched:
             # Nothing is written again.
-            patched.setattr(write._Run, "_make", stop)
-            patched.setattr(import_write._Run, "_fill", stop)
+            patched.setattr(write._Export, "_make", stop)
+            patched.setattr(import_write._Import, "_fill", stop)
             do(what, data, tmp_path / what)
         do(what, data, tmp_path / f"peace_{what}")
         assert contents(tmp_path / what) == contents(tmp_path / f"peace_{what}")
@@ -242,6 +240,6 @@ def test_a_commit_that_is_interrupted(
         with pytest.raises(Stop):
             do("import", data, tmp_path / "late")
     with monkeypatch.context() as patched:
-        patched.setattr(import_write._Run, "_finish", stop)
+        patched.setattr(import_write._Import, "_finish", stop)
         do("import", data, tmp_path / "late")
     assert contents(tmp_path / "late") == contents(tmp_path / "import")

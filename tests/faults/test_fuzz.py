@@ -13,7 +13,8 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> fuzz.Ground:
 
 @pytest.mark.parametrize("target", fuzz.TARGETS)
 def test_what_is_damaged_is_read_or_refused(ground: fuzz.Ground, target: str) -> None:
-    assert fuzz.run(target, ground, 20, 0) >= 15
+    n = 200 if target == "tokenizer.json" else 20
+    assert fuzz.run(target, ground, n, 0) >= 3 * n // 4
 
 
 def test_a_failure_is_found_and_shown(

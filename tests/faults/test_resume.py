@@ -196,7 +196,7 @@ def test_a_disk_that_is_too_small_for_compressed_text(
     path.write_bytes(gzip.compress(b"some words " * 10_000))
     assert path.stat().st_size < 5_000
     monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (20_000, 0))
-    with pytest.raises(OutputError, match="the token files need about"):
+    with pytest.raises(OutputError, match=r"need about [\d.]+ kB .*, and 20.0 kB are free;"):
         build(**options | {"train": path, "val_fraction": 0})
     monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (10_000_000, 0))
     build(**options | {"train": path, "val_fraction": 0})
@@ -210,7 +210,10 @@ def test_a_disk_that_is_too_small_is_found_before_the_work(
     n_bytes = sum(path.stat().st_size for path in options["train"].iterdir())
     pipeline.train(paths=options["train"], out=tmp_path / "t.json", vocab_size=280)
     given = {key: value for key, value in options.items() if key != "vocab_size"}
-    message = r"out: the token files need about .* free the space or choose another directory"
+    message = (
+        r"out: the token files need about [\d.,]+ (bytes|kB) .*, and [\d.,]+ (bytes|kB) are free;"
+        r" free the space or choose another directory"
+    )
     # Surely too small, whatever the tokenizer will be.
     free = n_bytes // 4
     progress = Progress()

@@ -312,7 +312,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     assert "ids not checked without tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
     said = capsys.readouterr().out
-    assert "3 rows in 8 files, columns input_ids (read as int32)" in said
+    assert "  files: 8\n  columns: input_ids\n  dtype: read as int32\n  rows: 3\n" in said
     for name in ("names", "other", "uneven", "wide", "wider"):
         assert f"{name}.jsonl: BAD: " in said
     assert "has the columns text, and files before it input_ids; keep different rows" in said

@@ -16,7 +16,7 @@ from nasty import nasty_text, nasty_texts
 
 from bpe import Tokenizer, reference, train_bpe
 from bpe.byte_level import from_byte_level
-from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
+from bpe.errors import UnsupportedTokenizerError
 from bpe.vocabulary import Vocabulary
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
@@ -44,13 +44,6 @@ def theirs(saved: Path) -> tokenizers.Tokenizer:
     return tokenizers.Tokenizer.from_file(str(saved))
 
 
-@pytest.fixture(scope="module")
-def ignoring() -> tokenizers.Tokenizer:
-    theirs = OURS.to_huggingface()
-    theirs.encode_special_tokens = True
-    return theirs
-
-
 # --- encoding ------------------------------------------------------------------------------------
 
 
@@ -68,12 +61,6 @@ def test_special_tokens_are_recognised_alike(theirs: tokenizers.Tokenizer, text:
     ids = theirs.encode(text).ids
     assert OURS.encode(text) == ids
     assert theirs.decode(ids, skip_special_tokens=False) == text == OURS.decode(ids)
-
-
-@settings(max_examples=150)
-@given(special_text)
-def test_and_ignored_alike(ignoring: tokenizers.Tokenizer, text: str) -> None:
-    assert OURS.encode_ordinary(text) == ignoring.encode(text).ids
 
 
 def test_every_code_point_side_by_side_and_between_letters_digits_and_spaces(
@@ -97,28 +84,6 @@ def test_a_long_run_of_spaces_where_tiktoken_fails(theirs: tokenizers.Tokenizer)
 
 
 # --- files ---------------------------------------------------------------------------------------
-
-
-def test_tokenizers_knows_what_we_wrote(theirs: tokenizers.Tokenizer) -> None:
-    assert theirs.get_vocab_size() == OURS.vocab_size
-    added = theirs.get_added_tokens_decoder()
-    assert {token.content: token_id for token_id, token in added.items()} == OURS.special_tokens
-    assert all(token.special for token in added.values())
-    for key, token_id in theirs.get_vocab().items():
-        if token_id not in added:
-            assert from_byte_level(key) == OURS.vocab[token_id]
-
-
-def test_special_tokens_keep_ids_that_leave_gaps(tmp_path: Path) -> None:
-    base = Vocabulary.from_merges(trained.merges("huggingface"))
-    special = {"<|late|>": 5000, "<|early|>": 2000}
-    ours = Tokenizer.from_vocabulary(Vocabulary(base.tokens, base.merges, special))
-    ours.save(tmp_path / "tokenizer.json")
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    text = "a<|late|>b<|early|>c"
-    assert theirs.encode(text).ids == ours.encode(text)
-    assert {5000, 2000} < set(ours.encode(text))
-    assert theirs.decode(ours.encode(text), skip_special_tokens=False) == text
 
 
 def test_what_tokenizers_saves_again_is_the_same_tokenizer(
@@ -145,16 +110,6 @@ def test_ranks_written_as_merges_encode_the_same(tokens: list[bytes], texts: lis
     theirs = ours.to_huggingface()
     texts += [token.decode() for token in tokens] + ["".join(texts)]
     assert ours.encode_batch(texts) == [theirs.encode(text).ids for text in texts]
-
-
-def test_transformers_loads_the_file_alone(saved: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(saved))
-    assert len(theirs) == OURS.vocab_size
-    for text in [*trained.documents(), "a<|endoftext|>b<|end x<日本", "\u3000 \n x"]:
-        ids = theirs(text)["input_ids"]
-        assert ids == OURS.encode(text)
-        assert theirs.decode(ids) == text
 
 
 def test_transformers_loads_the_directory_with_its_special_tokens(saved: Path) -> None:
@@ -226,14 +181,6 @@ def test_their_own_files_are_read(ignore_merges: bool, tmp_path: Path) -> None:
     assert ours.special_tokens == {"<pad>": 0, "<|endoftext|>": 1}
     for text in [*trained.documents(), "a<pad><|endoftext|> b"]:
         assert ours.encode(text) == theirs.encode(text).ids
-
-
-def test_their_file_without_some_bytes_is_not_read_natively(tmp_path: Path) -> None:
-    theirs = bpe_of_theirs()
-    theirs.train_from_iterator(["abc"], tokenizers.trainers.BpeTrainer(show_progress=False))
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(TokenizerFileError, match="of the bytes in UTF-8 have no token"):
-        Tokenizer.from_file(tmp_path / "tokenizer.json")
 
 
 def test_the_settings_that_we_leave_out_have_the_values_that_we_think(saved: Path) -> None:

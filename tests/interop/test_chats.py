@@ -438,7 +438,7 @@ def test_what_is_shown_of_conversations(
     assert run(["inspect", str(tmp_path / "out" / "train.bin")]) == 0
     file = open_tokens(tmp_path / "out" / "train.bin")
     share = 100 * np.asarray(file.loss_mask).mean()
-    assert f"trained on: {share:.1f} % of the tokens" in capsys.readouterr().out
+    assert f"  trained share: {share:.1f} %\n" in capsys.readouterr().out
 
 
 def columns_of(path: Path) -> list[tuple[bytes, bytes]]:

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -97,48 +96,6 @@ def test_it_learns_and_writes(
     assert len(text.split("a sample:\n")[1].split()) > 3
 
 
-def test_bits_per_byte_come_from_the_manifest(train_gpt: ModuleType, data: Path) -> None:
-    from preprocess import open_tokens
-
-    file = open_tokens(data / "val.bin")
-    per_token = 3.0 / np.log(2)
-    assert train_gpt.bits_per_byte(3.0, file) == pytest.approx(
-        per_token * file.n_tokens / len(TEXT[len(TEXT) // 4 : len(TEXT) // 2])
-    )
-
-
-def test_unigram_entropy_by_hand(train_gpt: ModuleType) -> None:
-    assert train_gpt.unigram_entropy(np.array([2, 0, 1, 1])) == pytest.approx(1.5 * np.log(2))
-
-
-def test_stopped_and_continued_is_the_same_run(
-    train_gpt: ModuleType,
-    options: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    train_gpt.main([*options, f"--checkpoint={tmp_path / 'whole.pt'}"])
-    whole = capsys.readouterr().out
-    advance = train_gpt.Run.advance
-
-    def interrupted(run: Any) -> float:
-        if run.step == 27:
-            raise KeyboardInterrupt
-        return float(advance(run))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train_gpt.Run, "advance", interrupted)
-        assert train_gpt.main(options) == 130
-    first = capsys.readouterr()
-    assert "the same command continues" in first.err
-    assert train_gpt.main(options) == 0
-    second = capsys.readouterr().out
-    assert "continued from step 20 of" in second
-    assert reports(first.out) + reports(second) == reports(whole)
-    assert second.split("a sample:")[1] == whole.split("a sample:")[1]
-
-
 def test_killed_and_continued_is_the_same_run(options: list[str], tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "train_gpt.py"), *options]
     environment = {"PYTHONPATH": str(EXAMPLES.parent), "PATH": "", "OMP_NUM_THREADS": "1"}
@@ -166,17 +123,6 @@ def test_killed_and_continued_is_the_same_run(options: list[str], tmp_path: Path
     assert second
     assert second == whole[-len(second) :]
     assert seen == whole[:2]
-
-
-def test_finished_run_writes_its_sample_again(
-    train_gpt: ModuleType, options: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    train_gpt.main(options)
-    first = capsys.readouterr().out
-    train_gpt.main(options)
-    second = capsys.readouterr().out
-    assert not reports(second)
-    assert second.split("a sample:")[1] == first.split("a sample:")[1]
 
 
 def test_state_of_other_settings_is_not_continued(
@@ -224,29 +170,6 @@ def test_state_from_a_stranger_runs_no_code(
     assert not (tmp_path / "boom").exists()
 
 
-def test_epochs_have_each_window_once(
-    train_gpt: ModuleType, options: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[int, ...]] = []
-    batch = train_gpt.Sampler.batch
-
-    def recorded(sampler: Any, step: int) -> Any:
-        found = batch(sampler, step)
-        seen.extend(map(tuple, found["inputs"].tolist()))
-        return found
-
-    monkeypatch.setattr(train_gpt.Sampler, "batch", recorded)
-    options = [each for each in options if not each.startswith("--max-iters")] + ["--epochs=2"]
-    run = train_gpt.Run(train_gpt.parse_arguments(options)[0])
-    n = len(run.sampler)
-    assert train_gpt.main([*options, "--report-every=1000"]) == 0
-    assert len(seen) == run.max_iters * 8 == 2 * n * 8
-    file = run.train
-    windows = {tuple(file[16 * i : 16 * i + 16].tolist()) for i in range((len(file) - 1) // 16)}
-    assert set(seen[: n * 8]) <= windows
-    assert seen[: n * 8] != seen[n * 8 :]
-
-
 def test_the_log_of_a_stopped_run_is_that_of_a_whole_one(
     train_gpt: ModuleType, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,26 +203,6 @@ def test_a_file_that_is_no_log_is_kept(
     assert train_gpt.main([*options, f"--csv-log={path}", "--overwrite"]) == 1
     assert "other.csv: is no log of losses, whose first line is step," in capsys.readouterr().err
     assert path.read_bytes() == content
-
-
-def test_a_new_run_keeps_the_log_of_another(
-    train_gpt: ModuleType, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "losses.csv"
-    options = [*options, f"--csv_log={path}"]
-    assert train_gpt.main(options) == 0
-    log = path.read_text()
-    capsys.readouterr()
-    assert train_gpt.main([*options, f"--checkpoint={tmp_path / 'new.pt'}"]) == 1
-    assert capsys.readouterr().err == (
-        f"train_gpt.py: error: {path}: is the log of another run, and this run is new; choose "
-        "another --csv-log, remove the file, continue that run with its --checkpoint, or replace "
-        "it with --overwrite\n"
-    )
-    assert path.read_text() == log
-    assert not (tmp_path / "new.pt").exists()
-    assert train_gpt.main([*options, "--max-iters=10", "--overwrite"]) == 0
-    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["step", "10"]
 
 
 @pytest.mark.parametrize("option", ["--checkpoint", "--csv-log"])
@@ -349,28 +252,6 @@ def test_values_that_cannot_work(
     assert error.startswith(f"train_gpt.py: error: {message}")
 
 
-def test_help_describes_every_option(
-    train_gpt: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        train_gpt.main(["--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    for each in fields(train_gpt.Settings):
-        name = each.name.replace("_", "-")
-        assert re.search(rf"--{name} [^-].*?{re.escape(each.metadata['help'])}", text.replace(
-            f", --{each.name}", ""
-        ))
-        if each.default != "":
-            assert f"{each.metadata['help']} (default: {each.default})" in text
-
-
-def test_options_have_hyphens_or_underscores(train_gpt: ModuleType) -> None:
-    hyphens, _ = train_gpt.parse_arguments(["--batch-size=4", "--max-iters", "7"])
-    underscores, _ = train_gpt.parse_arguments(["--batch_size=4", "--max_iters", "7"])
-    assert hyphens == underscores
-    assert (hyphens.batch_size, hyphens.max_iters) == (4, 7)
-
-
 def test_options_win_over_the_configuration_file(train_gpt: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("batch_size = 4\nlearning_rate = 1\nmax_iters = 7\n")
     (tmp_path / "a.json").write_text('{"batch_size": 4, "learning_rate": 1, "max_iters": 7}')
@@ -413,45 +294,11 @@ def test_data_that_is_not_built(
     assert re.fullmatch(message, capsys.readouterr().err)
 
 
-def test_validation_file_without_text(
-    train_gpt: ModuleType,
-    options: list[str],
-    data: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    train = train_gpt.open_tokens(data / "train.bin")
-    files = {"train.bin": train, "val.bin": SimpleNamespace(n_tokens=1)}
-    monkeypatch.setattr(train_gpt, "open_tokens", lambda path, **_: files[path.name])
-    assert train_gpt.main(options) == 1
-    message = "val.bin: has 1 tokens, and a validation loss needs at least 2"
-    assert message in capsys.readouterr().err
-
-
 def test_directory_without_a_tokenizer(
     train_gpt: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train_gpt.main([f"--data={tmp_path}"]) == 1
     assert "tokenizer.json" in capsys.readouterr().err
-
-
-def test_tokenizer_of_other_data_is_refused(
-    train_gpt: ModuleType,
-    options: list[str],
-    data: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from bpe import train_bpe
-
-    for name in ("train", "val"):
-        for suffix in ("bin", "docs", "json"):
-            (tmp_path / f"{name}.{suffix}").write_bytes((data / f"{name}.{suffix}").read_bytes())
-    train_bpe([TEXT], vocab_size=399, special_tokens=["<|endoftext|>"]).save(
-        tmp_path / "tokenizer.json"
-    )
-    assert train_gpt.main([*options, f"--data={tmp_path}"]) == 1
-    assert re.search(r"train\.bin: built with the tokenizer", capsys.readouterr().err)
 
 
 def test_weights_and_biases_is_logged_to_if_asked(

@@ -101,18 +101,6 @@ def test_every_row(file: TokenFile, tmp_path: Path, kind: str, new: Any) -> None
 
 
 @EACH
-@DATASETS
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_workers(file: TokenFile, tmp_path: Path, kind: str, new: Any, start: str) -> None:
-    if start == "spawn" and (kind, new) != ("parquet", StreamingTokenizedDataset):
-        pytest.skip("starting processes takes seconds; one kind of files is enough")
-    dataset = new(write(file, tmp_path, kind))
-    assert dataset[0]["input_ids"].tolist() == documents(file, kind)[0]  # forked with its files
-    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
-    assert [row["input_ids"].tolist() for row in loader] == documents(file, kind)
-
-
-@EACH
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_a_shuffled_pass_reads_each_block_once(
     file: TokenFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, n_workers: int
@@ -225,15 +213,6 @@ def test_columns_that_differ(tmp_path: Path) -> None:
 RAN = "a file that a pickle made"
 
 
-def test_pickles_with_ids_below_0(tmp_path: Path) -> None:
-    (tmp_path / "val").mkdir()
-    (tmp_path / "val" / "dump-0.pkl").write_bytes(pickle.dumps([[1, 2], [3, -100]]))
-    with pytest.raises(RowsError, match=r"dump-0\.pkl: row 1, counted from 0, has the id -100"):
-        PickledTrainerDataset(tmp_path / "val")
-    with pytest.raises(RowsError, match=r"in this folder, but in .* there are val$"):
-        PickledTrainerDataset([tmp_path])
-
-
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl", "jsonl.gz", "npz"])
 def test_ids_below_0(tmp_path: Path, kind: str) -> None:
     """Rows of others, which padded with -100."""
@@ -281,28 +260,6 @@ def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
         PickledTrainerDataset([])
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
-def test_pickled_padding_is_not_trained_on(file: TokenFile, tmp_path: Path, side: str) -> None:
-    """Every row has seq_length tokens, of which a loss sees those of the text."""
-    more = {"padding": "max-length", "padding_side": side, "max_length": 23, "num_shards": 3}
-    padded = PickledTrainerDataset(write(file, tmp_path / "padded", "pickle", **more))
-    for i, ids in enumerate(documents(file, "pickle")):
-        row, fill = padded[i], 23 - len(ids)
-        for name, tokens, padding in (
-            ("input_ids", ids, END), ("attention_mask", [1] * len(ids), 0), ("labels", ids, -100)
-        ):
-            padding = [padding] * fill
-            expected = padding + tokens if side == "left" else tokens + padding
-            assert row[name].tolist() == expected
-    path = write(file, tmp_path / "cuts", "pickle", seq_length=25, num_shards=2)
-    dataset = PickledTrainerDataset([path, tmp_path / "padded"])
-    assert {dataset[i]["input_ids"].shape for i in range(12)} == {(25,)}
-    assert dataset[-1]["labels"].tolist() == documents(file, "pickle")[22]
-    batches = DataLoader(PickledTrainerDataset(path), batch_size=5)
-    assert sum(int((batch["labels"] >= 0).sum()) for batch in batches) == SIZES.sum()
-    assert dataset[11]["attention_mask"].tolist() == [1] * 1 + [0] * 24
-
-
 def test_pickled_rows_are_compared_with_their_counts(
     file: TokenFile, tmp_path: Path, capsys: Any
 ) -> None:
@@ -341,30 +298,3 @@ def test_pickled_rows_that_are_arrays(tmp_path: Path, protocol: int) -> None:
         for old, new in names:
             (tmp_path / "dump-0.pkl").write_bytes(data.replace(old, new) if old else data)
             assert ids_of(PickledTrainerDataset(tmp_path)) == rows.tolist()
-
-
-@pytest.mark.parametrize(
-    ("kind", "new"), [
-        ("parquet", TokenizedDataset), ("npz", StreamingTokenizedDataset),
-        ("pickle", PickledTrainerDataset),
-    ],
-)
-def test_the_trainer(file: TokenFile, tmp_path: Path, kind: str, new: Any) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
-    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-    more = {"padding": "none"} if kind == "npz" else {}
-    # 276 tokens are 23 rows of 12.
-    path = write(file, tmp_path / "rows", kind, seq_length=12, **more)
-    dataset = new(path)
-    assert {len(row["input_ids"]) for row in map(dataset.__getitem__, range(len(dataset)))} == {12}
-    config = transformers.GPT2Config(vocab_size=301, n_positions=16, n_embd=8, n_layer=1, n_head=1)
-    arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"), max_steps=2, per_device_train_batch_size=4,
-        logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-    )
-    model = transformers.GPT2LMHeadModel(config)
-    trainer = transformers.Trainer(model, arguments, train_dataset=dataset)
-    trainer.train()
-    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
-    assert len(losses) == 2
-    assert np.isfinite(losses).all()

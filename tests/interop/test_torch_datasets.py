@@ -145,16 +145,6 @@ def test_workers_that_persist_see_the_epoch(file: TokenFile, start: str) -> None
         assert found == [sampler.batch(first + i)["inputs"].tolist() for i in range(len(sampler))]
 
 
-def test_batches_without_end(file: TokenFile) -> None:
-    parts = {name: Sampler(file, 4, 8, seed=seed) for seed, name in enumerate("ab")}
-    for source in (parts["a"], Mixture(parts, {"a": 1, "b": 2})):
-        loader = DataLoader(BatchDataset(source), batch_size=None, num_workers=2)
-        found = list(islice(loader, 5))
-        assert all(same(found[step], source.batch(step)) for step in range(5))
-        with pytest.raises(TypeError, match="has no length"):
-            len(loader)
-
-
 def loaders_of(file: TokenFile, rows: Path, kind: str, workers: int) -> Callable[[], Any]:
     """Return a function that makes a loader, whose batches are equal each time."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
@@ -315,17 +305,6 @@ def test_items_of_a_map_style_dataset(file: TokenFile) -> None:
             dataset[index]
 
 
-def test_labels_are_at_the_places_of_their_tokens(file: TokenFile) -> None:
-    """A model of transformers compares labels[i + 1] with what it predicts at i."""
-    fields = ("inputs", "targets", "input_ids", "labels")
-    batch = Sampler(file, 8, 16, windows="packed", fields=fields).batch(0)
-    assert (batch["input_ids"] == batch["inputs"]).all()
-    assert (batch["labels"][:, 0] == -100).all()
-    assert (batch["labels"][:, 1:] == batch["targets"][:, :-1]).all()
-    known = batch["labels"] != -100
-    assert (batch["labels"][known] == batch["inputs"][known]).all()
-
-
 def test_the_loss_of_a_model_of_transformers_is_ours(file: TokenFile) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
     config = transformers.GPT2Config(
@@ -341,34 +320,6 @@ def test_the_loss_of_a_model_of_transformers_is_ours(file: TokenFile) -> None:
         output.logits[:, :-1].flatten(0, 1), targets[:, :-1].flatten(), ignore_index=-100
     )
     assert torch.allclose(output.loss, expected)
-
-
-def test_position_ids_alone_keep_documents_apart(file: TokenFile) -> None:
-    """In a model of transformers; with an attention mask, attention crosses documents."""
-    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
-    config = transformers.GPT2Config(
-        vocab_size=301, n_positions=64, n_embd=16, n_layer=2, n_head=2, bos_token_id=END,
-        eos_token_id=END,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = transformers.GPT2LMHeadModel(config).eval()
-    fields = ("input_ids", "position_ids", "attention_mask", "segment_ids")
-    sampler = Sampler(
-        file, 1, 64, windows="packed", order="sequential", fields=fields, device="cpu"
-    )
-    batches = (sampler.batch(step) for step in range(len(sampler)))
-    batch = next(batch for batch in batches if batch["segment_ids"].max() > 1)
-    later = batch.pop("segment_ids")[0] > 1
-
-    def logits_of_later(batch: dict[str, Any]) -> Any:
-        return model(**batch, use_cache=False).logits[0, later]
-
-    mask = batch.pop("attention_mask")
-    changed = batch | {"input_ids": batch["input_ids"].clone()}
-    changed["input_ids"][0, 0] = 7
-    assert torch.equal(logits_of_later(batch), logits_of_later(changed))
-    both = [logits_of_later(each | {"attention_mask": mask}) for each in (batch, changed)]
-    assert not torch.equal(*both)
 
 
 @pytest.mark.parametrize(
@@ -443,22 +394,6 @@ def test_windows_of_a_text_are_those_of_the_notebook(n: int, stride: int) -> Non
     rows = [pair for inputs, targets in loader for pair in zip(inputs, targets, strict=True)]
     assert [(x.tolist(), y.tolist()) for x, y in rows] == expected
     assert len(loader) == -(-len(expected) // 2)
-
-
-def test_batches_of_a_text() -> None:
-    more: dict[str, Any] = {"max_length": 4, "stride": 1}
-    sizes = [
-        [len(inputs) for inputs, _ in window_loader(LETTERS, Letters(), 4, drop_last=drop, **more)]
-        for drop in (True, False)
-    ]
-    assert sizes == [[4], [4, 2]]
-    loader = window_loader(LETTERS, Letters(), 4, drop_last=False, num_workers=1, **more)
-    torch.manual_seed(1)
-    epochs = [[row.tolist() for inputs, _ in loader for row in inputs] for _ in range(2)]
-    assert epochs[0] != epochs[1]
-    assert sorted(epochs[0]) == sorted(epochs[1]) == [[s, s + 1, s + 2, s + 3] for s in range(1, 7)]
-    torch.manual_seed(1)
-    assert [row.tolist() for inputs, _ in loader for row in inputs] == epochs[0]
 
 
 def test_what_a_text_may_be(file: TokenFile) -> None:

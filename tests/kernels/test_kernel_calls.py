@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import pickle
 import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from bpe.runtime import jit, machine_code, user_cache
+from bpe.runtime import jit, user_cache
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine_code import KernelError, append
 
@@ -95,18 +93,6 @@ def test_arrays(array: NDArray[Any]) -> None:
     assert _total(array) == (int(array.sum()), array.size, array.ndim)
 
 
-def test_arrays_that_are_other_objects(tmp_path: Path) -> None:
-    """A map of a file, and types of elements that are equal and not the same."""
-    values = np.arange(3, dtype=np.int64)
-    values.tofile(tmp_path / "values")
-    mapped = np.memmap(tmp_path / "values", np.int64, "r")
-    unpickled = pickle.loads(pickle.dumps(values))
-    with_metadata = values.view(np.dtype(np.int64, metadata={"unit": "m"}))
-    long_long = values.astype(np.longlong)
-    for array in (mapped, unpickled, with_metadata, long_long):
-        assert _total(array) == (3, 3, 1)
-
-
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
@@ -130,13 +116,6 @@ def test_tuples() -> None:
     assert other.first.tolist() == [24, 0]
     assert _of_tuple((pair.first, pair.second[1:])) == 1
     assert _of_tuple((pair.first[1:], pair.second, pair.second)) == -1
-
-
-def test_every_kind_of_arguments_has_machine_code_of_its_own() -> None:
-    arguments = [*arrays(), np.zeros((2, 2), np.int64), np.zeros((2, 2), np.int32)]
-    for array in arguments * 2:
-        assert _total(array)[1:] == (array.size, array.ndim)
-    assert {(kind_of(array),) for array in arguments} <= set(_total._entries)
 
 
 def test_arguments_that_are_packed_once() -> None:
@@ -196,13 +175,6 @@ REFUSED = [
 def test_what_no_kernel_takes(value: Any) -> None:
     with pytest.raises(TypeError, match="kernels take 64-bit integers, bools, aligned C-contig"):
         _total(value)
-
-
-def test_what_is_found_is_said() -> None:
-    with pytest.raises(TypeError, match=r"found a ndarray of >u4 with the strides \(4,\)"):
-        _total(np.zeros(1, ">u4"))
-    with pytest.raises(TypeError, match=r"tuples of these; found 'text' \(str\)"):
-        _total("text")
 
 
 @pytest.mark.parametrize("value", [*arrays(), 1, 2**63, True, np.int64(1), np.uint64(1)], ids=str)
@@ -273,19 +245,6 @@ def test_what_is_outside_of_a_kernel(
     assert "call void @memset_pattern16" in str(compiler._linked(library, "filling", "filling"))
 
 
-def test_two_classes_of_one_name() -> None:
-    def make() -> Any:
-        class Twin(NamedTuple):
-            first: NDArray[Any]
-            second: NDArray[Any]
-
-        return Twin(np.zeros(1, np.int64), np.ones(2, np.int64))
-
-    for pair in (make(), make()):
-        _of_pair(pair, 3)
-        assert pair.first.tolist() == [3]
-
-
 def test_arguments_are_given_back() -> None:
     values, pair = np.arange(3), Pair(np.zeros(2, np.int64), np.zeros(2, np.int64))
     before = [sys.getrefcount(each) for each in (values, pair, pair.first, values.dtype)]
@@ -317,23 +276,3 @@ def test_threads_that_come_first_at_the_same_time(monkeypatch: pytest.MonkeyPatc
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(call, range(4))) == [2, 4, 6, 8]
     assert sorted(compiled) == [("int", "int"), ("uint", "uint")]
-
-
-def test_a_kernel_that_is_made_twice_is_linked_once() -> None:
-    def make() -> Any:
-        @kernel
-        def triple(number):
-            return 3 * number
-
-        return triple
-
-    first, second = make(), make()
-    assert first is not second
-    assert (first(4), second(5), make()(6)) == (12, 15, 18)
-
-
-def test_the_kinds_of_arguments_are_spelled_alike_in_every_process() -> None:
-    pair = Pair(np.zeros(2, np.int64), read_only(np.zeros((1, 2), np.uint8)))
-    assert machine_code.spelled(kind_of(pair)) == (
-        f"{Pair.__module__}.Pair('first', 'second')(int64[1], const uint8[2])"
-    )

@@ -48,28 +48,6 @@ def put(words: word_kernels.PretokenCache, number: int) -> int:
     return int(word_kernels.add_row(words, at, low, high, np.uint64(number), np.uint64(1)))
 
 
-@pytest.mark.parametrize("n_rows", [4, 8, 32, 64])
-def test_rows_are_found_until_there_is_no_room(n_rows: int) -> None:
-    words = words_of(n_rows, 4)
-    places: dict[int, int] = {}
-    for number in range(1, 100):
-        free = find(words, number)
-        assert free < 0
-        assert word_kernels.still_free(words.rows, free) or free == -1
-        place = put(words, number)
-        if place >= 0:
-            assert free == -2 - place
-            assert not word_kernels.still_free(words.rows, free)
-            assert words.rows[place : place + 4].tolist() == [*key_of(number), number, 1]
-            assert put(words, number) == place  # not a second time
-            places[number] = place
-        assert [find(words, known) for known in places] == list(places.values())
-    # A row that finds room in none of its buckets is left out; of 8 buckets each finds any.
-    assert n_rows * 3 // 4 <= len(places) == len(set(places.values())) <= n_rows
-    assert len(places) == n_rows or n_rows > 32
-    assert words.own[word_kernels.ROWS_ADDED] == len(places)
-
-
 def test_a_row_that_somebody_fills_is_none_yet() -> None:
     words = words_of(4, 4)
     words.rows[1] = word_kernels._CLAIMED
@@ -100,18 +78,6 @@ def test_a_row_that_somebody_fills_is_none_yet() -> None:
     assert np.count_nonzero(larger.long_rows[1::2]) == 1
     at = int(word_kernels.find_long_row(larger, hashed, text, 0, len(text)))
     assert larger.long_rows[at + 1] == entry
-
-
-def test_rows_that_move_are_all_there() -> None:
-    # Some buckets are full and some are not; then a table of as many buckets, and one of more.
-    words = words_of(4 * 64, 4)
-    for number in range(1, 200):
-        assert put(words, number) >= 0
-    for times in (1, 4):
-        larger = words_of(4 * 64 * times, 4)
-        word_kernels.move_rows(words.rows, larger, False)
-        assert sorted(larger.rows[2::4].tolist())[-199:] == list(range(1, 200))
-        assert all(larger.rows[find(larger, number) + 2] == number for number in range(1, 200))
 
 
 @kernel

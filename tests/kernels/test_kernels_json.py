@@ -7,8 +7,9 @@ import random
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import config
 
 from preprocess.sources.json_kernels import ElementFinder, is_nested_deeper
 
@@ -21,6 +22,7 @@ def depth_of(value: object) -> int:
     return isinstance(value, list | dict) + max(map(depth_of, inner), default=0)
 
 
+@settings(max_examples=10 if config.DISABLE_JIT else 40)
 @given(st.lists(json_values, min_size=2), st.integers(0, 2**63))
 def test_elements_and_their_depth(values: list[object], seed: int) -> None:
     elements = [json.dumps(value).encode() for value in values]

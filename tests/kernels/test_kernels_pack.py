@@ -103,15 +103,6 @@ def test_strategies_are_those_of_plain_lists(data: Any, row_length: int, n_open:
         assert (n_rows, rows) == (max(rows, default=-1) + 1, expected), name
 
 
-def test_strategies_by_hand() -> None:
-    """Rows of 10 tokens; the numbers are rows of the pieces."""
-    lengths = [6, 7, 3, 4, 10, 1, 5]
-    assert run("pack_greedy", lengths, 10, 2) == (5, [0, 1, 1, 2, 3, 4, 4])
-    assert run("pack_pool", lengths, 10, 2) == (4, [0, 1, 1, 0, 2, 3, 3])
-    assert run("pack_first_fit", lengths, 10, 4) == (4, [0, 1, 0, 2, 3, 0, 2])
-    assert run("pack_best_fit", lengths, 10, 2) == (4, [2, 1, 1, 2, 0, 3, 3])
-
-
 @given(
     st.lists(st.integers(0, 40), max_size=40), st.integers(1, 12), st.integers(0, 3),
     st.integers(0, 100), st.randoms(use_true_random=False),

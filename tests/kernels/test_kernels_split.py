@@ -30,14 +30,6 @@ def test_boundaries_are_those_of_the_reference(pattern: str) -> None:
     assert found.tolist() == [*expected, place]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_split_gives_each_text_back(pattern: str) -> None:
-    pretokenizer = Pretokenizer(pattern)
-    for text in documents():
-        pieces = pretokenizer.split(text.encode())
-        assert pieces == [piece.encode() for piece in reference.split(text, pattern)]
-
-
 def test_first_bytes_that_are_sure_to_begin_letters() -> None:
     classes = class_table()
     for first in range(0x80, 0x100):

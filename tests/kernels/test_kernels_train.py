@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from kernel_cases import as_batch, documents
 
 from bpe import reference
 from bpe.train import trainer as train
-from bpe.train.counts import FrozenCounts, PretokenCounts, sum_counts
+from bpe.train.counts import PretokenCounts, sum_counts
 from bpe.train.trainer import train_from_counts
 
 
@@ -35,24 +34,6 @@ def test_counts_of_two_threads_are_those_of_one() -> None:
     assert dict(zip(words, found.tolist(), strict=True)) == dict(
         reference.count(texts[:5] + texts[2:])
     )
-
-
-def test_pretokens_that_begin_alike_stand_side_by_side() -> None:
-    words = [b"a", b" a", b" ab", b"ab", b" abandon", b"abbreviations and more", b"b", b" ", b"  "]
-    words += [b" \xe6\x97\xa5 a long one of these", b"\xe6\x97\xa5", b"\xe6\x97", b"\0", b" \0"]
-    weights = np.arange(1, 1 + len(words))
-    offsets = np.cumsum([0, *map(len, words)])
-    counts = PretokenCounts()
-    buffer = np.frombuffer(b"".join(words), np.uint8)
-    counts.merge(FrozenCounts("gpt2", (), buffer, offsets, weights))
-    assert len(counts) == len(words)
-    buffer, offsets, found = counts.arrays()
-    got = [buffer[i:j].tobytes() for i, j in pairwise(offsets.tolist())]
-    assert dict(zip(got, found.tolist(), strict=True)) == dict(
-        zip(words, weights.tolist(), strict=True)
-    )
-    letters = [word.removeprefix(b" ").ljust(2, b"\0")[:2] for word in got]
-    assert letters == sorted(letters)
 
 
 @pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)

@@ -103,27 +103,6 @@ def test_the_edge_of_a_group_of_blocks(pattern: str) -> None:
 
 
 @by_pattern
-def test_what_reaches_into_a_group_that_has_nothing_of_it(pattern: str) -> None:
-    group = 64 * GROUP
-    texts = []
-    for piece in ("a's", "a're", "!", "!\n", "!\n/", "\n ", "\n", "!\u0301", " !", "1٣"):
-        for fill in ("x", "1", " ", "x ", " x", "\n", "x \n"):
-            for offset in (0, 1, 2):
-                before = "1 " * (group // 2)
-                before = before[: group - len(piece.encode()) + offset]
-                texts.append(before + piece + (fill * group)[: 2 * group + 70])
-    # What a group has of something is not there any more in the next one.
-    for full in ("!\n", "\n ", "!", "'s"):
-        for fill in ("x", " x", " \n x", "1 "):
-            texts.append((full * group)[: group - 1] + "a" + (fill * group)[:group])
-    # The reference takes too long. With another document in front, groups begin elsewhere.
-    for text in texts:
-        for n_blocks in (1, 17, GROUP - 1):
-            expected = [64 * n_blocks + place for place in places([text], pattern)]
-            assert places(["x" * 64 * n_blocks, text], pattern) == [0, *expected]
-
-
-@by_pattern
 def test_long_white_space_with_line_ends_anywhere(pattern: str) -> None:
     source = random.Random(3)
     texts = [

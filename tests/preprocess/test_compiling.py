@@ -63,10 +63,12 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_compiling_is_reported_and_timed(first: tuple[Path, str]) -> None:
     directory, said = first
-    assert len(re.findall(r"compiling kernels, once per machine: takes about [\d.]+ s", said)) == 2
+    assert re.search(r"compiling kernels, once per machine: takes about [\d.]+ s", said)
     assert "for this machine" not in said  # what programs that use the library are told
+    # Another process compiles the kernels of encoding, and may be done before they are needed.
     names = stages(directory, "first")
-    assert names == [compiling.STAGE, *STAGES[:2], compiling.STAGE, STAGES[2]]
+    assert names[0] == compiling.STAGE
+    assert [name for name in names if name != compiling.STAGE] == STAGES
 
 
 def test_the_next_build_compiles_nothing(first: tuple[Path, str]) -> None:

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import export_cases
 import numpy as np
 import pytest
 import written
@@ -17,8 +16,7 @@ from hypothesis import strategies as st
 
 from preprocess import ExportError, OutputError, SettingsError, TokenFileError, export_tokens
 from preprocess.cli import run
-from preprocess.export import formats, litdata, llmc, mds, megatron, source
-from preprocess.export.datatrove import rounded
+from preprocess.export import formats, mds, source
 from preprocess.storage import open_storage
 
 SIZES = [1, 20, 7, 300, 2, 2, 70, 1, 16]
@@ -53,7 +51,6 @@ def test_an_export_has_the_content_of_the_dataset(
     expected = content_of(file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "PIECE_VALUES", piece)
-        patch.setattr(mds, "PIECE_VALUES", piece)
         for to in FORMATS:
             of_format = of_file if to in WITH_SHARDS else None
             (result,) = export_tokens(root / "data", to=to, out=root / to, shard_tokens=of_format)
@@ -203,7 +200,7 @@ def test_a_damaged_manifest(tmp_path: Path) -> None:
         export_tokens(**options)
     from msgspec.structs import replace
 
-    from preprocess.export.manifest import read_manifest
+    from preprocess.export.write import read_manifest
 
     path.write_text(text)
     manifest = read_manifest(open_storage(tmp_path / "out").final, path.name)
@@ -238,7 +235,7 @@ def test_what_a_format_cannot_have(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for to in ("llmc", "mds", "datatrove", "npy"):
         export_tokens(tmp_path / "wide", to=to, out=tmp_path / to)
         assert max(read(to, tmp_path / to, wide=True).ids) > 1 << 29
-    monkeypatch.setattr(megatron, "_LONGEST", 299)
+    monkeypatch.setattr(formats, "_LONGEST", 299)
     with pytest.raises(ExportError, match="document 3 has 300 tokens, and a document of Megatron"):
         export_tokens(tmp_path / "data", to="megatron", out=out)
     monkeypatch.setattr(mds, "_LARGEST", 900)
@@ -289,12 +286,7 @@ def test_one_document_of_one_token(tmp_path: Path) -> None:
 
 
 def test_numbers_for_people() -> None:
-    assert [rounded(n) for n in (0, 9, 99.5, 999, 999.6, 12_345, 10**18)] == [  # type: ignore[arg-type]
+    numbers = (0, 9, 99.5, 999, 999.6, 12_345, 10**18)
+    assert [formats.rounded(n) for n in numbers] == [  # type: ignore[arg-type]
         "0.00 T", "9.00 T", "99.5 T", "999 T", "1.00 kT", "12.3 kT", "1.00 ET",
     ]  # fmt: skip
-
-
-def test_limits_are_those_of_the_formats() -> None:
-    assert llmc._LARGEST == megatron._LONGEST == 2**31 - 1
-    assert litdata._LARGEST == mds._LARGEST == 2**32 - 1
-    assert export_cases.FORMATS == FORMATS

@@ -119,5 +119,5 @@ def test_titles_that_are_no_text(tmp_path: Path) -> None:
         (tmp_path / "y.jsonl").write_text(json.dumps(row))
         with pytest.raises(CorpusError, match=message):
             documents_of(tmp_path / "y.jsonl", text_preset="title-text")
-    with pytest.raises(SettingsError, match="'title-text' has fields of its own; leave out"):
+    with pytest.raises(SettingsError, match="text_preset has fields of its own; leave one"):
         BuildSettings(**{"train": "x", "text_preset": "title-text", "content_field": ["a"]})

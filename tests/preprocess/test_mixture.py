@@ -94,20 +94,6 @@ def test_a_schedule() -> None:
     assert mixture.counts(5) == {"a": 30, "b": 0, "c": 0}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4, 7])
-def test_ranks(world_size: int) -> None:
-    weights = {"a": 1, "b": 2, "c": 3}
-    whole = Mixture(samplers(), weights)
-    ranks = [
-        Mixture(samplers(rank=rank, world_size=world_size), weights) for rank in range(world_size)
-    ]
-    for step in (0, 1, 17):
-        parts = [rank.batch(step) for rank in ranks]
-        for name in ("inputs", "targets"):
-            joined = np.concatenate([part[name] for part in parts])
-            assert np.array_equal(joined, whole.batch(step)[name])
-
-
 def test_a_mixture_resumes_with_other_ranks() -> None:
     weights = {"a": 1, "b": 2, "c": 3}
     whole = Mixture(samplers(), weights, seed=4)

@@ -119,29 +119,6 @@ def test_strategies_fill_rows_ever_better(tmp_path: Path) -> None:
     assert rows["best_fit"] < 1.01 * least
 
 
-def test_orders_ranks_and_resuming(tmp_path: Path) -> None:
-    file = dataset(tmp_path, [7, 3, 30, 2, 2, 9, 1, 16, 5, 8, 4])
-    sampler = packed(file, 8, "best_fit", order="epoch", seed=3)
-    steps = range(2 * len(sampler))
-    whole = [sampler.batch(step)["inputs"] for step in steps]
-    of_epoch = np.concatenate(whole[: len(sampler)])
-    assert Counter(of_epoch.ravel().tolist()) == Counter(
-        np.concatenate(whole[len(sampler) :]).ravel().tolist()
-    )
-    ranks = [
-        packed(file, 8, "best_fit", order="epoch", seed=3, rank=rank, world_size=2)
-        for rank in (0, 1)
-    ]
-    for step in steps:
-        parts = [each.batch(step)["inputs"] for each in ranks]
-        assert (np.concatenate(parts) == whole[step]).all()
-    ranks[1].load_state_dict(json.loads(json.dumps(sampler.state_dict() | {"step": 2})))
-    assert (next(iter(ranks[1]))["inputs"] == np.array_split(whole[2], [1])[1]).all()
-    other = packed(file, 8, "greedy", order="epoch", seed=3)
-    with pytest.raises(SamplingError, match="its strategy is 'best_fit', and here it is 'greedy'"):
-        other.load_state_dict(sampler.state_dict())
-
-
 # The file of a plan.
 
 
@@ -337,8 +314,3 @@ def test_an_empty_dataset_has_no_plan(tmp_path: Path) -> None:
     with pytest.raises(SamplingError, match=r"train\.bin has 0 tokens, and packed windows of cont"):
         packed(written.write(tmp_path, np.zeros(0, int), []), 8, "best_fit")
     assert plans(tmp_path) == []
-
-
-def test_packed_windows_need_documents() -> None:
-    with pytest.raises(SamplingError, match="windows='packed' needs a dataset with documents"):
-        Sampler(np.arange(99), 3, 8, windows="packed")

@@ -34,19 +34,6 @@ def test_batches_are_those_of_the_sampler(enabled: bool, ahead: int) -> None:
     assert all((a == b).all() for a, b in zip(found, expected, strict=True))
 
 
-def test_the_state_counts_what_was_used() -> None:
-    """Not what is prepared; so a run resumes with the next batch."""
-    sampler = Sampler(np.arange(200), 3, 4, order="epoch", seed=1)
-    loader = AsyncDataLoader(sampler, prefetch_buffer_size=8)
-    list(islice(loader, 5))
-    state = sampler.state_dict()
-    assert state["step"] == 5
-    again = Sampler(np.arange(200), 3, 4, order="epoch", seed=1)
-    again.load_state_dict(state)
-    first = next(iter(AsyncDataLoader(again)))
-    assert (first["inputs"] == sampler.batch(5)["inputs"]).all()
-
-
 def test_a_mixture_and_a_sampler_without_end() -> None:
     parts = {name: Sampler(np.arange(n, n + 50), 4, 4) for name, n in (("a", 0), ("b", 90))}
     mixture = Mixture(parts, {"a": 1, "b": 1})
@@ -110,15 +97,6 @@ def test_leaving_early_closes_the_source() -> None:
         assert batch["number"].tolist() == [0]
         break
     assert closed.is_set()
-
-
-def test_an_exception_in_the_loop_leaves_no_thread() -> None:
-    def use() -> None:
-        for batch in AsyncDataLoader(records(99), batch_size=1):
-            raise OSError(batch["number"])
-
-    with pytest.raises(OSError, match=r"\[0\]"):
-        use()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")

@@ -49,7 +49,7 @@ def test_a_cluster_that_cannot_be_reached(
 
 
 def test_options_of_ray_need_ray() -> None:
-    with pytest.raises(SettingsError, match="ray_address and ray_resources are for workers on Ray"):
+    with pytest.raises(SettingsError, match="ray_address has no effect without executor"):
         BuildSettings(ray_address="auto")
     for wrong in ("CPU", {"CPU": "x"}, ["=2"], "CPU=2"):
         with pytest.raises(SettingsError, match="amounts of resources, such as CPU=2"):
@@ -61,9 +61,9 @@ def test_options_of_ray_need_ray() -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"max_documents": 5}, "executor ray divides the text, and these need all of it: dedup"),
+        ({"max_documents": 5}, "max_documents and executor were both given: Ray divides"),
         ({"train": "-"}, r"standard input \(-\) is not divided among tasks or workers of Ray"),
-        ({"task_index": 0, "task_count": 2}, "task_index is of one part, and on Ray all are made"),
+        ({"task_index": 0, "task_count": 2}, "both given: Ray makes all parts"),
     ],
 )
 def test_what_cannot_be_divided(tmp_path: Path, more: dict[str, Any], message: str) -> None:

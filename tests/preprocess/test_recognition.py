@@ -163,14 +163,20 @@ def test_a_separator_that_is_spelled_out(tmp_path: Path, separator: str, capsys:
         build(train=tmp_path / "a", separator=separator)
 
 
-@pytest.mark.parametrize("number", ["1e400", "-1E+999"])
-def test_numbers_that_are_too_large(tmp_path: Path, number: str, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"), [("1e400", "a.jsonl"), ("-1E+999", "a.jsonl"), ("9e999", "a.json")]
+)
+def test_numbers_that_are_too_large(
+    tmp_path: Path, number: str, name: str, capsys: Any
+) -> None:
     record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     text = json.dumps(record) + "\n" + json.dumps(record)[:-1] + f', "score": {number}}}\n'
-    (tmp_path / "a.jsonl").write_text(text)
+    if name == "a.json":
+        text = f"[{text.strip()}]".replace("\n", ",\n")
+    (tmp_path / name).write_text(text)
     tokenizer = tmp_path / "t.json"
     assert run(["train", __file__, "--out", str(tmp_path / "t.json"), "--vocab-size", "270"]) == 0
-    command = ["encode", str(tmp_path / "a.jsonl"), "--tokenizer", str(tokenizer), "--out",
+    command = ["encode", str(tmp_path / name), "--tokenizer", str(tokenizer), "--out",
                str(tmp_path / "x.bin"), "--chat-template"]
     (tmp_path / "template").write_text(
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -178,7 +184,8 @@ def test_numbers_that_are_too_large(tmp_path: Path, number: str, capsys: Any) ->
     pytest.importorskip("transformers", reason="needs the extra `chat`")
     assert run([*command, str(tmp_path / "template")]) == 1
     said = capsys.readouterr().err
-    assert f"line 2 (byte {text.index(chr(10)) + 1:,}): " in said
+    place = "line 2" if name == "a.jsonl" else "element 2"
+    assert f"{place} (byte {text.index(chr(10)) + 1:,}): " in said
     assert "Number out of range" in said
 
 

@@ -14,8 +14,8 @@ import format_files
 import object_server
 import pytest
 import torture
-from flaky_proxy import flaky_proxy
 from run_cases import cut_off
+from tcp_proxy import proxy
 from web_server import Page, web_server
 
 from bpe.errors import ChangedError, CorpusError, UnavailableError
@@ -378,10 +378,9 @@ def test_connections_that_are_reset(
     upload(corpus, f"{bucket}/corpus")
     build(train=corpus, out=tmp_path / "local", workers=2, **OPTIONS)
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
-    host, port = os.environ["AWS_ENDPOINT_URL"].removeprefix("http://").split(":")
-    with flaky_proxy(host, int(port), 5_000) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
+    with proxy(os.environ["AWS_ENDPOINT_URL"], lambda n: "cut" if n % 2 else "") as between:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", between.url)
         open_objects.cache_clear()
         build(train=f"{bucket}/corpus/", out=tmp_path / "out", workers=2, **OPTIONS)
-    assert proxy.n_resets > 10
+    assert len(between.did) > 10
     assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "local")

@@ -26,7 +26,6 @@ from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.rows import columns
 from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
-from preprocess.rows.layout import divided
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.write import write_rows
 from preprocess.sampling.windows import DocumentRows
@@ -91,32 +90,6 @@ def test_rows_of_documents(data: st.DataObject) -> None:
             for start, n in zip(pieces.starts.tolist(), pieces.lengths.tolist(), strict=True)
         ]
         assert found == expected[first:stop]
-
-
-def stream_rows(tokens: range, length: int, **more: Any) -> DocumentRows:
-    ends = np.array([tokens.start, tokens.stop], np.uint64)
-    return DocumentRows(ends, length, None, documents=range(1, 2), **more)
-
-
-def test_cuts_of_the_stream() -> None:
-    plan = stream_rows(range(10), 4)
-    assert (len(plan), plan.n_tokens, plan.longest) == (3, 10, 4)
-    pieces = plan.rows(1, 3)
-    assert (pieces.starts.tolist(), pieces.lengths.tolist()) == ([4, 8], [4, 2])
-    assert (len(stream_rows(range(8), 4)), stream_rows(range(3), 4).longest) == (2, 3)
-    plan = stream_rows(range(7, 17), 4, drop_short=True)
-    assert (len(plan), plan.n_tokens, plan.longest, plan.n_short) == (2, 8, 4, 1)
-    assert plan.rows(0, 2).starts.tolist() == [7, 11]
-
-
-def test_shards_differ_by_one_row() -> None:
-    for n_rows in range(1, 30):
-        reader = RowReader(None, stream_rows(range(n_rows), 1), Shape(()))  # type: ignore[arg-type]
-        for n_shards in range(1, n_rows + 1):
-            files = divided(reader, ["name"] * n_shards)
-            assert [x.first for x in files] + [n_rows] == [0] + [x.stop for x in files]
-            sizes = [each.stop - each.first for each in files]
-            assert {*sizes} <= {n_rows // n_shards, n_rows // n_shards + 1}
 
 
 # Arrays.
@@ -254,17 +227,17 @@ def test_what_is_written_is_read(tmp_path: Path, format_name: Any, kind: str) ->
 def test_settings_that_contradict() -> None:
     for options, message in [
         ({"max_length": 4, "stride": 5}, "stride 5 is above max_length 4, so tokens between"),
-        ({"stride": 5}, "truncation and stride need max_length"),
-        ({"max_length": 4, "seq_length": 4}, "max_length is for rows of documents, seq_length for"),
-        ({"seq_length": 4, "drop_end_of_text": True}, "drop_end_of_text is for rows of d"),
-        ({"strategy": "greedy"}, "a strategy packs rows of seq_length tokens; say how many"),
-        ({"max_length": 4, "stride": 2, "truncation": True}, "truncation leaves one row per docu"),
+        ({"stride": 5}, "stride has no effect without max_length; give it, or leave out"),
+        ({"max_length": 4, "seq_length": 4}, "max_length and seq_length were both given: rows"),
+        ({"seq_length": 4, "drop_end_of_text": True}, "drop_end_of_text and seq_length were"),
+        ({"strategy": "greedy"}, "strategy has no effect without seq_length; give it"),
+        ({"max_length": 4, "stride": 2, "truncation": True}, "were both given: a document has one"),
         ({"padding": "max-length"}, "padding max-length needs max_length or seq_length; give one"),
         ({"pad_token": "x"}, "pad_token and padding_side are for padding; say how"),
-        ({"drop_short": True}, "drop_short is for rows of max_length tokens, or for seq_length wi"),
-        ({"drop_short": True, "seq_length": 4, "strategy": "pool"}, "drop_short is for rows of"),
-        ({"per_file": True, "num_shards": 2}, "per_file makes one file of the rows of each input"),
-        ({"per_file": True, "strategy": "greedy", "seq_length": 4}, "per_file makes one file of"),
+        ({"drop_short": True}, "drop_short has no effect without max_length or seq_length; give"),
+        ({"drop_short": True, "seq_length": 4, "strategy": "pool"}, "packed rows are padded"),
+        ({"per_file": True, "num_shards": 2}, "per_file and num_shards were both given: ea"),
+        ({"per_file": True, "strategy": "greedy", "seq_length": 4}, "each input has one file"),
         ({"max_minutes": 0}, "max_minutes: should be a number greater than 0; got 0"),
     ]:
         with pytest.raises(SettingsError, match=message):
@@ -495,7 +468,7 @@ def test_padding_of_pickled_rows_is_known(tmp_path: Path, side: Any, capsys: Any
     masked = [{name: row[name] for name in ("input_ids", "attention_mask")} for row in expected]
     assert rows_in(result.path) == masked
     assert run(["inspect", str(result.path)]) == 0
-    assert f"{18 / 36:.1%} padding" in capsys.readouterr().out
+    assert "  padding share: 50.0 %\n" in capsys.readouterr().out
     assert file.n_tokens == 18
     # Cuts of the stream are padded, too, so that every row has seq_length tokens.
     (result,) = write_rows(tmp_path / "data", out=tmp_path / "c", format="pickle", seq_length=8)
@@ -569,27 +542,6 @@ def test_the_time_limit_and_the_bar(tmp_path: Path, capfd: Any, monkeypatch: Any
     assert "time limit reached (writing rows of train " in capfd.readouterr().err
 
 
-def test_a_long_document_makes_no_small_batches(tmp_path: Path) -> None:
-    file = dataset(tmp_path / "data", [9] * 50 + [3_000_000] + [9] * 50)
-    plan = DocumentRows(file.document_ends, None, None)
-    reader = RowReader(file, plan, Shape(("input_ids",)))
-    assert [*reader.bounds(0, len(plan))] == [(0, 50), (50, 51), (51, 101)]
-    padded = RowReader(file, plan, Shape(("input_ids",), length=3_000_000))
-    assert [*padded.bounds(3, 6)] == [(3, 4), (4, 5), (5, 6)]
-
-
-def test_descriptions(tmp_path: Path) -> None:
-    dataset(tmp_path / "data", [5, 6, 7])
-    (result,) = write_rows(tmp_path / "data", out=tmp_path / "rows", format="pickle", num_shards=2)
-    found = {
-        path.name: json.loads(path.read_text()) for path in result.path.glob("*.json")
-    }
-    assert found["dump-meta_data.json"] == {"files": 2, "samples": 3, "tokens": 18}
-    assert found["metadata.json"]["num_examples"] == 3
-    assert found["metadata.json"]["average_length"] == 6
-    assert found["config.json"]["format"] == "pickle"
-
-
 def test_statistics_are_of_the_whole_run(tmp_path: Path) -> None:
     """Reading and encoding included; every key is described."""
     for name in "abc":
@@ -628,15 +580,3 @@ def test_manifests_that_are_no_manifests(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(RowsError, match="missing; no rows were written in this directory"):
         read_manifest(result.path)
-
-
-def test_the_command(tmp_path: Path, capsys: Any) -> None:
-    dataset(tmp_path / "data", [5, 6, 7])
-    out = str(tmp_path / "rows")
-    options = ["rows", str(tmp_path / "data"), "--out", out, "--format", "jsonl"]
-    assert run([*options, "--max-length", "4", "--stride", "2", "--column", "input_ids"]) == 0
-    assert "(7 rows, 26 tokens, 1 file," in capsys.readouterr().out
-    assert run(["verify", out]) == 0
-    assert run(["inspect", out]) == 0
-    assert "7 rows in 1 file, columns input_ids (int32)" in capsys.readouterr().out
-    assert run(["rows", str(tmp_path / "data"), "--format", "csv"]) == 2

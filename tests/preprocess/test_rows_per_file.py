@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from row_cases import need, read, rows_in
+from row_cases import need, read
 
 from bpe import Tokenizer, train_bpe
 from preprocess import build, open_tokens, verify
@@ -146,32 +146,6 @@ def test_only_what_is_new_lost_or_damaged_is_made(
     assert "has rows of other settings (stride)" in capsys.readouterr().err
     assert run([*command[:-1], "4", "--overwrite"]) == 0
     assert len(rewritten(rows, identities(rows) | before)) == 6
-
-
-def test_a_run_that_was_cut_off_makes_the_rest(
-    data: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
-    from preprocess.rows import write
-
-    real, made = write.write_shard, list[str]()
-
-    def failing(output: Any, *more: Any) -> Any:
-        made.append(output.name)
-        if len(made) == 2:
-            raise OutputError("a disk is full")
-        return real(output, *more)
-
-    monkeypatch.setattr(write, "write_shard", failing)
-    options: dict[str, Any] = {
-        "out": tmp_path / "rows", "format": "jsonl", "per_file": True, "workers": 1,
-    }
-    with pytest.raises(OutputError, match="a disk is full"):
-        write_rows(data, **options)
-    assert not [*(tmp_path / "rows").glob("*.jsonl")]
-    (result,) = write_rows(data, **options)
-    assert (result.n_written, [name[:-6] for name in made]) == (3, ["a", "part_000", *OUTPUTS[1:]])
-    whole = write_rows(data, out=tmp_path / "whole", format="jsonl")[0]
-    assert rows_in(result.path) == rows_in(whole.path)
 
 
 def test_inputs_that_are_gone_or_unclear(data: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bpe import Tokenizer
@@ -59,24 +59,6 @@ def test_windows_of_six_tokens(stride: int | None, drop_last: bool, expected: An
         LETTERS, 1, 4, stride=stride, order="sequential", drop_last=drop_last
     )
     assert windows_of(sampler) == expected
-
-
-@given(st.integers(2, 60), st.integers(1, 12), st.integers(1, 15))
-def test_every_target_is_in_a_window(n: int, context_length: int, stride: int) -> None:
-    """With windows that do not leave gaps; none is there in vain."""
-    windows = StrideWindows(n, context_length, stride, False)
-    spans = windows.pieces(np.arange(len(windows)))
-    covered: Counter[int] = Counter()
-    for start, n_inputs, n_targets in spans[:3].T.tolist():
-        assert n_targets >= 1
-        assert n_inputs - n_targets in (0, 1)
-        covered.update(range(start + 1, start + 1 + n_targets))
-    if stride <= context_length:
-        assert sorted(covered) == list(range(1, n))
-    if stride == context_length:
-        assert set(covered.values()) == {1}
-    full = StrideWindows(n, context_length, stride, True)
-    assert len(full) == len([i for i in range(0, n, stride) if i + context_length < n])
 
 
 @given(
@@ -127,40 +109,6 @@ def test_permutations_are_uniform() -> None:
         following[found[:-1], found[1:]] += 1
     assert ((positions - 250) ** 2 / 250).sum() < 95
     assert ((following[~np.eye(8, dtype=bool)] - 250) ** 2 / 250).sum() < 105
-
-
-orders = st.sampled_from(["epoch", "sequential", "random"])
-
-
-@settings(max_examples=60)
-@given(
-    st.integers(10, 80), st.integers(1, 7), st.integers(1, 6), orders, st.booleans(),
-    st.integers(1, 5), st.integers(0, 3),
-)
-def test_ranks_are_disjoint_and_their_union_is_the_batch(
-    n: int, batch_size: int, context_length: int, order: Any, drop_last: bool, world_size: int,
-    seed: int,
-) -> None:
-    options: dict[str, Any] = {"order": order, "seed": seed, "drop_last": drop_last}
-    try:
-        whole = Sampler(np.arange(n), batch_size, context_length, **options)
-    except SamplingError:
-        assert drop_last
-        return
-    ranks = [
-        Sampler(
-            np.arange(n), batch_size, context_length, rank=rank, world_size=world_size, **options
-        )
-        for rank in range(world_size)
-    ]
-    for step in (0, 1, 2, 7, 200):
-        batch = whole.batch(step)
-        parts = [rank.batch(step) for rank in ranks]
-        sizes = [len(part["inputs"]) for part in parts]
-        assert max(sizes) - min(sizes) <= 1
-        for name in ("inputs", "targets"):
-            joined = np.concatenate([part[name] for part in parts])
-            assert np.array_equal(joined, batch[name])
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -242,22 +190,6 @@ def test_fields(corpus: Path, where: str, windows: Any, context_length: int) -> 
         assert n_real == len(tokens) - 1
     else:
         assert n_real == len(tokens) - tokens.n_documents  # no target is of another document
-
-
-def test_documents_of_a_token_file(corpus: Path) -> None:
-    tokens = open_tokens(corpus / "out" / "train.bin")
-    sampler = Sampler(tokens, 2, 8, windows="documents", order="sequential", drop_last=False)
-    end = tokens.manifest.end_of_text_id
-    first = sampler.batch(0)
-    assert first["inputs"].tolist() == [
-        [*b"abc", end, end, end, end, end], [*b"d", end, end, end, end, end, end, end],
-    ]  # fmt: skip
-    assert first["targets"].tolist() == [
-        [*b"bc", end, *[NONE] * 5], [end, *[NONE] * 7],
-    ]  # fmt: skip
-    # The third has 12 tokens: two windows.
-    assert sampler.batch(1)["inputs"].tolist() == [[*b"e" * 8], [*b"e" * 3, *[end] * 5]]
-    assert len(sampler) == 3
 
 
 def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:

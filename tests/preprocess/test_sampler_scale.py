@@ -60,8 +60,8 @@ def state():
     with open("/proc/self/status") as file:
         anonymous = next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
     return anonymous, len(os.listdir("/proc/self/fd"))
-for step, batch in zip(range(100_000), batches[reader]()):
-    if step == 20_000:
+for step, batch in zip(range(30_000), batches[reader]()):
+    if step == 10_000:
         before = state()
 print(*before, *state())
 """
@@ -69,7 +69,7 @@ print(*before, *state())
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system has no /proc")
 @pytest.mark.parametrize("reader", ["drawn", "prefetched", "loaded"])
-def test_100_000_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -> None:
+def test_many_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -> None:
     if reader == "loaded":
         pytest.importorskip("torch", reason="needs the extra `torch`")
     ends = np.arange(1, 20_001) * 20
@@ -78,7 +78,7 @@ def test_100_000_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str
     command = [sys.executable, "-c", MANY, str(written.write(tmp_path, ids, ends).path), reader]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     before, files, after, files_after = map(int, done.stdout.split())
-    assert after - before < 4096  # KiB: 50 bytes per batch, less than any object has
+    assert after - before < 1024  # KiB: 50 bytes per batch, less than any object has
     assert files_after <= files
 
 

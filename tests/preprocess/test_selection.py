@@ -453,9 +453,9 @@ def test_wrong_values(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "x.txt").write_text("text")
     given: dict[str, Any] = {"paths": tmp_path / "x.txt", "tokenizer": tokenizer}
     given["out"] = tmp_path / "x.bin"
-    with pytest.raises(SettingsError, match="cut_documents is for start_character and max"):
+    with pytest.raises(SettingsError, match="cut_documents has no effect without start_char"):
         encode(**given, cut_documents=True)
     with pytest.raises(CorpusError, match="1 are outside of start_character"):
         encode(**given, start_character=9)
-    with pytest.raises(SettingsError, match="executor ray divides the text, and these need all"):
+    with pytest.raises(SettingsError, match="both given: Ray divides the text"):
         encode(**given, max_documents=9, executor="ray")

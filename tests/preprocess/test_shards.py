@@ -210,8 +210,8 @@ def test_shards_are_decoded_and_inspected_as_one(root: Path, divided: str) -> No
     n_shards = len(open_tokens(root / divided / "train.json").shards)
     different = [pair for pair in zip(said["whole"], said[divided], strict=True)
                  if pair[0] != pair[1]]  # fmt: skip
-    assert len(different) == 2  # the heads of train and val
-    assert f"documents, {n_shards:,} shards" in different[0][1]
+    assert len(different) == 4  # the path and the shards of train and val
+    assert different[1][1] == f"  shards: {n_shards:,}"
 
 
 def damages(data: Path, **more: bool) -> list[Any]:
@@ -295,7 +295,7 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert run([*command, *out, "--shard-tokens", str(N)]) == 0
     assert "up to date" in capsys.readouterr().out
     assert run([*command, *out, "--split-documents"]) == 2
-    assert "split_documents is for shards" in capsys.readouterr().err
+    assert "split_documents has no effect without shard_tokens" in capsys.readouterr().err
     assert run([*command, *out, "--shard-tokens", "0"]) == 2
 
 

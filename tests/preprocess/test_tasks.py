@@ -225,7 +225,7 @@ def test_conversations_in_one_file_make_a_mask_in_all_parts(root: Path, tmp_path
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"task_index": 0}, "task_index is the number of one of several parts"),
+        ({"task_index": 0}, "task_index has no effect without task_count; give it"),
         ({"task_count": 3}, "say which part this task makes"),
         ({"task_index": 3, "task_count": 3}, "parts are counted from 0 to 2"),
         ({"task_index": 0, "task_count": 3, "tokenizer": None}, "a tokenizer is trained on all"),
@@ -309,7 +309,7 @@ def test_a_merged_dataset_is_read_as_one(root: Path, merged: Path, tmp_path: Pat
         ]
         assert np.array_equal(*batches)
     text = "\n".join(format_lines(facts(merged)))
-    assert "train.json: " in text
+    assert "train.json:\n" in text
     assert "part-" not in text
     rows = [
         write_rows(x, out=tmp_path / x.name, format="jsonl", max_length=64)

@@ -7,27 +7,23 @@ import json
 import os
 import re
 import shutil
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import faults
-import numpy as np
 import pytest
 from torture import contents
 from verify_cases import damages, flip
 
 from preprocess import build
 from preprocess.check.inspect import facts, format_lines
-from preprocess.check.rebuild import RebuildError, find_starts
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.manifest import Manifest
+from preprocess.dataset.manifest import with_own_digest
 from preprocess.dataset.reader import open_tokens
 from preprocess.pipeline import encode
-from preprocess.report.progress import Progress
 from preprocess.storage import LocalStorage, OutputError
 
 
@@ -103,11 +99,12 @@ def test_what_cannot_be_made_again_is_left(copy: Path, tmp_path: Path) -> None:
     (sources / "9.txt").write_text("one more")
     found = damages(verify(copy / "train.bin", repair=True))
     assert any("it was built from" in line and "sources, and" in line for line in found)
-    manifest = json.loads((copy / "train.json").read_text())
-    del manifest["sources"][0]["tokens"]
-    rewritten = Manifest.from_json(json.dumps(manifest), "train.json")
-    with pytest.raises(RebuildError, match="its manifest has no counts of each source"):
-        find_starts(rewritten, "token")
+    path = copy / "train.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sources"][0]["tokens"], manifest["manifest_digest"]
+    path.write_text(with_own_digest(manifest))
+    found = damages(verify(copy / "train.bin", repair=True))
+    assert any("its manifest has no counts of each source" in line for line in found)
     (copy / "stats.json").unlink()
     found = damages(verify(copy / "train.bin", repair=True))
     assert any("cannot be repaired: no stats.json in its" in line for line in found)
@@ -255,10 +252,11 @@ def test_a_manifest_that_cannot_be_proven_is_not_made_up(
         message = "the manifest rebuilt from the sources does not match the digest in stats.json"
     else:
         (data / "stats.json").unlink()
-        message = "no stats.json in its directory describes it"
+        message = "no stats.json in its directory describes it, or it cannot be read"
     found = damages(verify(data / "train.bin", repair=True))
     advice = f"; restore a copy of it, or remove train.json and {AGAIN}"
-    assert found[0].endswith(f"train.json: cannot be repaired: {message}{advice}")
+    expected = f"train.json: cannot be repaired: {message}{advice}"
+    assert any(line.endswith(expected) for line in found)
     assert (data / "train.json").read_bytes() == before
     # What it says to do helps.
     (data / "train.json").unlink()
@@ -306,7 +304,7 @@ def test_a_tokenizer_that_cannot_be_proven_is_not_made_up(
     assert re.search(
         r"tokenizer\.json: cannot be repaired: its inputs give another one now"
         rf" \([0-9a-f]{{16}}\.\.\.\); restore a copy of it, or {AGAIN}",
-        found[0],
+        "\n".join(found),
     )
     assert (data / "tokenizer.json").read_bytes() == before
     build(**options, overwrite=True)
@@ -320,14 +318,14 @@ def test_a_tokenizer_that_was_given_to_encode_is_not_ours_to_make(
     tokenizer.write_bytes((built / "tokenizer.json").read_bytes()[:-40])
     encode(paths=built.parent / "text", out=tmp_path / "x.bin", tokenizer=built / "tokenizer.json")
     found = damages(verify(tmp_path, repair=True))
-    assert "tokenizer.json: cannot be repaired: it was not trained here, but given (" in found[0]
+    assert "tokenizer.json: cannot be repaired: it was not trained here, but given (" in str(found)
 
 
 def test_without_tokenizer_and_manifest_nothing_is_proven(data: Path) -> None:
     (data / "train.json").unlink()
     (data / "tokenizer.json").unlink()
     found = damages(verify(data / "train.bin", repair=True))
-    assert "train.json: cannot be repaired: tokenizer.json is damaged or missing, too" in found[0]
+    assert "train.json: cannot be repaired: tokenizer.json is damaged or missing, too" in str(found)
 
 
 def test_the_tokenizer_of_another_token_file_is_left_alone(built: Path, tmp_path: Path) -> None:
@@ -426,7 +424,7 @@ def test_what_another_command_wrote_over_a_file_is_not_undone(data: Path, tmp_pa
     (data / "train.json").unlink()
     found = damages(verify(data, repair=True))
     both = "stats.json and train_stats.json both describe it, and neither has its manifest's digest"
-    assert f"train.json: cannot be repaired: {both}; restore a copy of it" in found[0]
+    assert f"train.json: cannot be repaired: {both}; restore a copy of it" in str(found)
     assert contents(data) == {name: before[name] for name in before if name != "train.json"}
 
 
@@ -447,17 +445,13 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
 
     monkeypatch.setattr(Path, "read_bytes", failing)
     findings = verify(data)
-    assert damages(findings) == [
-        f"DAMAGED  {data / 'train.json'}: cannot be read: Input/output error; check the disk and"
-        " permissions"
-    ]
-    assert sum(finding.path.stem == "val" for finding in findings) == 8
-    unread = (
-        "no stats.json in its directory describes it (a_stats.json, stats.json: cannot be read"
-    )
+    (found,) = damages(findings)
+    assert f"{data / 'train.json'}: could not be read: Input/output error; check the" in found
+    assert sum(finding.path.stem == "val" for finding in findings) == 6
+    unread = "no stats.json in its directory describes it, or it cannot be read"
     assert any(unread in finding.text for finding in findings)
     assert run(["verify", str(data)]) == 1
-    assert "val.bin: sizes agree with the manifest" in capsys.readouterr().out
+    assert "val.bin: its size and all 1 blocks are as written" in capsys.readouterr().out
 
 
 def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
@@ -465,35 +459,3 @@ def test_an_odd_stats_file_does_not_hide_the_one_that_tells(data: Path) -> None:
     for name, content in (("a_stats.json", odd), ("b_stats.json", odd | {"settings": 3})):
         (data / name).write_text(json.dumps(content))
     assert not damages(verify(data, deep=True))
-
-
-def test_ends_are_not_copied_to_look_for_two_of_them(tmp_path: Path) -> None:
-    from preprocess.check import verify
-    from preprocess.dataset.manifest import Manifest
-
-    n = 1 << 20
-    digests = {"bin": ("",), "docs": ("", "")}
-    manifest = Manifest(
-        dtype="uint16",
-        vocab_size=300,
-        n_tokens=2 * n,
-        n_documents=n,
-        n_bytes=0,
-        end_of_text_id=0,
-        begin_of_text_id=None,
-        tokenizer_fingerprint="",
-        pattern="",
-        unicode_version="",
-        sources=(),
-        digests=digests,
-    )
-    ends = np.arange(2, 2 * n + 2, 2, dtype=np.uint64)
-    stage = Progress().stage("x", 0)
-    scan = verify._Scan(tmp_path / "x.bin", manifest.files("x")[0], manifest, stage)
-    tracemalloc.start()
-    try:
-        finding = verify._check_blocks(scan, manifest, ends)
-        assert tracemalloc.get_traced_memory()[1] < ends.nbytes / 8
-    finally:
-        tracemalloc.stop()
-    assert f"documents 0 to {n - 1:,}" in finding.text

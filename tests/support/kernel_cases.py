@@ -1,4 +1,4 @@
-"""Documents, tables and cache rows for the tests of kernels."""
+"""Documents and tables for the tests of kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from nasty import APOSTROPHES, SAMPLES, WHITE_SPACES
 
 from bpe import reference
 from bpe.encode.encoder import EncoderTables
-from bpe.runtime import machine
-from bpe.runtime.jit import kernel
 from bpe.vocabulary import Vocabulary
 
 LENGTHS_AROUND_A_BLOCK = [0, 1, 14, 15, 16, 17, 40, 41, 62, 63, 64, 65, 66, 67, 127, 128, 129]
@@ -85,12 +83,3 @@ def with_small_tables(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
         if name in ("ROWS", "LONG_ROWS"):
             most = sizes.get(f"MOST_{name}", n)
             monkeypatch.setattr(f"bpe.encode.pretoken_cache._MOST_{name}", most)
-
-
-@kernel
-def share_count(words, counts, i, value):
-    claimed = machine.compare_exchange(words, i, value)
-    found = machine.load_acquire(words, i)
-    before = machine.add_atomically(counts, i & 1, i - 5)
-    machine.store_release(words, 1, value)
-    return claimed, found, before

@@ -29,7 +29,8 @@ class Proxy:
         server: (host, port) that it stands before.
         plan: Is given the number of each request, from 1, and says what happens to it: "" (it is
             forwarded), "busy" (503), "reset" (before it is forwarded), "half" (when half of its
-            first part was), "lost" (when it was answered), "slow" (forwarded byte by byte).
+            first part was), "lost" (when it was answered), "cut" (after the first 2,000 bytes of
+            the answer), "slow" (forwarded byte by byte).
         port: Port of the proxy; 0: any.
 
     Attributes:
@@ -89,7 +90,8 @@ class Proxy:
                         server.sendall(data[start : start + step])
                 if server in ready:
                     data = server.recv(1 << 16)
-                    if what == "lost":
+                    if what in ("lost", "cut"):
+                        client.sendall(data[: 2000 if what == "cut" else 0])
                         return _reset(client)
                     if not data:
                         return

@@ -1,0 +1,362 @@
+"""Check and describe files of rows; make damaged ones again from the dataset.
+
+A file is sound if it has the digest of its bytes, or the rows that were written: another version of
+a library may write them as other bytes. Files of other programs have no manifest: their arrays and
+ids are checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bpe.errors import TokenmillError
+from preprocess.check.findings import Finding, reason_of
+from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.reader import open_tokens
+from preprocess.options import RowsSettings, VerifySettings
+from preprocess.report.progress import Progress
+from preprocess.rows.access import row_files
+from preprocess.rows.columns import RowBatch, RowReader
+from preprocess.rows.formats import Row, RowsError, open_file
+from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
+from preprocess.rows.manifest import (
+    MANIFEST_FILE,
+    ContentDigest,
+    RowsManifest,
+    read_manifest,
+    replace_shard,
+)
+from preprocess.rows.write import METADATA_FILE, content_of, digest_of_file, write_shard
+from preprocess.run.finished import read_object
+from preprocess.sampling.data import IGNORED
+from preprocess.storage import REPAIR, OutputError, open_storage
+
+_VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
+
+
+# --- places ---
+
+
+def find_rows(directory: Path) -> list[Path]:
+    """List the directories of rows: this one, or those inside of it; [] for none."""
+    if _is_ours(directory):
+        return [directory]
+    found = [each for each in _inside(directory) if _is_ours(each)]
+    return found or ([directory] if row_files(directory) else [])
+
+
+def _is_ours(directory: Path) -> bool:
+    """Return True if `tokenmill rows` wrote a directory, also if its manifest is missing."""
+    has_shards = (directory / METADATA_FILE).exists() and bool(row_files(directory))
+    return (directory / MANIFEST_FILE).exists() or has_shards
+
+
+def _inside(directory: Path, depth: int = 3) -> Iterator[Path]:
+    """Yield the directories in a directory, as DATASET/rows/train, but none inside of rows."""
+    for name in open_storage(directory).final.names():
+        place = directory / name
+        if not name.startswith(".") and place.is_dir():
+            yield place
+            if depth > 1 and not _is_ours(place):
+                yield from _inside(place, depth - 1)
+
+
+def find_places(directory: Path) -> list[Path]:
+    """List the directories with the outputs of a corpus, of its config.json; else this one."""
+    from preprocess.config import CORPUS_FORMAT
+
+    content = read_object(open_storage(directory).final, "config.json", CORPUS_FORMAT) or {}
+    base, places = str(content.get("output_path")), dict[Path, None]()
+    outputs = [x for section in ("datasets", "rows") for x in content.get(section, {}).values()]
+    for out in (str(each.get("out")) for each in outputs):
+        # Relative to the configuration, so that all may be moved together.
+        is_relative = os.path.isabs(out) == os.path.isabs(base)
+        inside = directory / os.path.relpath(out, base) if is_relative else out
+        place = Path(os.path.normpath(inside)) if is_relative else Path(out)
+        # Those inside are found with their dataset.
+        if place.parent not in places:
+            places[place] = None
+    return [*places] or [directory]
+
+
+def find_unfinished(directory: Path) -> list[tuple[Path, str]]:
+    """List (directory, name) of unfinished runs: in a directory, and of rows inside of it."""
+    places = (directory, *_inside(directory))
+    return [(each, run) for each in places for run in open_storage(each).runs()]
+
+
+# --- contents ---
+
+
+def read_batches(path: Path) -> Iterator[RowBatch]:
+    """Yield the rows of a file, many at a time.
+
+    Raises:
+        RowsError: The file is damaged, or something in it is no row.
+    """
+    rows, n = list[Row](), 0
+    for row in open_file(path).rows():
+        rows.append(row)
+        n += sum(map(len, row.values()))
+        if n >= _VALUES_AT_ONCE:
+            yield _joined(rows)
+            rows, n = [], 0
+    if rows:
+        yield _joined(rows)
+
+
+def _joined(rows: Sequence[Row]) -> RowBatch:
+    lengths = [len(next(iter(row.values()), ())) for row in rows]
+    values = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    return RowBatch(np.append(0, np.cumsum(lengths)), values)
+
+
+def _check_names(path: Path, batch: RowBatch) -> None:
+    """Raise RowsError if there is no column of ids."""
+    if "input_ids" not in batch.values:
+        raise RowsError(
+            f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
+            " the one with token ids"
+        )
+
+
+def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
+    """Describe the rows in a directory as a dictionary for JSON; every file is read.
+
+    To `bad` are added path and text of each file that is damaged, of which rows before the damage
+    are counted, or that has other columns than those before it.
+    """
+    files, has_mask, dtype = row_files(directory), False, "read as int32"
+    if (directory / MANIFEST_FILE).exists():
+        dtype = "int32"
+        try:
+            manifest = read_manifest(directory)
+            files = [directory / each.name for each in manifest.shards]
+            has_mask = manifest.length is None  # nothing is padded
+        except TokenmillError as error:
+            path = directory / MANIFEST_FILE
+            bad.append({"path": str(path), "text": reason_of(error, path)})
+    columns: tuple[str, ...] = ()
+    n_rows = n_places = n_tokens = n_trained = longest = 0
+    for path in files:
+        try:
+            for batch in read_batches(path):
+                values, names = batch.values, tuple(batch.values)
+                if columns and names != columns:
+                    raise RowsError(
+                        f"{path}: has the columns {', '.join(names)}, and files before it"
+                        f" {', '.join(columns)}; keep different rows in different directories"
+                    )
+                _check_names(path, batch)
+                mask = values.get("attention_mask", values.get("segment_ids"))
+                is_token = np.ones(len(values["input_ids"]), bool) if mask is None else mask > 0
+                before = np.append(0, np.cumsum(is_token))[batch.offsets]
+                columns, has_mask = names, has_mask or mask is not None
+                n_rows, n_places = n_rows + len(batch), n_places + len(is_token)
+                n_tokens, longest = n_tokens + int(before[-1]), max(longest, *np.diff(before))
+                n_trained += int((values.get("labels", values["input_ids"]) != IGNORED).sum())
+        except (TokenmillError, OSError) as error:
+            bad.append({"path": str(path), "text": reason_of(error, path)})
+    return {
+        "path": str(directory), "files": len(files), "columns": list(columns), "dtype": dtype,
+        "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
+        "longest": int(longest),
+        "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
+        "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
+    }
+
+
+# --- verification ---
+
+
+def verify(
+    directories: Sequence[Path], settings: VerifySettings, progress: Progress
+) -> Iterator[Finding]:
+    """Check all rows in directories, as of `find_rows`."""
+    for place in directories:
+        path = place / MANIFEST_FILE
+        if not _is_ours(place):
+            yield from _check_foreign(place, settings.tokenizer)
+            continue
+        try:
+            manifest = read_manifest(place)
+        except RowsError as error:
+            text = reason_of(error, path)
+            missing = "missing: remove this directory, and write the rows again"
+            yield Finding(path, False, text if path.exists() else missing)
+            yield from _check_foreign(place, None)
+        else:
+            yield from _Rows(place, manifest, settings).check(progress)
+
+
+class _Rows:
+    """Checks the rows of a directory."""
+
+    def __init__(self, directory: Path, manifest: RowsManifest, settings: VerifySettings) -> None:
+        self._directory, self._manifest = directory, manifest
+        self._deep, self._repairs = settings.deep, settings.repair
+        self._final = open_storage(directory).final
+
+    def check(self, progress: Progress) -> Iterator[Finding]:
+        yield self._check_counts()
+        for name, digest in self._manifest.beside.items():
+            if digest_of_file(self._final, name) != digest:
+                text = "was changed, or is missing: write the rows again (--overwrite)"
+                yield Finding(self._directory / name, False, text)
+        files: list[OutputFile] | str = "not needed"
+        if self._deep or self._repairs:
+            try:
+                files = self._files()
+            except TokenmillError as error:
+                files = str(error)
+        total = sum(each.bytes for each in self._manifest.shards)
+        with progress.stage(f"checking rows of {self._directory.name}", total) as stage:
+            for number, facts in enumerate(self._manifest.shards):
+                is_sound, text = self._check_shard(number)
+                if is_sound and self._deep:
+                    is_sound, text = self._compare(files, number, text)
+                elif not is_sound and self._repairs:
+                    is_sound, text = self._repair(files, number)
+                yield Finding(self._directory / facts.name, is_sound, text)
+                stage.advance(facts.bytes)
+
+    def _check_counts(self) -> Finding:
+        """Compare the totals with those of the files, and with the dataset if it is there."""
+        manifest, problems = self._manifest, []
+        for name in ("rows", "tokens"):
+            total, stated = sum(getattr(x, name) for x in manifest.shards), getattr(manifest, name)
+            if total != stated:
+                problems.append(f"{stated:,} {name}, and its files {total:,}")
+        # Where the dataset is not there, or is damaged, rows may be sound all the same.
+        with suppress(TokenmillError):
+            file, settings = open_tokens(self._directory / manifest.dataset), manifest.settings
+            is_of_it = file.manifest.digest == manifest.dataset_digest
+            has_all = is_of_it and settings.get("seq_length") and not settings.get("drop_short")
+            if has_all and file.n_tokens != manifest.tokens:
+                problems.append(f"{manifest.tokens:,} tokens, and the dataset {file.n_tokens:,}")
+        text = (
+            f"has {'; '.join(problems)}: write the rows again (--overwrite)" if problems else
+            f"{manifest.rows:,} rows of {manifest.documents:,} documents,"
+            f" {manifest.tokens:,} tokens"
+        )
+        return Finding(self._directory / MANIFEST_FILE, not problems, text)
+
+    def _check_shard(self, number: int) -> tuple[bool, str]:
+        """Return (a file has the rows that were written, text)."""
+        facts, digest, n_rows = self._manifest.shards[number], ContentDigest(), 0
+        path = self._directory / facts.name
+        try:
+            size = path.stat().st_size
+            if size == facts.bytes and digest_of_file(self._final, facts.name) == facts.digest:
+                return True, f"{facts.rows:,} rows as written"
+            for batch in read_batches(path):
+                digest.update(batch)
+                n_rows += len(batch)
+        except OSError as error:
+            return False, f"cannot be read: {error.strerror}; run verify --repair"
+        except RowsError as error:
+            return False, f"damaged: {reason_of(error, path)}"
+        if digest.hexdigest() == facts.content:
+            return True, f"{n_rows:,} rows as written, in other bytes"
+        text = f"damaged: {n_rows:,} rows that differ from the {facts.rows:,} that were written"
+        return False, f"{text}; run verify --repair"
+
+    def _files(self) -> list[OutputFile]:
+        """Return the files as they are made of the dataset.
+
+        Raises:
+            TokenmillError: It is not there as it was.
+        """
+        manifest = self._manifest
+        file = open_tokens(os.path.normpath(self._directory / manifest.dataset))
+        if file.manifest.digest != manifest.dataset_digest:
+            raise TokenFileError(
+                f"{file.path}: is another dataset than the rows are of; write them again"
+                " (--overwrite)"
+            )
+        settings = self._settings
+        if settings.per_file:
+            return [*files_of_sources(file, settings, manifest.around, manifest.pad_id)]
+        plan, shape = plan_rows(file, settings, manifest.around, manifest.pad_id)
+        # Earlier versions padded other rows.
+        shape = replace(shape, columns=manifest.columns, length=manifest.length)
+        names = [each.name for each in manifest.shards]
+        return divided(RowReader(file, plan, shape), names)
+
+    @property
+    def _settings(self) -> RowsSettings:
+        return RowsSettings(**{**self._manifest.settings, "path": self._manifest.dataset})
+
+    def _compare(
+        self, files: list[OutputFile] | str, number: int, found: str
+    ) -> tuple[bool, str]:
+        """Make the rows of a sound file again, and compare."""
+        if isinstance(files, str):
+            return False, f"cannot be compared with its dataset: {files}"
+        if content_of(files[number]) == self._manifest.shards[number].content:
+            return True, f"{found}, equal to the dataset"
+        return False, "its rows are not those of the dataset: write them again (--overwrite)"
+
+    def _repair(self, files: list[OutputFile] | str, number: int) -> tuple[bool, str]:
+        """Write a file again, and the manifest if its bytes are others."""
+        if isinstance(files, str):
+            return False, f"cannot be repaired: {files}"
+        manifest, facts = self._manifest, self._manifest.shards[number]
+        with open_storage(self._directory, REPAIR) as storage:
+            storage.clear()
+            stream = storage.stream(facts.name)
+            try:
+                made = write_shard(files[number], self._settings, manifest.vocab_size, stream)
+                stream.sync()
+            finally:
+                stream.close()
+            if made.content != facts.content:
+                storage.clear()
+                text = "cannot be repaired: the dataset gives other rows now; write them again"
+                return False, f"{text} (--overwrite)"
+            names = [facts.name]
+            if made != facts:
+                self._manifest = replace_shard(manifest, number, made)
+                storage.put(MANIFEST_FILE, self._manifest.to_json().encode())
+                names.append(MANIFEST_FILE)
+            # The manifest that is there stays until it is replaced: only it tells how to repair.
+            storage.publish(names)
+            storage.clear()
+        return True, f"was damaged, and made again from the dataset: the same {facts.rows:,} rows"
+
+
+def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
+    """Check files of rows that have no manifest: their arrays, and the range of ids."""
+    vocab_size, has_mask = None, True
+    if tokenizer is not None:
+        from bpe import load_tokenizer
+
+        vocab_size = load_tokenizer(tokenizer).vocab_size
+    for path in row_files(directory):
+        n_rows = n_tokens = 0
+        try:
+            for batch in read_batches(path):
+                _check_names(path, batch)
+                ids, has_mask = batch.values["input_ids"], "attention_mask" in batch.values
+                if vocab_size is not None and len(ids) and int(ids.max()) >= vocab_size:
+                    place = int((ids >= vocab_size).argmax())
+                    row = n_rows + int(np.searchsorted(batch.offsets, place, "right")) - 1
+                    raise RowsError(
+                        f"{path}: has the id {int(ids[place]):,} in row {row:,}, outside of the"
+                        f" vocabulary of {vocab_size:,}; make the rows with this tokenizer"
+                    )
+                n_rows, n_tokens = n_rows + len(batch), n_tokens + len(ids)
+        except (RowsError, OutputError) as error:
+            yield Finding(path, False, reason_of(error, path))
+            continue
+        checked = "ids in the vocabulary" if vocab_size else "ids not checked without --tokenizer"
+        if not has_mask:
+            checked += ", no attention_mask, so padding is not known"
+        yield Finding(path, True, f"{n_rows:,} rows, {n_tokens:,} values per column, {checked}")
