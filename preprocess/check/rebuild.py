@@ -28,12 +28,13 @@ from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encode_pass import SpecialIds, reencode
+from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
-from preprocess.run.merge import join_again
+from preprocess.run.merge import find_parts, join_parts
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
-from preprocess.run.plan import find_passes, reload_tokenizer
+from preprocess.run.passes import reload_tokenizer
+from preprocess.run.reading import find_passes
 from preprocess.run.selection import select_documents
 from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
@@ -144,13 +145,15 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     name = manifest_name(bin_path.stem)
     with open_repair(bin_path.parent) as storage:
         if joins_parts(stats.settings):
-            manifest = join_again(storage.final, settings, bin_path.stem)
+            parts = find_parts(storage.final, settings.name, settings.task_count)
+            joined = join_parts(storage.final, settings, parts)
+            manifest = next(y for x, y in joined.items() if settings.stems[x] == bin_path.stem)
             storage.put(name, manifest.to_json().encode())
         else:
             read, passes = find_passes(settings, tokenizer, bin_path.stem)
             with Journal(storage) as journal:
                 select_documents(passes, settings, settings, journal, progress)
-                read.fill(settings, tokenizer, Report(), progress, journal)
+                EncodePass(read, settings, tokenizer, Report(), progress, journal).fill()
         if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
@@ -328,9 +331,9 @@ class Origin:
         """Make all files again, in the storage; return name -> digests of the blocks."""
         assert self._storage is not None
         with Journal(self._storage) as journal:
-            made = self._read.fill(
-                self._settings, self._tokenizer, Report(), self._progress, journal
-            )
+            made = EncodePass(
+                self._read, self._settings, self._tokenizer, Report(), self._progress, journal
+            ).fill()
         output = next(x for x, stem in self._read.names.items() if stem == self._name)
         return {file.name: file.digests for file in made[output].files(self._name)}
 

@@ -146,7 +146,7 @@ def test_a_second_run_is_refused(text: Path, monkeypatch: pytest.MonkeyPatch) ->
         def note_memory(self) -> None:
             if not before:
                 before.update(made.bucket.objects)
-                with pytest.raises(OutputError, match=r"s3://bucket/data: process \d+ on .* there"):
+                with pytest.raises(OutputError, match=r"s3://bucket/data: process \d+ on .* is w"):
                     run(**options, out="s3://bucket/data")
                 assert {*before} <= {*made.bucket.objects}
 
@@ -183,7 +183,7 @@ def test_the_lock_of_another_machine_is_watched(
     if becomes in ("taken", "removed"):
         objects_of.before = interfere
     if becomes in ("renewed", "taken"):
-        with pytest.raises(OutputError, match="process 7 on far is writing there; wait until it"):
+        with pytest.raises(OutputError, match="process 7 on far is writing in this directory"):
             lock.acquire()
         assert b"other" in bucket.objects["lock"][0]
     else:
@@ -203,7 +203,7 @@ def test_the_lock_of_a_dead_process_is_void(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(locks, "pause", lambda seconds: pytest.fail("waited"))
     lock = locks.ObjectLock(objects_of, "lock", "x")
     lock.acquire()
-    with pytest.raises(OutputError, match="is writing there; wait until it is"):
+    with pytest.raises(OutputError, match="is writing in this directory; wait until it is"):
         locks.ObjectLock(objects_of, "lock", "x").acquire()
     lock.release()
 

@@ -1,6 +1,5 @@
 """Batches as NumPy arrays: shapes, contents, uniform starts, refusals."""
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -164,25 +163,6 @@ def test_many_paths_are_not_all_kept_open(tmp_path: Path, monkeypatch: pytest.Mo
         assert maps.read_text().count(str(tmp_path)) < 2 * 40
     get_batch(paths[0], 1, 2)
     assert len(opened) == 41
-
-
-def test_threads_share_the_opened_files(path: Path) -> None:
-    failures: list[BaseException] = []
-
-    def draw() -> None:
-        try:
-            for _ in range(50):
-                inputs, targets = get_batch(path, 4, 8)
-                assert (targets == inputs + 1).all()
-        except BaseException as error:  # noqa: BLE001 - handed to the main thread
-            failures.append(error)
-
-    threads = [threading.Thread(target=draw) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
 
 
 # Refusals.

@@ -90,12 +90,6 @@ def test_what_is_not_finished_is_named(data: Path, tmp_path: Path) -> None:
     assert "journal.jsonl: line 1 is damaged" in format_lines(facts(tmp_path))[0]
 
 
-def test_a_token_file_without_its_tokenizer_has_no_sample(data: Path, tmp_path: Path) -> None:
-    for name in ("train.bin", "train.docs", "train.json"):
-        (tmp_path / name).write_bytes((data / name).read_bytes())
-    assert any("no sample" in line for line in format_lines(facts(tmp_path / "train.bin")))
-
-
 def test_anything_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="no such file or directory"):
         format_lines(facts(tmp_path / "none.bin"))

@@ -272,31 +272,6 @@ def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
 # Batches.
 
 
-@pytest.mark.parametrize("kind", [*CLASSES])
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_loader_counts_what_was_used(tmp_path: Path, kind: str, enabled: bool) -> None:
-    """Not what is prepared; so a run resumes with the next batch."""
-    shards(tmp_path, kind)
-    for n in range(6):
-
-        def loader() -> tuple[Any, AsyncDataLoader]:
-            source = TransformedShardedSource(
-                class_of(kind)(tmp_path), lambda record: {"ids": record["ids"]}
-            )
-            return source, AsyncDataLoader(source, batch_size=3, prefetch_enabled=enabled)
-
-        source, batches = loader()
-        assert len(batches) == 5
-        found = [batch["ids"][:, 0].tolist() for batch in islice(batches, n)]
-        state = source.state_dict()
-        assert state["place"] is None or n
-        source, batches = loader()
-        source.load_state_dict(state)
-        found += [batch["ids"][:, 0].tolist() for batch in batches]
-        assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13]]
-        assert source.state_dict()["place"] is None
-
-
 @pytest.mark.parametrize("pad_id", [None, 7])
 def test_batches_of_rows_are_padded(tmp_path: Path, pad_id: int | None) -> None:
     rows: list[dict[str, Any]] = [

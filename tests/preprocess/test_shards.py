@@ -84,37 +84,6 @@ def test_shards_hold_what_one_file_would_hold(root: Path, divided: str) -> None:
             assert np.fromfile(stem.with_suffix(".docs"), "<u8").tolist() == ends.tolist()
 
 
-def test_a_shard_ends_before_the_document_that_does_not_fit(root: Path) -> None:
-    lengths = np.diff(open_tokens(root / "whole" / "train.bin").document_ends, prepend=np.uint64(0))
-    wanted = [0]
-    for length in lengths.tolist():
-        if wanted[-1] and wanted[-1] + length > N:
-            wanted.append(0)
-        wanted[-1] += length
-    file = open_tokens(root / "shards" / "train.json")
-    assert [len(ids) for ids, _ in file.shards] == wanted
-    assert max(wanted) > 3 * N  # the long document
-    assert all(int(ends[-1]) == len(ids) for ids, ends in file.shards)
-
-
-def test_documents_that_may_be_split_fill_shards(root: Path) -> None:
-    file = open_tokens(root / "split" / "train.json")
-    sizes = [len(ids) for ids, _ in file.shards]
-    assert set(sizes[:-1]) == {N}
-    assert 0 < sizes[-1] <= N
-    assert any(not len(ends) for _, ends in file.shards)  # inside of the long document
-
-
-@pytest.mark.parametrize(("workers", "unit_size"), [(1, 50), (2, 1000), (2, 10**6)])
-def test_the_same_bytes_whatever_the_workers_and_units(
-    root: Path, divided: str, tmp_path: Path, workers: int, unit_size: int
-) -> None:
-    more = {"split_documents": True} if divided == "split" else {}
-    how = {"workers": workers, "unit_size": unit_size, "shard_tokens": N}
-    build(train=root / "text", out=tmp_path / "out", **OPTIONS | how | more)
-    assert torture.contents(tmp_path / "out") == torture.contents(root / divided)
-
-
 def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
     root: Path, divided: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,26 +211,14 @@ def test_damage_is_found_in_its_shard_and_repaired(
     assert torture.contents(data) == torture.contents(root / divided)
 
 
-def test_a_missing_shard_is_named_and_made_again(data: Path, root: Path, divided: str) -> None:
-    (data / "train_00001.bin").unlink()
-    with pytest.raises(TokenFileError, match=r"train_00001\.bin: missing, though its manifest"):
-        open_tokens(data / "train.json")
-    assert any("missing" in finding.text for finding in damages(data))
-    verify(data / "train.json", repair=True)
-    assert torture.contents(data) == torture.contents(root / divided)
-
-
-def test_shards_without_their_manifest(data: Path) -> None:
+def test_a_shard_alone_and_shards_without_their_manifest(data: Path) -> None:
+    with pytest.raises(TokenFileError, match=r"is one of several shards.*train\.json"):
+        open_tokens(data / "train_00001.bin")
     (data / "train.json").unlink()
     with pytest.raises(TokenFileError, match="the manifest of its shards"):
         open_tokens(data / "train.bin")
     (finding,) = damages(data)
     assert "the manifest of its shards" in finding.text
-
-
-def test_a_shard_alone_is_refused(data: Path) -> None:
-    with pytest.raises(TokenFileError, match=r"is one of several shards.*train\.json"):
-        open_tokens(data / "train_00001.bin")
 
 
 def test_files_that_are_replaced_leave_none_behind(data: Path, root: Path) -> None:
@@ -274,17 +231,6 @@ def test_files_that_are_replaced_leave_none_behind(data: Path, root: Path) -> No
     build(train=root / "text", out=data, overwrite=True, shard_tokens=N, **OPTIONS)
     assert not (data / "train.bin").exists()
     assert damages(data) == []
-
-
-def test_a_shard_that_is_in_the_way_is_not_overwritten(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "train_00003.bin").write_bytes(b"mine")
-    with pytest.raises(TokenFileError, match=r"train_00003\.bin: exists"):
-        build(train=root / "text", out=tmp_path, shard_tokens=N, **OPTIONS)
-
-
-def test_other_shards_are_something_else(root: Path, data: Path) -> None:
-    with pytest.raises(TokenFileError, match="shard_tokens was 200 and is 300"):
-        build(train=root / "text", out=data, shard_tokens=300, **OPTIONS)
 
 
 def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
