@@ -188,7 +188,7 @@ print(json.dumps(peaks))
 
 def test_short_documents_take_no_more_than_is_reckoned_with(tmp_path: Path) -> None:
     """In a process of their own: at most what is reckoned with, and no far cry from it."""
-    workers, unit_size = 2, 60_000
+    workers, unit_size = 1, 150_000
     n_units = 2 * workers + 3
     letters = b"\xff\n<a>\n<b>\n" + b"".join(b"%c\n" % letter for letter in range(33, 127))
     (tmp_path / "small").write_bytes(letters * 20)
