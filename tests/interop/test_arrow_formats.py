@@ -201,7 +201,8 @@ def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> N
         ([{"a": "b"}], "text", r"column 'text' is struct<a: string>, expected text"),
         (["a"], "body", r"has 0 columns named 'body', .*; there are 'text'; choose another"),
         ([{"a": "b"}], "text.c", r"has 0 columns named 'c', .* for 'text\.c'; there are 'a'"),
-        (["a"], "text.c", r"has 0 columns named 'c', .* it would be inside of \w+;"),
+        (["a"], "text.c", r"has 0 columns named 'c', .* it would be inside of \w+; choose another"
+         " with content_field, or chat for conversations"),
         ([[{"c": "b"}]], "text.c", r"has 0 columns named 'c', .* it would be inside of list<"),
         ([b"\xff"], "text", r"row 0: not valid UTF-8"),
     ],
