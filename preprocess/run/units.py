@@ -38,7 +38,7 @@ from preprocess.report.summary import LeftOut, check_bad_records
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.signals import watching
 from preprocess.sources import ResumePoint, Source, WorkUnit
-from preprocess.sources.base import Array
+from preprocess.sources.text_file import Array
 
 Result = TypeVar("Result")
 
