@@ -29,7 +29,7 @@ from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, Report, check_has_text, listed
 from preprocess.run.encode_pass import EncodePass, SpecialIds, TokenFiles
 from preprocess.run.finished import open_published
-from preprocess.run.given_tokenizer import load_tokenizer_of_build
+from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -402,7 +402,7 @@ def reload_tokenizer(
     from preprocess.run.count_pass import train_tokenizer
 
     if settings.tokenizer is not None:
-        return load_tokenizer_of_build(settings)
+        return load_given_tokenizer(settings)
     first = make_passes(settings, None)[0]
     with Journal(storage) as journal:
         select_documents([first], settings, settings, journal, progress)
