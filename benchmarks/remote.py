@@ -80,7 +80,7 @@ def _readers(file: Any) -> dict[str, Callable[[], Any]]:
 def remote(job: Job, rounds: int) -> Table:
     """CPU time of a batch of a dataset on the disk, and of one at a URL, from the cache."""
     from preprocess import open_tokens
-    from preprocess.dataset.block_cache import DIRECTORY_VARIABLE, SIZE_VARIABLE
+    from preprocess.dataset.remote import DIRECTORY_VARIABLE, SIZE_VARIABLE
 
     path = document_file(job.directory)
     os.environ[DIRECTORY_VARIABLE] = str(job.directory / "cache")

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from bpe.arguments import checked
 from bpe.errors import TokenmillError, spelled
-from bpe.files.locations import is_url, shown_url, split_location
+from bpe.files.locations import is_url, shown_url
 from preprocess.config import (
     CORPUS_FORMAT,
     Corpus,
@@ -36,6 +36,7 @@ from preprocess.config import (
 )
 from preprocess.dataset.columns import MASK, manifest_name
 from preprocess.dataset.manifest import Manifest
+from preprocess.locations import split_location
 from preprocess.options import (
     BuildSettings,
     CountSettings,
@@ -54,7 +55,8 @@ from preprocess.run.merge import files_of_parts
 from preprocess.run.outputs import put_stats
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
-from preprocess.run.plan import Plan, make_read_options, read_options
+from preprocess.run.plan import Plan
+from preprocess.run.reading import Pass, make_read_options, read_options
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
@@ -252,14 +254,10 @@ def count(settings: CountSettings) -> summary.Report:
     settings, progress = _begin(settings)
     given, report = load_given_tokenizer(settings), summary.Report()
     reading = make_read_options(settings, given)
-    sources = find_sources(settings.paths, reading)
-    nothing_around = SpecialIds(end_of_text=-1, begin_of_text=None)
-    with standard_input_in_a_file(sources):
-        check_fields_are_used(sources, reading)
-        EncodePass(
-            0, sources, given, nothing_around, settings.workers, report, progress,
-            max_bad_records=settings.max_bad_records,
-        ).run({})
+    part = Pass(0, {}, settings.paths, reading)
+    with standard_input_in_a_file(part.files):
+        check_fields_are_used(part.files, reading)
+        EncodePass(part, settings, given, report, progress).count()
     return report
 
 

@@ -21,7 +21,7 @@ from preprocess.documents.batch import Bytes, DocumentBatch
 from preprocess.options import CompareSettings
 from preprocess.report.progress import progress_of
 from preprocess.report.summary import LeftOut, check_bad_records, table
-from preprocess.run.plan import read_options
+from preprocess.run.reading import read_options
 from preprocess.settings import takes
 from preprocess.sources import Source, check_fields_are_used, find_sources
 from preprocess.sources.standard_input import standard_input_in_a_file

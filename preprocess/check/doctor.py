@@ -6,13 +6,14 @@ its remedy, and does not stop the others.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import resource
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -62,52 +63,43 @@ def run_doctor(settings: DoctorSettings) -> list[Check]:
     The directory need not exist.
     """
     directory = Path(settings.path)
-    checks: list[tuple[str, Callable[[], str]]] = [
-        ("versions", _versions),
-        ("processor", _processor),
-        ("memory", _memory),
-        ("accelerator", _accelerator),
-        ("output directory", lambda: _directory(directory)),
-        ("disk", lambda: _disk(directory)),
-        ("tokenizer", lambda: _tokenizer(directory)),
-    ]
+    checks: dict[str, Callable[[Path], str]] = {
+        "versions": _versions, "processor": _processor, "memory": _memory,
+        "accelerator": _accelerator, "output directory": _directory, "disk": _disk,
+        "tokenizer": _tokenizer,
+    }
     found = []
-    for name, check in checks:
+    for name, check in checks.items():
         try:
-            found.append(Check(name, True, check()))
+            found.append(Check(name, True, check(directory)))
         except (TokenmillError, OSError, ImportError) as error:
             found.append(Check(name, False, str(error)))
     return found
 
 
-def _versions() -> str:
-    said = [f"Python {platform.python_version()}"]
-    for name in _PACKAGES:
-        try:
-            said.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            said.append(f"{name} not installed")
-    return ", ".join(said)
+def _versions(_: Path) -> str:
+    found = {each.name.lower(): each.version for each in distributions() if each.name}
+    said = [f"{name} {found.get(name, 'not installed')}" for name in _PACKAGES]
+    return ", ".join([f"Python {platform.python_version()}", *said])
 
 
-def _processor() -> str:
+def _processor(_: Path) -> str:
     values = system_values(Path("/proc/cpuinfo"))
     model = values.get("model name") or platform.processor() or platform.machine()
     return f"{model}, {available_workers()} processors for this process ({platform.system()})"
 
 
-def _memory() -> str:
+def _memory(_: Path) -> str:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     said = amount(total)
-    if (limit := _memory_limit()) is not None and limit < total:
-        total = limit
+    if (limit := _memory_limit()) < total:
         said += f", {amount(limit)} of them for this group of processes (cgroup)"
     # Available without swapping, file cache included.
-    if (available := system_values(_MEMORY_INFO).get("MemAvailable")) is not None:
-        free = int(available.split()[0]) * 1024
-        said += f", {amount(free)} available on the machine now"
-        total = min(total, free)
-    if total < _LEAST_MEMORY:
+    free = system_values(_MEMORY_INFO).get("MemAvailable")
+    available = math.inf if free is None else int(free.split()[0]) * 1024
+    if free is not None:
+        said += f", {amount(available)} available on the machine now"
+    if min(total, limit, available) < _LEAST_MEMORY:
         raise NotFitError(
             f"{said}; a build needs about 1 GB: end other work, raise the limit, or take a machine"
             " that has more"
@@ -115,34 +107,28 @@ def _memory() -> str:
     return said
 
 
-def _memory_limit() -> int | None:
-    """Return the lowest limit of the control groups of this process in bytes, None without one.
+def _memory_limit() -> float:
+    """Return the lowest limit of the control groups of this process in bytes, or infinity.
 
     A process above the limit is killed, even if the machine has free memory.
     """
-    limits = []
-    try:
-        groups = _GROUPS.read_text().splitlines()
-    except OSError:
-        return None  # not Linux
-    for line in groups:
+    limits = [math.inf]
+    for line in _GROUPS.read_text().splitlines() if _GROUPS.exists() else ():  # on Linux
         _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            root, file = _GROUP_ROOT, "memory.max"
-        elif "memory" in controllers.split(","):
+        root, file = _GROUP_ROOT, "memory.max"
+        if "memory" in controllers.split(","):
             root, file = _GROUP_ROOT / "memory", "memory.limit_in_bytes"
-        else:
+        elif controllers:
             continue
         path = root / group.lstrip("/")
         # Limits of parent groups apply, too. In a container the own group may be the root.
-        for directory in (path, *path.parents):
-            if directory.is_relative_to(root) and (directory / file).is_file():
-                text = (directory / file).read_text().strip()
-                limits += [int(text)] if text.isdecimal() else []
-    return min(limits, default=None)
+        for place in (each / file for each in (path, *path.parents) if each.is_relative_to(root)):
+            text = place.read_text().strip() if place.is_file() else ""
+            limits += [int(text)] if text.isdecimal() else []
+    return min(limits)
 
 
-def _accelerator() -> str:
+def _accelerator(_: Path) -> str:
     if find_spec("torch") is None:
         return "PyTorch is not installed; building does not need it"
     import torch
@@ -165,7 +151,6 @@ def _accelerator() -> str:
 
 def _directory(path: Path) -> str:
     storage = open_storage(path, "doctor")
-    storage.check_writable()
     if path.is_dir():
         with storage:
             pass  # takes the lock, or raises an error that names its owner
@@ -236,27 +221,27 @@ def _tokenizer(path: Path) -> str:
     from bpe import Tokenizer, load_tokenizer, train_bpe
 
     tokenizer: AnyTokenizer = train_bpe([_TEXT], 290, ["<|endoftext|>"], workers=1)
-    ids = tokenizer.encode_ordinary(_TEXT)
-    if tokenizer.decode(ids) != _TEXT:
+    which, existing = "a new one", path / TOKENIZER_FILE
+    back = tokenizer.decode(ids := tokenizer.encode_ordinary(_TEXT))
+    if back != _TEXT:
         raise NotFitError(
             "a new one does not decode its ids to the same text: the installation is damaged;"
             " install tokenmill, numba and llvmlite again"
         )
-    existing, which = path / TOKENIZER_FILE, "a new one"
     if existing.exists():
         tokenizer, which = load_tokenizer(existing), str(existing)
-        ids = tokenizer.encode_ordinary(_TEXT)
-    shown = tokenizer.encode_ordinary(_SHOWN)
-    size = f"({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens)"
-    size += f"; {_SHOWN!r} -> {shown} -> {tokenizer.decode(shown)!r}"
-    if (back := tokenizer.decode(ids)) == _TEXT:
-        return f"{which} decodes to the same bytes {size}"
+        back = tokenizer.decode(ids := tokenizer.encode_ordinary(_TEXT))
     # Normal forms and a space in front are idempotent: they change a text only once.
-    if isinstance(tokenizer, Tokenizer) and (
+    if back != _TEXT and isinstance(tokenizer, Tokenizer) and (
         not back or tokenizer.decode(tokenizer.encode_ordinary(back)) != back
     ):
         raise NotFitError(
             f"{existing}: does not decode its ids to the same text, not even its own output;"
             " save it again from its origin, or train one"
         )
-    return f"{which} changes text before encoding it {size}"
+    shown = tokenizer.encode_ordinary(_SHOWN)
+    does = "decodes to the same bytes" if back == _TEXT else "changes text before encoding it"
+    return (
+        f"{which} {does} ({len(_TEXT.encode()):,} bytes, {len(ids):,} tokens);"
+        f" {_SHOWN!r} -> {shown} -> {tokenizer.decode(shown)!r}"
+    )

@@ -21,7 +21,8 @@ from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.disk_space import copies_of_tokens, estimate_text, estimate_tokens
 from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
-from preprocess.run.plan import Pass, Plan
+from preprocess.run.plan import Plan
+from preprocess.run.reading import Pass
 from preprocess.run.selection import Slice
 from preprocess.settings import takes
 from preprocess.sources.standard_input import has_standard_input

@@ -14,8 +14,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from preprocess.dataset.checked import read_bounds, read_ids
-from preprocess.dataset.reader import TokenFile
+from preprocess.dataset.reader import TokenFile, read_bounds, read_ids
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

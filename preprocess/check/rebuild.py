@@ -28,12 +28,13 @@ from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encode_pass import SpecialIds, reencode
+from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
-from preprocess.run.merge import join_again
+from preprocess.run.merge import find_parts, join_parts
 from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
-from preprocess.run.plan import find_passes, reload_tokenizer
+from preprocess.run.passes import reload_tokenizer
+from preprocess.run.reading import find_passes
 from preprocess.run.selection import select_documents
 from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
@@ -144,18 +145,29 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     name = manifest_name(bin_path.stem)
     with open_repair(bin_path.parent) as storage:
         if joins_parts(stats.settings):
-            manifest = join_again(storage.final, settings, bin_path.stem)
+            parts = find_parts(storage.final, settings.name, settings.task_count)
+            joined = join_parts(storage.final, settings, parts)
+            manifest = next(y for x, y in joined.items() if settings.stems[x] == bin_path.stem)
             storage.put(name, manifest.to_json().encode())
         else:
-            read, passes = find_passes(settings, tokenizer, bin_path.stem)
-            with Journal(storage) as journal:
-                select_documents(passes, settings, settings, journal, progress)
-                read.fill(settings, tokenizer, Report(), progress, journal)
+            _make_again(settings, tokenizer, bin_path.stem, storage, progress)
         if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
             )
         storage.publish([], [name])
+
+
+def _make_again(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, name: str,
+    storage: Storage, progress: Progress,
+) -> Manifest:
+    """Make the token file NAME again, in the storage of a repair, and return its manifest."""
+    read, passes = find_passes(settings, tokenizer, name)
+    with Journal(storage) as journal:
+        select_documents(passes, settings, settings, journal, progress)
+        made = EncodePass(read, settings, tokenizer, Report(), progress, journal).fill()
+    return next(made[output] for output, stem in read.names.items() if stem == name)
 
 
 def rebuild_tokenizer(
@@ -327,12 +339,10 @@ class Origin:
     def _digests_now(self) -> dict[str, tuple[str, ...]]:
         """Make all files again, in the storage; return name -> digests of the blocks."""
         assert self._storage is not None
-        with Journal(self._storage) as journal:
-            made = self._read.fill(
-                self._settings, self._tokenizer, Report(), self._progress, journal
-            )
-        output = next(x for x, stem in self._read.names.items() if stem == self._name)
-        return {file.name: file.digests for file in made[output].files(self._name)}
+        made = _make_again(
+            self._settings, self._tokenizer, self._name, self._storage, self._progress
+        )
+        return {file.name: file.digests for file in made.files(self._name)}
 
 
 def _values(values_of: Mapping[str, Values], column: Column) -> Values:

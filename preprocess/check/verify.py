@@ -21,17 +21,17 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError, EncodingError, TokenmillError, spelled
-from bpe.files.locations import is_url, shown_url, url_name
+from bpe.files.locations import is_url, shown_url
 from bpe.parallel import run_in_order
 from preprocess.check import rebuild, rows
 from preprocess.check.findings import Finding as Finding
 from preprocess.check.findings import load_tokenizer_of, reason_of
 from preprocess.dataset import columns as table
-from preprocess.dataset.checked import read_bounds
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
-from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.token_lengths import gives_text_back
+from preprocess.locations import url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
@@ -179,7 +179,7 @@ class _Dataset:
         self._check(lambda: self._check_data(manifest), lambda: self._repair_data(manifest))
         if self._tokenizer is not None and all(each.sound for each in self._findings):
             file = open_tokens(self._path)
-            self._add(self._path.name, *_check_sample(file, self._tokenizer))
+            self._add(Path(file.path).name, *_check_sample(file, self._tokenizer))
             self._check_sources(file, self._tokenizer)
 
     def _check(self, check: Callable[[], None], repair: Callable[[], Finding | None]) -> None:
@@ -312,7 +312,7 @@ class _Dataset:
             found = load_tokenizer_of(self._path, None)
         for name in manifests_in(self._files):
             with suppress(TokenmillError):
-                other = Manifest.from_bytes(self._files.get(name) or b"", name)
+                other = Manifest.from_json(self._files.get(name) or b"", name)
                 if found and other.tokenizer_fingerprint == found.fingerprint != (
                     manifest.tokenizer_fingerprint
                 ):
@@ -458,7 +458,7 @@ class _Dataset:
 
     def _check_sources(self, file: TokenFile, tokenizer: AnyTokenizer) -> None:
         """Check that the sources exist; with `deep`, that they encode to the ids in the file."""
-        manifest, name, deep = file.manifest, self._path.name, self._settings.deep
+        manifest, name, deep = file.manifest, Path(file.path).name, self._settings.deep
         if manifest.is_imported:
             names = ", ".join(str(source.get("name")) for source in manifest.sources)
             return self._add(name, True, f"its ids were imported from {names}, not made of text")

@@ -6,12 +6,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 import xxhash
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from bpe.errors import TokenmillError
 from preprocess.dataset import columns as table
@@ -23,6 +25,10 @@ DIGEST = "xxh3_128"
 IMPORTED = "imported"
 # Name of the only source of a dataset whose documents an earlier version selected.
 SELECTED = "selected documents"
+_AGAIN = (
+    "build the files again; files of ids that another tool made are read by tokenmill import, or"
+    " np.memmap(path, dtype=...) in Python"
+)
 # Last key of a manifest: the digest of the text before the preceding comma.
 _OWN_DIGEST = "manifest_digest"
 
@@ -200,100 +206,58 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return with_own_digest(content)
 
     @classmethod
-    def from_bytes(cls, content: bytes, path: str | os.PathLike[str]) -> Manifest:
-        """Parse the content of a NAME.json, as `from_json`."""
-        try:
-            return cls.from_json(content.decode(), path)
-        except UnicodeDecodeError as error:
-            raise table.TokenFileError(
-                f"{path}: not a manifest, for it is not UTF-8 ({error}); build the files again"
-            ) from error
-
-    @classmethod
-    def from_json(cls, text: str, path: str | os.PathLike[str]) -> Manifest:
-        """Parse the text of a NAME.json; unknown keys are ignored.
+    def from_json(cls, content: str | bytes, path: str | os.PathLike[str]) -> Manifest:
+        """Parse the content of a NAME.json; unknown keys are ignored.
 
         Raises:
             TokenFileError: The text is not JSON, not a manifest, of a newer format, or
                 inconsistent; the message names `path`.
         """
+        data: Any = None
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            about = FORMAT, FORMAT_VERSION
+            data = _parse(content, str(path), about, table.TokenFileError, _AGAIN)
+            if (data["digest"], data["digest_block_bytes"]) != (DIGEST, table.BLOCK_BYTES):
+                raise ValueError(f"digests should be {DIGEST} of {table.BLOCK_BYTES} bytes")
+            shards = data.get("shards")
+            for part in [data, *(shards if isinstance(shards, list) else ())]:
+                found = {x[:-8]: part[x] for x in part if x.endswith("_digests")}
+                part["digests"] = found
+            return msgspec.convert(data, cls)._checked()
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, table.TokenFileError):
+                raise
             raise table.TokenFileError(
-                f"{path}: not a manifest, for it is not JSON ({error}); build the files again"
+                f"{path}: not a manifest: {error}{_found_at(str(error), data)}; {_AGAIN}"
             ) from error
-        if not isinstance(data, dict) or data.get("format") not in spellings_of(FORMAT):
-            raise table.TokenFileError(
-                f'{path}: not a manifest of tokenmill: a JSON object with "format": "{FORMAT}" is '
-                "expected; give the .bin of a dataset, or read one that another tool made: "
-                "tokenmill import, or np.memmap(path, dtype=...) in Python"
-            )
-        if data.get("format_version") != FORMAT_VERSION:
-            raise table.TokenFileError(
-                f"{path}: format version {data.get('format_version')!r}; this tokenmill reads "
-                f"version {FORMAT_VERSION}: upgrade it (pip install -U tokenmill) or build the "
-                "files again"
-            )
-        if (data.get("digest"), data.get("digest_block_bytes")) != (DIGEST, table.BLOCK_BYTES):
-            raise table.TokenFileError(
-                f"{path}: digests are expected to be {DIGEST} of {table.BLOCK_BYTES} bytes, not "
-                f"{data.get('digest')!r} of {data.get('digest_block_bytes')!r}; build the files "
-                "again"
-            )
-        shards = data.get("shards")
-        for each in [data, *(shards if isinstance(shards, list) else ())]:
-            if isinstance(each, dict):
-                each.pop("digests", None)
-        try:
-            manifest = msgspec.convert(data, cls)
-        except msgspec.ValidationError as error:
-            raise table.TokenFileError(
-                f"{path}: not a manifest: {error}{_found_at(error, data)}; build the files again"
-            ) from error
-        return manifest._with_digests(data, path)
 
-    def _with_digests(self, data: Mapping[str, Any], path: str | os.PathLike[str]) -> Manifest:
-        """Return the manifest with the digests in `data`; check that its fields are consistent."""
+    def _checked(self) -> Manifest:
+        """Leave out unknown digests; raise ValueError if the fields contradict each other."""
         if self.dtype != (dtype := table.token_dtype(self.vocab_size).name):
-            raise table.TokenFileError(
-                f"{path}: dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, "
-                f"whose files are {dtype}; build the files again"
+            raise ValueError(
+                f"dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, whose"
+                f" files are {dtype}"
             )
         parts = []
-        of_parts = data["shards"] if self.shards else [data]
-        for number, (part, content) in enumerate(zip(self.parts, of_parts, strict=True)):
-            where = f"{path}: shard {number:,}" if self.shards else str(path)
-            digests = {}
+        for number, part in enumerate(self.parts):
+            where = f"shard {number:,}: " if self.shards else ""
             for column in self.columns:
-                key = f"{column.name}_digests"
-                try:
-                    found = msgspec.convert(content.get(key), tuple[str, ...])
-                except msgspec.ValidationError as error:
-                    what = f"is {str(content[key])[:80]!r}" if key in content else "is missing"
-                    raise table.TokenFileError(
-                        f'{where}: "{key}" should be a list of digests and {what}; build the files'
-                        " again"
-                    ) from error
                 n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
                 n_blocks = -(-n_bytes // table.BLOCK_BYTES)
-                if len(found) != n_blocks:
-                    raise table.TokenFileError(
-                        f'{where}: "{key}" should have {n_blocks:,} entries and has'
-                        f" {len(found):,}; build the files again"
+                if (found := len(part.digests.get(column.name, ""))) != n_blocks:
+                    raise ValueError(
+                        f'{where}"{column.name}_digests" should have {n_blocks:,} entries and has'
+                        f" {found:,}"
                     )
-                digests[column.name] = found
-            parts.append(msgspec.structs.replace(part, digests=digests))
-        for what in ("n_tokens", "n_documents"):
-            wanted, total = getattr(self, what), sum(getattr(part, what) for part in parts)
+            digests = {column.name: part.digests.get(column.name, ()) for column in self.columns}
+            parts.append(replace(part, digests=digests))
+        for name in ("n_tokens", "n_documents"):
+            wanted, total = getattr(self, name), sum(getattr(part, name) for part in parts)
             if wanted != total:
-                raise table.TokenFileError(
-                    f'{path}: "{what}" is {wanted:,}, and the shards have {total:,}; build the'
-                    " files again"
-                )
+                raise ValueError(f'"{name}" is {wanted:,}, and the shards have {total:,}')
         if self.shards:
-            return msgspec.structs.replace(self, shards=tuple(parts))
-        return msgspec.structs.replace(self, digests=parts[0].digests)
+            return replace(self, digests={}, shards=tuple(parts))
+        return replace(self, digests=parts[0].digests)
 
 
 def spellings_of(name: str) -> tuple[str, str]:
@@ -332,26 +296,44 @@ def decode_manifest(
         error: Is raised if it is damaged, of a newer version, or of another program.
         again: What to do then, such as "export again (--overwrite)".
     """
+    data = _parse(content, where, about, error, again)
+    if not manifest_is_as_written(content):
+        raise error(f"{where}: was changed since it was written; {again}")
     try:
-        data = json.loads(content)
-        found = data["format"], data["format_version"]
-        if found[0] not in spellings_of(about[0]) or found[1] != about[1]:
-            raise error(
-                f"{where}: is of format {found[0]!r}, version {found[1]!r}, expected {about[0]!r},"
-                f" {about[1]}; read it with the version that wrote it, or {again}"
-            )
-        if not manifest_is_as_written(content):
-            raise error(f"{where}: was changed since it was written; {again}")
         manifest = msgspec.convert(data, kind)
         check(manifest)
         return manifest
-    except (ValueError, KeyError, TypeError, msgspec.ValidationError) as wrong:
+    except ValueError as wrong:
         raise error(f"{where}: is no manifest of its kind ({wrong}); {again}") from wrong
 
 
-def _found_at(error: msgspec.ValidationError, data: Any) -> str:
-    """Format the value at the path in an error message; "" without a path."""
-    place = re.search(r"- at `\$(.*)`$", str(error))
-    for key in re.findall(r"\w+", place[1]) if place else ():
-        data = data[int(key) if isinstance(data, list) else key]
-    return f", found {str(data)[:80]!r}" if place else ""
+def _parse(
+    content: str | bytes, where: str, about: tuple[str, int], error: type[TokenmillError],
+    again: str,
+) -> dict[str, Any]:
+    """Return the JSON object of a manifest; arguments are as of `decode_manifest`."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError) as wrong:
+        raise error(f"{where}: not a manifest, for it is not JSON ({wrong}); {again}") from wrong
+    if not isinstance(data, dict) or data.get("format") not in spellings_of(about[0]):
+        raise error(
+            f'{where}: not a manifest: a JSON object with "format": "{about[0]}" is expected;'
+            f" {again}"
+        )
+    if data.get("format_version") != about[1]:
+        raise error(
+            f"{where}: format version {data.get('format_version')!r}; this tokenmill reads version"
+            f" {about[1]}: upgrade it (pip install -U tokenmill), or {again}"
+        )
+    return data
+
+
+def _found_at(text: str, data: Any) -> str:
+    """Format the value at the path in an error message of msgspec; "" without a path."""
+    place = re.search(r"- at `\$(.*)`$", text)
+    with suppress(KeyError, IndexError, ValueError):
+        for key in re.findall(r"\w+", place[1]) if place else ():
+            data = data[int(key) if isinstance(data, list) else key]
+        return f", found {str(data)[:80]!r}" if place else ""
+    return ""

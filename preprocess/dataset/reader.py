@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bpe.arguments import check, checked, tells_missing
 from bpe.errors import ArgumentError
-from bpe.files.locations import given_location, is_url, shown_url, url_name
+from bpe.files.locations import given_location, is_url, shown_url
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
@@ -28,6 +28,7 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.shards import ShardView
+from preprocess.locations import url_name
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -81,13 +82,11 @@ class TokenFile:
         self.tokens: Values | ShardView = self.column(IDS.name)
 
     def _open_files(self, path: Path) -> None:
-        parts: list[dict[str, Values | ShardView]] = []
-        for file in self.manifest.files(path.stem):
-            if file.column == IDS:
-                parts.append({})
-            found = _map(path, file)
-            parts[-1][file.column.name] = found.view(file.dtype)
-            self._maps.append(found)
+        parts: list[dict[str, Values | ShardView]] = [{} for _ in self.manifest.parts]
+        files, n = self.manifest.files(path.stem), len(self.manifest.columns)
+        for number, file in enumerate(files):
+            self._maps.append(_map(path, file))
+            parts[number // n][file.column.name] = self._maps[-1].view(file.dtype)
         self.parts = parts
 
     def _open_url(self, url: str) -> None:
@@ -97,8 +96,7 @@ class TokenFile:
         name = manifest_name(stem) if self.manifest.shards else f"{stem}{IDS.suffix}"
         self.path = self.absolute_path = files.url(name)
         self.parts, self._remote, cache = open_columns(files, self.manifest, stem)
-        self.directory = cache.directory
-        self._maps.append(cache.mapped)
+        self.directory, self._maps = cache.directory, [cache.mapped]
 
     @property
     def shards(self) -> list[tuple[Values | ShardView, npt.NDArray[np.uint64]]]:
@@ -277,18 +275,18 @@ def _map(bin_path: Path, data: DataFile) -> FileMap:
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno()).st_size
-            if found != data.n_bytes:
-                raise TokenFileError(
-                    f"{path}: expected {data.n_bytes:,} bytes ({data.count:,} {data.column.per}s of"
-                    f" {data.dtype.name} in its manifest), found {found:,}; it was damaged or"
-                    " replaced: build the files again"
-                )
-            return FileMap(file.fileno(), found)
+            if found == data.n_bytes:
+                return FileMap(file.fileno(), found)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {manifest_path} exists; restore it or build the"
             " files again"
         ) from None
+    raise TokenFileError(
+        f"{path}: expected {data.n_bytes:,} bytes ({data.count:,} {data.column.per}s of"
+        f" {data.dtype.name} in its manifest), found {found:,}; it was damaged or replaced: build"
+        " the files again"
+    )
 
 
 @checked
@@ -308,28 +306,24 @@ def open_tokens(
         RemoteError: The server of a URL does not answer or refuses the request.
     """
     location = given_location(path)
-    url = location if is_url(location) else ""
-    scheme, colon, rest = url.partition(":")
-    url = f"{scheme.lower()}{colon}{rest}"
-    shown = shown_url(url) if url else path
+    is_remote = is_url(location)
+    shown = shown_url(location) if is_remote else location
     if os.path.splitext(shown)[1] not in (".bin", ".json"):
         raise TokenFileError(
             f"{shown}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
             "that another tool made: tokenmill import, or np.memmap(path, dtype=...) in Python"
         )
-    bin_path = url or Path(path).with_suffix(".bin")
+    bin_path = location if is_remote else Path(location).with_suffix(".bin")
     manifest = _read_manifest(bin_path)
-    if tokenizer is None or isinstance(tokenizer, str):
-        if tokenizer is not None:
-            check_tokenizer(bin_path, manifest, tokenizer)
-        return TokenFile(bin_path, manifest)
-    if not hasattr(tokenizer, "fingerprint"):
+    fingerprint = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "fingerprint", "")
+    if tokenizer is not None and not fingerprint:
         raise ArgumentError(
             f"tokenizer: should be what bpe.load_tokenizer() returns, or its fingerprint; got"
             f" {tokenizer!r:.100}"
         )
-    check_tokenizer(bin_path, manifest, tokenizer.fingerprint)
-    return TokenFile(bin_path, manifest, tokenizer)
+    if fingerprint:
+        check_tokenizer(shown_url(location) if is_remote else bin_path, manifest, fingerprint)
+    return TokenFile(bin_path, manifest, None if isinstance(tokenizer, str) else tokenizer)
 
 
 def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> None:
@@ -355,21 +349,20 @@ def _files_beside(url: str) -> tuple[UrlFiles, str]:
 
 
 def _read_manifest(bin_path: Path | str) -> Manifest:
-    if isinstance(bin_path, str):
-        files, stem = _files_beside(bin_path)
-        where, content = files.where(manifest_name(stem)), files.get(manifest_name(stem))
-        missing = (
+    if isinstance(bin_path, Path):
+        path = bin_path.with_suffix(".json")
+        if not path.exists():
+            raise TokenFileError(f"{bin_path}: {_why_missing(bin_path)}")
+        return Manifest.from_json(path.read_bytes(), path)
+    files, stem = _files_beside(bin_path)
+    where, content = files.where(manifest_name(stem)), files.get(manifest_name(stem))
+    if content is None:
+        raise TokenFileError(
             f"{where}: there is no such file, and a dataset at a URL is read by its manifest; check"
             " the URL, or copy the manifest there with the other files"
         )
-    else:
-        path = bin_path.with_suffix(".json")
-        where, content = str(path), path.read_bytes() if path.exists() else None
-        missing = "" if content is not None else f"{bin_path}: {_why_missing(bin_path)}"
-    if content is None:
-        raise TokenFileError(missing)
-    manifest = Manifest.from_bytes(content, where)
-    if isinstance(bin_path, str) and not manifest_is_as_written(content):
+    manifest = Manifest.from_json(content, where)
+    if not manifest_is_as_written(content):
         raise TokenFileError(
             f"{where}: does not have the digest at its end, so it was changed or damaged; copy it"
             " there again, or build the files again"
@@ -406,3 +399,56 @@ def name_of(path: Path) -> str:
     """
     match = _SHARD_NAME.fullmatch(path.stem)
     return match[1] if match and not path.with_suffix(".json").exists() else path.stem
+
+
+def read_ids(file: TokenFile, start: int, stop: int) -> Values:
+    """Return token ids [start, stop): uint16|uint32[n], mapped without shards.
+
+    Raises:
+        TokenFileError: One is outside of the vocabulary, which only damage explains.
+    """
+    file.count_reads(1, stop - start)
+    found = file.tokens[start:stop]
+    if len(found) and int(found.max()) >= file.vocab_size:
+        place = start + int((found >= file.vocab_size).argmax())
+        expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
+        raise _damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
+    return found
+
+
+def read_bounds(file: TokenFile, first: int, stop: int) -> npt.NDArray[np.int64]:
+    """Return the start of document `first`, then the ends of [first, stop): int64[n + 1].
+
+    Raises:
+        TokenFileError: Ends do not ascend, are not in their shard, or the last is not the number of
+            tokens, which only damage explains.
+    """
+    begin = max(first - 1, 0)
+    bounds = np.zeros(stop - begin + 1, np.int64)
+    n_read = n_documents = n_tokens = 0
+    for part in file.parts:
+        ends = part[DOCUMENT_ENDS.name]
+        here = np.asarray(ends[max(begin - n_documents, 0) : max(stop - n_documents, 0)])
+        filled = bounds[n_read : n_read + len(here) + 1]
+        # A value that overflows int64 becomes negative, so it is not above the previous end.
+        filled[1:] = here
+        filled[1:] += n_tokens
+        most = n_tokens + len(part[IDS.name])
+        bad = (filled[1:] <= filled[:-1]) | (filled[1:] > most)
+        if bad.any():
+            place = int(bad.argmax())
+            expected = f"should end after {filled[place]:,} and at {most:,} at most"
+            end, document = int(here[place]) + n_tokens, begin + n_read + place
+            raise _damaged(file, f"document {document:,} {expected}, and ends at {end:,}")
+        n_read, n_documents, n_tokens = n_read + len(here), n_documents + len(ends), most
+    if stop == file.n_documents and bounds[-1] != file.n_tokens:
+        expected = f"should end at {file.n_tokens:,}, the number of tokens,"
+        raise _damaged(file, f"the last document {expected} and ends at {bounds[-1]:,}")
+    return bounds[1:] if first else bounds
+
+
+def _damaged(file: TokenFile, what: str) -> TokenFileError:
+    return TokenFileError(
+        f"{file.path}: {what}; the file is damaged: 'tokenmill verify {file.path}' reports where,"
+        " and with --repair rebuilds it from the sources"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
@@ -15,7 +15,13 @@ from msgspec import Struct
 
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import Values
-from preprocess.dataset.manifest import ExtraColumn, Manifest, Shard, manifest_is_as_written
+from preprocess.dataset.manifest import (
+    DataFile,
+    ExtraColumn,
+    Manifest,
+    Shard,
+    manifest_is_as_written,
+)
 from preprocess.storage import DamagedStateError, Storage, Stream
 
 # Bytes of a document that are moved to the next shard at a time.
@@ -49,8 +55,7 @@ class ColumnFile:
         self._storage = storage
         self._finished = [block for state in states for block in state.blocks]
         self._n_reported = len(self._finished)
-        self._block = xxhash.xxh3_128()
-        self._in_block = 0
+        self._block, self._in_block = xxhash.xxh3_128(), 0
         reached = states[-1] if states else StreamState()
         full = len(self._finished) * table.BLOCK_BYTES
         self.stream = storage.stream(name, reached.n_bytes)
@@ -81,11 +86,10 @@ class ColumnFile:
 
     def append(self, values: Values) -> None:
         """Append values, converted by `Column.to_stored`."""
-        if not values.size:  # an empty array has no view of its bytes
-            return
-        data = memoryview(np.ascontiguousarray(values).data).cast("B")
-        self.stream.append(data)
-        self._digest(data)
+        if values.size:  # an empty array has no view of its bytes
+            data = memoryview(np.ascontiguousarray(values).data).cast("B")
+            self.stream.append(data)
+            self._digest(data)
 
     def state(self, whole: bool = False) -> StreamState:
         """Return the progress, with full blocks since the previous call, or all."""
@@ -208,76 +212,51 @@ class TokenFileWriter:
             TokenFileError: Values are out of range; nothing is written.
             OutputError: A write failed; the writer is unusable.
         """
-        self._check(ids, document_ends, others)
         ends = document_ends.astype(np.int64)
         rows = [ids, ends, *(others[column.name] for column in self._columns[2:])]
+        self._check(rows)
         while (n := self._count_fitting(ids.size, ends)) < ids.size:
+            n_ends = int(np.searchsorted(ends, n, "right"))
+            counts = [n if column.per == "token" else n_ends for column in self._columns]
             if n:
-                self._write([row[:count] for row, count in self._counted(rows, n)])
+                self._write([row[:count] for row, count in zip(rows, counts, strict=True)])
             else:
                 self._next_shard()
-            ids, ends = (rows := self._without_first(rows, n))[:2]
+            rows = [row[count:] for row, count in zip(rows, counts, strict=True)]
+            ids, ends = rows[0], rows[1] - n
+            rows[1] = ends
         self._write(rows)
 
-    def _counted(self, rows: Sequence[Values], n: int) -> Iterator[tuple[Values, int]]:
-        """Yield (values, how many of them are of the first `n` ids) of each column."""
-        n_ends = int(np.searchsorted(rows[1], n, "right"))
-        for column, row in zip(self._columns, rows, strict=True):
-            yield row, n if column.per == "token" else n_ends
+    def _check(self, rows: Sequence[Values]) -> None:
+        """Raise TokenFileError for values that a column cannot have."""
+        ends, n_ids = rows[1], rows[0].size
+        for file, values in zip(self._files, rows, strict=True):
+            column, count = file.column, n_ids if file.column.per == "token" else ends.size
+            if values.shape != (count,) or values.dtype.kind not in "biu":
+                raise self._refused(
+                    file, f"{count:,} integers are expected, one for each {column.per}; got"
+                    f" {values.dtype} of shape {values.shape}"
+                )
+            limit = column.limit_for(self.vocab_size)
+            most = np.iinfo(file.dtype).max if limit is None else limit - 1
+            if count and not 0 <= values.min() <= values.max() <= most:
+                place = int(((values < 0) | (values > most)).argmax())
+                number = place + (self.n_tokens if column.per == "token" else self.n_documents)
+                raise self._refused(
+                    file, f"{column.noun}s are from 0 to {most:,}, and that of {column.per}"
+                    f" {number:,} is {values[place]}"
+                )
+        before = np.append(0, ends[:-1])
+        wrong = (ends <= before) | (ends > n_ids)
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise self._refused(
+                self._files[1], f"ends should ascend strictly from at least 1 to at most {n_ids:,},"
+                f" the number of ids; that at {place:,} is {ends[place]}, after {before[place]}"
+            )
 
-    def _without_first(self, rows: Sequence[Values], n: int) -> list[Values]:
-        """Return the values of all columns without those of the first `n` ids."""
-        left = [row[count:] for row, count in self._counted(rows, n)]
-        left[1] = left[1] - n
-        return left
-
-    def _check(self, ids: Values, ends: Values, others: Mapping[str, Values]) -> None:
-        """Check the arguments of `append`."""
-        name = self._files[0].name
-        place = f"{name}: token {self.n_tokens:,} and on"
-        for what, array in (("token ids", ids), ("document ends", ends)):
-            if array.ndim != 1 or array.dtype.kind not in "iu":
-                raise table.TokenFileError(
-                    f"{place}: {what} should be a 1-D array of integers, not {array.dtype} of "
-                    f"shape {array.shape}"
-                )
-        if ids.size and (ids.max() >= self.vocab_size or (ids.dtype.kind == "i" and ids.min() < 0)):
-            position = int(np.flatnonzero((ids < 0) | (ids >= self.vocab_size))[0])
-            raise table.TokenFileError(
-                f"{name}: token {self.n_tokens + position:,} would have the id "
-                f"{int(ids[position])}, and the vocabulary has the ids 0 to {self.vocab_size - 1}: "
-                "encode with the tokenizer that the vocabulary size was taken from"
-            )
-        before = np.concatenate([[0], ends[:-1]])
-        wrong = np.flatnonzero((ends <= before) | (ends > ids.size))
-        if wrong.size:
-            first = int(wrong[0])
-            raise table.TokenFileError(
-                f"{place}: document ends should ascend strictly from at least 1 to at most"
-                f" {ids.size:,}, the number of ids; document_ends[{first}] is {int(ends[first])},"
-                f" after {int(before[first])}"
-            )
-        expected = [column.name for column in self._columns[2:]]
-        if sorted(others) != sorted(expected):
-            raise table.TokenFileError(
-                f"{place}: values for the columns {expected} are expected; got {sorted(others)}"
-            )
-        for column in self._columns[2:]:
-            values = others[column.name]
-            n = ids.size if column.per == "token" else ends.size
-            if values.shape != (n,):
-                raise table.TokenFileError(
-                    f"{place}: the column {column.name} should have {n:,} values, one for each"
-                    f" {column.per}; got an array of shape {values.shape}"
-                )
-            info = np.iinfo(column.dtype_for(self.vocab_size))
-            most = info.max if column.limit is None else column.limit - 1
-            low, high = (int(values.min()), int(values.max())) if n else (0, 0)
-            if low < info.min or high > most:
-                raise table.TokenFileError(
-                    f"{place}: values of the column {column.name} are {info.min:,} to {most:,};"
-                    f" found {low if low < info.min else high:,}"
-                )
+    def _refused(self, file: ColumnFile, what: str) -> table.TokenFileError:
+        return table.TokenFileError(f"{file.name}: token {self.n_tokens:,} and on: {what}")
 
     def _count_fitting(self, n: int, ends: npt.NDArray[np.int64]) -> int:
         """Return how many of `n` ids the open shard takes; 0: open the next one."""
@@ -324,14 +303,10 @@ class TokenFileWriter:
         digests = {file.column.name: file.finish(shard.count(file.column)) for file in self._files}
         return Shard(shard.n_tokens, shard.n_documents, digests)
 
-    def finish(
-        self, *, end_of_text_id: int, n_bytes: int, tokenizer_fingerprint: str, pattern: str,
-        unicode_version: str, sources: Sequence[Mapping[str, Any]],
-        begin_of_text_id: int | None = None,
-    ) -> Manifest:
+    def finish(self, *, end_of_text_id: int, **fields: Any) -> Manifest:
         """Write the manifest and sync all files; they keep their temporary names.
 
-        The arguments are fields of `Manifest`.
+        The arguments are those fields of `Manifest` that the writer does not know.
 
         Raises:
             TokenFileError: The last document has no end, or a special id is not in the vocabulary.
@@ -343,8 +318,8 @@ class TokenFileWriter:
                 f"{name}: {n_here - self._last_end:,} ids follow the last document end; append the"
                 " end of every document before finishing"
             )
-        for special_id in (end_of_text_id, begin_of_text_id):
-            if special_id is not None and not 0 <= special_id < self.vocab_size:
+        for special_id in (end_of_text_id, fields.get("begin_of_text_id") or 0):
+            if not 0 <= special_id < self.vocab_size:
                 raise table.TokenFileError(
                     f"{name}: the special id {special_id} is not in the vocabulary, whose"
                     f" ids are 0 to {self.vocab_size - 1}"
@@ -357,10 +332,8 @@ class TokenFileWriter:
         ]
         manifest = Manifest(
             dtype=table.token_dtype(self.vocab_size).name, vocab_size=self.vocab_size,
-            n_tokens=n_tokens, n_documents=n_documents, n_bytes=n_bytes,
-            end_of_text_id=end_of_text_id, begin_of_text_id=begin_of_text_id,
-            tokenizer_fingerprint=tokenizer_fingerprint,
-            pattern=pattern, unicode_version=unicode_version, sources=tuple(map(dict, sources)),
+            n_tokens=n_tokens, n_documents=n_documents, end_of_text_id=end_of_text_id,
+            **{"begin_of_text_id": None, **fields, "sources": tuple(map(dict, fields["sources"]))},
             extra_columns=msgspec.convert(extra, tuple[ExtraColumn, ...]),
             digests=last.digests if is_whole else {},
             shards=() if is_whole else (*self._shards, last),
@@ -385,22 +358,23 @@ def read_saved_manifest(storage: Storage, name: str) -> Manifest:
     Raises:
         DamagedStateError: The manifest, or the size or last block of a file is damaged.
     """
-
-    def damaged(what: str) -> DamagedStateError:
-        return DamagedStateError(
-            f"{what}: damaged or missing since the interruption; start over (--overwrite)"
-        )
-
-    text = storage.get(table.manifest_name(name)) or b""
+    text, damaged = storage.get(table.manifest_name(name)) or b"", ""
     if not manifest_is_as_written(text):
-        raise damaged(table.manifest_name(name))
-    manifest = Manifest.from_json(text.decode(), table.manifest_name(name))
-    for file in manifest.files(name):
-        start = max(len(file.digests) - 1, 0) * table.BLOCK_BYTES
-        # Read one byte more than expected.
-        block = storage.read(file.name, start, file.n_bytes + 1)
-        # A shard inside one document has an empty .docs without digests.
-        digest = (xxhash.xxh3_128_hexdigest(block),) if block else ()
-        if start + len(block) != file.n_bytes or digest != file.digests[-1:]:
-            raise damaged(file.name)
+        damaged = table.manifest_name(name)
+    else:
+        manifest = Manifest.from_json(text, table.manifest_name(name))
+        damaged = next((x.name for x in manifest.files(name) if not _is_saved(storage, x)), "")
+    if damaged:
+        raise DamagedStateError(
+            f"{damaged}: damaged or missing since the interruption; start over (--overwrite)"
+        )
     return manifest
+
+
+def _is_saved(storage: Storage, file: DataFile) -> bool:
+    """Return True if a file has its size, and its last block its digest."""
+    start = max(len(file.digests) - 1, 0) * table.BLOCK_BYTES
+    block = storage.read(file.name, start, file.n_bytes + 1)  # one byte more than expected
+    # A shard inside one document has an empty .docs without digests.
+    digest = (xxhash.xxh3_128_hexdigest(block),) if block else ()
+    return start + len(block) == file.n_bytes and digest == file.digests[-1:]

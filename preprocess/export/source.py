@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenmillError
-from preprocess.dataset.checked import read_bounds, read_ids
 from preprocess.dataset.columns import Values
-from preprocess.dataset.reader import TokenFile
+from preprocess.dataset.reader import TokenFile, read_bounds, read_ids
 
 PIECE_VALUES = 1 << 20  # of a segment that are computed at a time
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import xxhash
 from msgspec import Struct
 
@@ -21,7 +20,7 @@ from preprocess.dataset.manifest import (
     with_own_digest,
 )
 from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Row, RowsError, format_of
+from preprocess.rows.formats import RowsError, format_of
 from preprocess.rows.places import AnyPath
 
 MANIFEST_FILE = "rows.json"
@@ -134,11 +133,6 @@ class ContentDigest:
         for name, values in batch.values.items():
             digest = self._columns.setdefault(name, xxhash.xxh3_128())
             digest.update(values.astype("<i4", copy=False).data)
-
-    def update_row(self, row: Row) -> None:
-        """Add a row."""
-        n = len(next(iter(row.values()), ()))
-        self.update(RowBatch(np.array([0, n]), row))
 
     def hexdigest(self) -> str:
         """Return the digest of all rows so far."""

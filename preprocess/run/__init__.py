@@ -1,9 +1,10 @@
 """Execution of one run: plan, passes, checkpoints, outputs, limits.
 
+reading       the passes over the text, and how they read
 plan          decide on sources, passes and outputs; `disk_space`: is there room for them
 record        record the inputs of a run, and compare two records
 selection     select documents before the other passes; `shuffle`: order token files at random
-count_pass    count pre-tokens and train; `spill`: counts larger than memory
+count_pass    count pre-tokens, also more than memory holds, and train
 encode_pass   encode text into token files
 chat_format   find the chat template of a run
 passes        train, encode and publish; `parts`: a run as parts on workers of Ray

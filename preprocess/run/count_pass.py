@@ -2,6 +2,12 @@
 
 Workers count units; the calling thread consumes their results in order. After an interruption, the
 pass resumes from the last checkpoint in the journal (`CountCheckpoint`).
+
+Memory is bounded: when tables are full, they are written to a file and emptied. Files are divided
+by a hash of the pre-token: equal pre-tokens are in the same part of every file, and merging files
+holds one part of all of them in memory at a time. The merged counts equal those of one table.
+
+    a part    int64[n] sizes, int64[n] counts, uint8[n_bytes] pre-tokens
 """
 
 from __future__ import annotations
@@ -12,27 +18,33 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import xxhash
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from preprocess.documents.batch import DocumentBatch
 from preprocess.options import TrainSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
-from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
+from preprocess.report.summary import LeftOut, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
-from preprocess.run import spill
-from preprocess.run.journal import Journal
+from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.memory_limit import bytes_for_tables, check_merging
 from preprocess.run.record import end_of_text_token
-from preprocess.run.units import Item, Position, read_units, run_units
-from preprocess.sources import ResumePoint, Source
+from preprocess.run.units import Item, Reached, read_units, run_units
+from preprocess.sources import Source
+from preprocess.storage import Storage
 
 if TYPE_CHECKING:
     from bpe import PretokenCounts, Tokenizer
     from bpe.train.counts import Arrays, FrozenCounts
 
+N_PARTS = 32
 _WORK_PER_SAVING = 40  # ratio of counting to saving counts: 2.5 % of the time
-_COUNTS, _SPILL = "counts-", "run-"  # prefixes of file names
+_PREFIX = "counts-"  # of file names
+
+# (split pattern, special tokens), as of `PretokenCounts`
+Like = tuple[str, Sequence[str]]
 
 
 def train_tokenizer(
@@ -74,23 +86,95 @@ def train_tokenizer(
     )
 
 
-class CountCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
+# --- files of counts ---
+
+
+class CountsFile(Struct, frozen=True):
+    """Entry of a file of counts in the journal; parts are (n_pretokens, their bytes, xxh3_128)."""
+
+    file: str
+    parts: tuple[tuple[int, int, str], ...]
+
+
+def write_counts(storage: Storage, file: str, counts: Iterable[Arrays]) -> CountsFile:
+    """Write counts to one file, added up only when they are read."""
+    divided, parts = [_by_part(*each) for each in counts], []
+    with closing(storage.stream(file)) as stream:
+        for pieces in zip(*divided, strict=True):
+            buffers, offsets, numbers = zip(*pieces, strict=True)
+            of_pretokens = [each.astype("<i8") for each in (*map(np.diff, offsets), *numbers)]
+            content = b"".join(map(bytes, [*of_pretokens, *buffers]))
+            n_pretokens = sum(map(len, numbers))
+            n_bytes = len(content) - 16 * n_pretokens
+            parts.append((n_pretokens, n_bytes, xxhash.xxh3_128_hexdigest(content)))
+            stream.append(memoryview(content))
+        stream.sync()
+    return CountsFile(file, tuple(parts))
+
+
+def _by_part(
+    buffer: NDArray[np.uint8], offsets: NDArray[np.int64], counts: NDArray[np.int64]
+) -> list[Arrays]:
+    """Divide pre-tokens by their length and their first, middle and last byte."""
+    starts, sizes = offsets[:-1], np.diff(offsets)
+    part = sizes.astype(np.uint8) * np.uint8(131)
+    for places, factor in ((starts, 31), (starts + sizes // 2, 17), (starts + sizes - 1, 7)):
+        part += buffer[places] * np.uint8(factor)
+    part %= N_PARTS
+    found = []
+    for number in range(N_PARTS):
+        chosen = np.flatnonzero(part == number)
+        places = _offsets(sizes[chosen])
+        bytes_of = np.repeat(starts[chosen] - places[:-1], sizes[chosen])
+        bytes_of += np.arange(len(bytes_of))
+        found.append((buffer[bytes_of], places, counts[chosen]))
+    return found
+
+
+def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64[n + 1], the running sums of int64[n]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def merge_counts(storage: Storage, files: Sequence[CountsFile], like: Like) -> FrozenCounts:
+    """Add up the counts of files; raise JournalError if one is damaged."""
+    from bpe.train.counts import FrozenCounts, PretokenCounts
+
+    places, merged = [0] * len(files), []
+    for number in range(N_PARTS):
+        table = PretokenCounts(*like)
+        for index, each in enumerate(files):
+            n, n_bytes, digest = each.parts[number]
+            stop = places[index] + 16 * n + n_bytes
+            content = storage.read(each.file, places[index], stop)
+            places[index] = stop
+            if xxhash.xxh3_128_hexdigest(content) != digest:
+                raise JournalError(
+                    f"{each.file}: saved counts are damaged or missing; start over (--overwrite)"
+                )
+            with journal_errors(each.file):
+                sizes, counts = np.frombuffer(content, "<i8", 2 * n).astype(np.int64).reshape(2, n)
+                buffer = np.frombuffer(content, np.uint8, offset=16 * n)
+                table.merge(FrozenCounts(*like, buffer, _offsets(sizes), counts))
+        merged.append(table.arrays())
+    buffers, offsets, counts_of = zip(*merged, strict=True)
+    sizes = np.concatenate([np.diff(each) for each in offsets])
+    return FrozenCounts(*like, np.concatenate(buffers), _offsets(sizes), np.concatenate(counts_of))
+
+
+# --- the pass ---
+
+
+class CountCheckpoint(Reached, kw_only=True):
     """Checkpoint of counting: a position in the sources, and the totals before it."""
 
-    source: int = 0  # index of the source
-    after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
-    n_read: int = 0  # as in `Position`
-    is_all: bool = False  # all units are counted and merged
-    file: str = ""  # name of the file of counts; "": none
-    digest: str = ""  # xxh3_128 of that file
-    n_pretokens: int = field(default=0, name="n_words")  # in that file
+    is_all: bool = False  # all units are counted, and their counts are in one file
+    files: list[CountsFile] = field(default_factory=list)  # have the counts together
+    in_tables: bool = False  # counts of the last file were kept in memory, and are saved again
+    n_saved: int = 0  # numbers the files
     documents: int = 0  # number of documents, validation included
     validation: int = 0  # number of validation documents
     divided: bool = False  # documents are divided into train and validation
-    left_out: LeftOut = field(default_factory=LeftOut)
-    bytes: int = 0  # bytes of the sources before the position
-    seconds: float = 0.0
-    spills: list[spill.SpillFile] = []  # files with counts before the position
 
 
 class CountedPart(NamedTuple):
@@ -98,32 +182,6 @@ class CountedPart(NamedTuple):
 
     counts: FrozenCounts
     at: CountCheckpoint
-
-
-class CountUnits:
-    """Factory of workers that count the pre-tokens of units, each in its own table of `tables`."""
-
-    def __init__(
-        self, pattern: str, special_tokens: Sequence[str], tables: list[PretokenCounts]
-    ) -> None:
-        self._like, self._tables, self._idle = (pattern, special_tokens), tables, tables[:]
-
-    def __call__(self) -> Callable[[Item], DocumentBatch]:
-        """Make a worker that counts a unit, and returns its batch without text."""
-        counts, memory = self.own_table(), ReusedMemory(limit=4, largest=1 << 26)
-        return lambda item: _count_unit(item, counts, memory)
-
-    def own_table(self) -> PretokenCounts:
-        """Return an unused table; may be called on any thread."""
-        from bpe import PretokenCounts
-
-        try:
-            return self._idle.pop()
-        except IndexError:
-            # Not `self._tables[-1]`: another thread may append in between.
-            table = PretokenCounts(*self._like)
-            self._tables.append(table)
-            return table
 
 
 def _count_unit(item: Item, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
@@ -140,9 +198,8 @@ class CountPass:
     """The pass that counts the pre-tokens of all documents except validation.
 
     Each worker has its own table; tables are merged and saved at the end. Workers pause while a
-    checkpoint saves the counts. Tables that exceed their memory are spilled to a file and emptied.
-    Arguments and errors are those of `train_tokenizer`; a part of the text (`is_part`) may have no
-    documents.
+    checkpoint saves the counts. Arguments and errors are those of `train_tokenizer`; a part of the
+    text (`is_part`) may have no documents.
     """
 
     sources: Sequence[Source]
@@ -155,64 +212,52 @@ class CountPass:
         settings = self.settings
         self._like = settings.pattern, tuple(settings.all_special_tokens)
         self._tables: list[PretokenCounts] = []
+        self._idle: list[PretokenCounts] = []
         self._is_over = False  # all units are counted
         self._most = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         self.at = self.journal.value("counted", CountCheckpoint) or CountCheckpoint()
 
     def run(self) -> FrozenCounts:
         """Count the remaining units, and return the counts of all."""
-        at, progress = self.at, self.progress
+        at, progress, workers = self.at, self.progress, self.settings.workers
         self._remove_leftovers()
         if at.is_all:
             progress.add_stage_before("counting", at.seconds, at.bytes, "B")
-            return self._load_counts()
-        if at.file:
-            self._merge(self._load_counts())
-        n_bytes = sum(source.n_bytes for source in self.sources)
-        begin, workers = Position(at.source, at.after, at.n_read), self.settings.workers
+            return self._merged(at.files)
+        if at.in_tables:
+            self._add(self._merged(at.files[-1:]))
+        n_bytes, seconds = sum(source.n_bytes for source in self.sources), 0.0
         with (
-            closing(read_units(self.sources, begin, workers)) as units,
+            closing(read_units(self.sources, at, workers)) as units,
             progress.stage("counting", n_bytes, "B", at.bytes, at.seconds) as stage,
         ):
-            seconds = 0.0
-            while not self._is_over:
+            while True:
                 self._count(units, max(self.journal.seconds, _WORK_PER_SAVING * seconds), stage)
+                if self._is_over:
+                    return self._finish(stage)
                 began = time.monotonic()
-                if self._is_over and not self.is_part:
-                    self._check_has_documents()
-                self._checkpoint(self._is_full(), stage)
+                self._save(stage)
                 seconds = time.monotonic() - began
-                if not self._is_over and progress.out_of_time():
+                if progress.out_of_time():
                     raise OutOfTimeError(out_of_time(progress, "counting resumes from there"))
-            return self._merge_all(stage)
 
     def add_up(self, parts: Iterable[CountedPart]) -> FrozenCounts:
         """Return the counts of all parts of the text together."""
         if self.at.is_all:
             self._remove_leftovers()
-            return self._load_counts()
-        self.at = CountCheckpoint()  # what was added up before may be in parts
+            return self._merged(self.at.files)
+        at = self.at = CountCheckpoint()  # what was added up before may be in parts
         self._remove_leftovers()
         for counts, of_part in parts:
-            self._merge(counts)
-            self.at.documents += of_part.documents
-            self.at.validation += of_part.validation
-            self.at.divided |= of_part.divided
-            self.at.left_out.merge(of_part.left_out)
-            self.at.bytes += of_part.bytes
+            self._add(counts)
+            at.documents += of_part.documents
+            at.validation += of_part.validation
+            at.divided |= of_part.divided
+            at.left_out.merge(of_part.left_out)
+            at.bytes += of_part.bytes
             if self._is_full():
-                self._checkpoint(is_full=True)
-        self._check_has_documents()
-        self._is_over = True
-        self._checkpoint(self._is_full())
-        return self._merge_all()
-
-    def _check_has_documents(self) -> None:
-        at = self.at
-        ended = {"train": at.documents - at.validation}
-        ended |= {"val": at.validation} if at.divided else {}
-        for name, n in ended.items():
-            check_has_documents(name, self.sources, n, at.documents, at.left_out)
+                self._save()
+        return self._finish()
 
     def _count(self, units: Iterator[Item], seconds: float, stage: Stage) -> None:
         """Count until `seconds` have passed, the time limit is reached, or tables are full."""
@@ -225,23 +270,32 @@ class CountPass:
                     return
                 yield item
 
-        work = CountUnits(*self._like, self._tables)
-        counted = run_units(until_paused(), work, self.settings.workers)
+        self._idle = self._tables[:]
+        counted = run_units(until_paused(), self._make_work, self.settings.workers)
         with closing(counted) as results:
             for item, batch in results:
                 at.documents += batch.n_ended
                 if batch.in_validation is not None:
                     at.divided = True
                     at.validation += int(batch.in_validation[: batch.n_ended].sum())
-                at.left_out.add(batch)
-                check_bad_records(at.left_out, batch, self.settings.max_bad_records)
-                at.source, at.after, at.n_read = item.end
-                stage.advance(item.unit.n_bytes)
+                at.add(item, batch, stage, self.settings.max_bad_records)
                 is_due = time.monotonic() >= pause or self.progress.out_of_time()
                 paused = is_due or self._is_full()
-        at.bytes, at.seconds = stage.done, stage.seconds
 
-    def _merge(self, counts: FrozenCounts) -> None:
+    def _make_work(self) -> Callable[[Item], DocumentBatch]:
+        """Return a function that counts units in a table of its own; called on any thread."""
+        from bpe import PretokenCounts
+
+        try:
+            counts = self._idle.pop()
+        except IndexError:
+            # Not `self._tables[-1]`: another thread may append in between.
+            counts = PretokenCounts(*self._like)
+            self._tables.append(counts)
+        memory = ReusedMemory(limit=4, largest=1 << 26)
+        return lambda item: _count_unit(item, counts, memory)
+
+    def _add(self, counts: FrozenCounts) -> None:
         """Add counts of another part or earlier run to the first table, which must be idle."""
         from bpe import PretokenCounts
 
@@ -252,55 +306,48 @@ class CountPass:
     def _is_full(self) -> bool:
         return sum(table.n_bytes for table in self._tables) > self._most
 
-    def _checkpoint(self, is_full: bool, stage: Stage | None = None) -> None:
-        """Save counts: in a spill file if tables are full or, at the end, if there are others."""
-        at, tables = self.at, self._tables
-        spills = bool(tables) and (is_full or (self._is_over and bool(at.spills)))
-        if spills:
-            name = f"{_SPILL}{len(at.spills)}"
-            at.spills.append(spill.write_spill(self.journal.storage, name, tables))
-            tables.clear()
-        if spills or not self._is_over:
-            self._save([table.arrays() for table in tables], stage)
-
-    def _merge_all(self, stage: Stage | None = None) -> FrozenCounts:
-        """Merge the counts of all workers and runs, and save them."""
+    def _finish(self, stage: Stage | None = None) -> FrozenCounts:
+        """Return the counts of all workers and files, after they are saved as one file."""
         from bpe import PretokenCounts
         from bpe.train.counts import sum_counts
 
-        if spills := self.at.spills:
-            counts = spill.merge_spills(self.journal.storage, spills, self._like)
+        at, storage = self.at, self.journal.storage
+        if not self.is_part:
+            ended = {"train": at.documents - at.validation}
+            ended |= {"val": at.validation} if at.divided else {}
+            for name, n in ended.items():
+                check_has_documents(name, self.sources, n, at.documents, at.left_out)
+        if len(at.files) > at.in_tables:
+            self._save(stage)
+            counts = self._merged(at.files)
         else:
             counts = sum_counts(self._tables or [PretokenCounts(*self._like)])
-        self.at.is_all, self.at.spills = True, []
-        self._save([counts.arrays()], stage)
-        for spilled in spills:
-            self.journal.storage.remove(spilled.file)
+        at.is_all, at.files = True, [write_counts(storage, f"{_PREFIX}all", [counts.arrays()])]
+        self.journal.save("counted", at, stage=stage)
+        self._remove_leftovers()
         return counts
 
-    def _save(self, pieces: Sequence[Arrays], stage: Stage | None = None) -> None:
-        """Write concatenated counts to a file, then the checkpoint; remove the previous file."""
-        at, before = self.at, self.at.file
-        at.file = at.digest = ""
-        at.n_pretokens = sum(len(counts) for _, _, counts in pieces)
-        if pieces:
-            content = spill.encode_counts(pieces)
-            name = "all" if at.is_all else f"{at.source}-{at.bytes}"
-            at.file, at.digest = f"{_COUNTS}{name}", xxhash.xxh3_128_hexdigest(content)
-            self.journal.storage.put(at.file, content)
+    def _save(self, stage: Stage | None = None) -> None:
+        """Write the tables to a file, then the checkpoint; empty tables that are full."""
+        at, tables = self.at, self._tables
+        del at.files[len(at.files) - at.in_tables :]
+        if tables:
+            name = f"{_PREFIX}{at.n_saved}"
+            arrays = (table.arrays() for table in tables)
+            at.files.append(write_counts(self.journal.storage, name, arrays))
+            at.n_saved += 1
+        at.in_tables = bool(tables) and not self._is_full()
+        if not at.in_tables:
+            tables.clear()
         self.journal.save("counted", at, stage=stage)
-        if before and before != at.file:
-            self.journal.storage.remove(before)
+        self._remove_leftovers()
 
-    def _load_counts(self) -> FrozenCounts:
-        """Load the counts of the last checkpoint."""
-        at = self.at
-        content = self.journal.storage.get(at.file)
-        return spill.decode_counts(content, at.n_pretokens, at.digest, at.file, self._like)
+    def _merged(self, files: Sequence[CountsFile]) -> FrozenCounts:
+        return merge_counts(self.journal.storage, files, self._like)
 
     def _remove_leftovers(self) -> None:
         """Remove files that do not belong to the last checkpoint."""
-        known = {self.at.file, *(spilled.file for spilled in self.at.spills)}
+        known = {each.file for each in self.at.files}
         for name in self.journal.storage.names():
-            if name.startswith((_COUNTS, _SPILL)) and name not in known:
+            if name.startswith(_PREFIX) and name not in known:
                 self.journal.storage.remove(name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from preprocess.report.progress import amount
 from preprocess.run.encode_pass import SpecialIds, reencode
 from preprocess.run.plan import Plan
 from preprocess.settings import SettingsError
-from preprocess.sources import Source
 from preprocess.storage import LARGEST_OBJECT, OutputError, Storage
 
 if TYPE_CHECKING:
@@ -26,23 +24,24 @@ _SHARDS_ON_DISK = 2  # that are being uploaded to a bucket, beside those that ar
 
 
 def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | None) -> None:
-    """Check before hours of work that the token files fit on the disk.
+    """Raise OutputError if the token files do not fit on the disk, before hours of work.
 
     Text of n bytes has at most n tokens. If those might not fit, the first units are encoded
     to estimate the bytes per token. Without a tokenizer the estimate is an upper bound, so
     that no feasible run is refused. The text of compressed sources is estimated, too. Of outputs
-    in a bucket only a few shards are on the disk at a time.
-
-    Raises:
-        OutputError: The token files do not fit.
-        SettingsError: Shards are larger than an object in a bucket may be.
+    in a bucket only a few shards are on the disk at a time, which are not larger than an object.
     """
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
     n_bytes, copies = estimate_text(plan), copies_of_tokens(plan)
     most = math.inf
     if not storage.keeps_finished:
         shard = itemsize * (getattr(plan.settings, "shard_tokens", None) or 0)
-        _check_shard(plan, shard, itemsize)
+        if shard > LARGEST_OBJECT:
+            raise SettingsError(
+                f"shard_tokens: shards of {amount(shard)} are larger than an object may be;"
+                f" {plan.place} takes at most {LARGEST_OBJECT // itemsize:,} tokens of"
+                f" {itemsize} bytes (--shard-tokens)"
+            )
         most = shard * (_SHARDS_ON_DISK + len(plan.names))
     room = sum(storage.space())
     if plan.settings.selects:
@@ -59,19 +58,16 @@ def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | Non
         )
 
 
-def _check_shard(plan: Plan, n_bytes: int, itemsize: int) -> None:
-    """Raise SettingsError if a shard has more bytes than an object."""
-    if n_bytes > LARGEST_OBJECT:
-        raise SettingsError(
-            f"shard_tokens: shards of {amount(n_bytes)} are larger than an object may be;"
-            f" {plan.place} takes at most {LARGEST_OBJECT // itemsize:,} tokens of"
-            f" {itemsize} bytes (--shard-tokens)"
-        )
-
-
 def estimate_text(plan: Plan) -> int:
     """Estimate the bytes of text; an upper bound unless sources are compressed."""
-    return sum(_estimate_text(part.sources) for part in plan.passes)
+    sources = [source for part in plan.passes for source in part.sources]
+    compressed = [source for source in sources if source.is_compressed]
+    n_compressed = sum(source.n_bytes for source in compressed)
+    sampled = compressed[:_MAX_SAMPLED_SOURCES]
+    read = sum(source.n_bytes for source in sampled)
+    text = sum(source.estimate_text() for source in sampled)
+    n_text = round(n_compressed * text / read) if read else n_compressed
+    return sum(source.n_bytes for source in sources) - n_compressed + n_text
 
 
 def copies_of_tokens(plan: Plan) -> int:
@@ -100,14 +96,3 @@ def _vocab_size(plan: Plan, tokenizer: AnyTokenizer | None) -> int:
     size_of = plan.settings if tokenizer is None else tokenizer
     assert not isinstance(size_of, EncodeSettings)
     return size_of.vocab_size
-
-
-def _estimate_text(sources: Sequence[Source]) -> int:
-    """Estimate the bytes of text in sources; an upper bound unless some are compressed."""
-    compressed = [source for source in sources if source.is_compressed]
-    n_compressed = sum(source.n_bytes for source in compressed)
-    sampled = compressed[:_MAX_SAMPLED_SOURCES]
-    read = sum(source.n_bytes for source in sampled)
-    text = sum(source.estimate_text() for source in sampled)
-    n_text = round(n_compressed * text / read) if read else n_compressed
-    return sum(source.n_bytes for source in sources) - n_compressed + n_text

@@ -11,50 +11,41 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpe.errors import TokenmillError
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
-from preprocess.dataset.manifest import Count, Manifest
+from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.documents.batch import DocumentBatch, Rejected, SpecialTokenText
 from preprocess.documents.chat_tokens import ConversationEncoder
-from preprocess.options import EncodeSettings, TrainSettings
+from preprocess.options import BuildSettings, CountSettings, EncodeSettings, TrainSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
-from preprocess.report.summary import (
-    Counts,
-    LeftOut,
-    Report,
-    check_bad_records,
-    check_has_documents,
-    out_of_time,
-)
+from preprocess.report.summary import Counts, Report, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.readers import Read, read_here, unit_readers
+from preprocess.run.reading import Pass
 from preprocess.run.record import end_of_text_token
 from preprocess.run.shuffle import shuffle_token_file
-from preprocess.run.units import Item, Position, ends_early, read_units, run_units
-from preprocess.sources import ResumePoint, Source, digest_of
+from preprocess.run.units import Item, Reached, ends_early, read_units, run_units
+from preprocess.sources import Source, digest_of
 from preprocess.sources.digest import BlockDigests, SourceDigest, digest_blocks
-from preprocess.storage import IN_ORDER, JOURNAL_FILE, Storage
+from preprocess.storage import IN_ORDER, JOURNAL_FILE
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
-
-# In the last 32 MiB, a checkpoint is due every 4 MiB if the disk is idle.
-_NEAR_THE_END, _FEW_BYTES = 1 << 25, 1 << 22
 
 
 class SpecialTokenError(TokenmillError, ValueError):
@@ -202,15 +193,11 @@ def reencode(
     source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int,
     has_mask: bool = False,
 ) -> Generator[list[Part], None, None]:
-    """Encode a source again, and yield the parts of each unit, one per output.
-
-    Raises:
-        CorpusError: Text cannot be read.
-    """
+    """Encode a source again, and yield the parts of each unit, one per output."""
     with unit_readers([source], workers) as read:
         make_work = EncodeUnits(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask, read)
         with (
-            closing(read_units([source], Position(), workers, read)) as units,
+            closing(read_units([source], Reached(), workers, read)) as units,
             closing(run_units(units, make_work, workers)) as results,
         ):
             for _, encoded in results:
@@ -220,143 +207,116 @@ def reencode(
 # --- the pass ---
 
 
-class TokenFiles(Struct, frozen=True):
-    """How token files are opened; the attributes are arguments of `TokenFileWriter`."""
-
-    storage: Storage
-    vocab_size: int
-    shard_tokens: int | None = None
-    split_documents: bool = False
-    has_mask: bool = False
-
-    def open(self, name: str, states: Sequence[WriterState] = ()) -> TokenFileWriter:
-        """Open the token file NAME, or resume it from its states."""
-        return TokenFileWriter(
-            self.storage, name, vocab_size=self.vocab_size, states=states,
-            shard_tokens=self.shard_tokens, split_documents=self.split_documents,
-            has_mask=self.has_mask,
-        )
-
-
 class SourceProgress(Struct, forbid_unknown_fields=True):
     """Progress in one source."""
 
-    counts: Counts = msgspec.field(default_factory=Counts)
+    counts: Counts = field(default_factory=Counts)
     records: int = 0  # as `DocumentBatch.n_records`
     digest: str = SourceDigest().hexdigest()
     outputs: list[Counts] = []  # counts by output
 
 
-class EncodeCheckpoint(Struct, kw_only=True, forbid_unknown_fields=True):
+class EncodeCheckpoint(Reached, kw_only=True):
     """Checkpoint of a pass, which adds to those before.
 
-    `files` has the states that are new since the previous checkpoint, and `sources` all progress of
-    the sources read since then; all of them, if it replaces those before, because the journal is
-    long. Other fields are totals, if nothing else is said.
+    `files`, `sources` and `rejected` are new since the previous checkpoint; or all, if this
+    replaces those before, because the journal is long. Other fields are totals; `left_out` and
+    `look_alikes` are those of all passes so far.
     """
 
-    source: Count = 0  # index of the source
-    after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
-    n_read: Count = 0  # as in `Position`
-    files: dict[str, WriterState] = {}  # name of an output -> state of its files
-    outputs: dict[str, Counts] = {}  # name of an output -> its counts
-    sources: dict[int, SourceProgress] = {}  # by index
-    left_out: LeftOut | None = None  # of all passes so far
-    rejected: list[Rejected] = []  # new since the previous checkpoint
-    look_alikes: dict[str, int] = {}  # special token -> occurrences of its text in all passes
-    bytes: Count = 0  # bytes of the sources before the position
-    seconds: float = 0.0
+    files: dict[str, WriterState] = field(default_factory=dict)  # by name of an output
+    outputs: dict[str, Counts] = field(default_factory=dict)  # by name of an output
+    sources: dict[int, SourceProgress] = field(default_factory=dict)  # by index
+    rejected: list[Rejected] = field(default_factory=list)
+    look_alikes: dict[str, int] = field(default_factory=dict)  # token -> occurrences of its text
 
 
 @dataclass
 class EncodePass:
     """Pass that encodes sources; raises JournalError if checkpoints are damaged."""
 
-    number: int  # index of the pass in its run
-    sources: Sequence[Source]
+    part: Pass
+    settings: EncodeSettings | BuildSettings | CountSettings
     tokenizer: AnyTokenizer
-    ids: SpecialIds
-    workers: int
     report: Report  # counts are added to it
     progress: Progress
     journal: Journal | None = None  # None: no checkpoints
-    max_bad_records: int = 0
-    # Of all tasks, if `sources` are those of one, which may have no documents. None: `sources`.
-    all_sources: Sequence[Source] | None = None
 
     def __post_init__(self) -> None:
-        separators = {source.separator for source in self.all_sources or self.sources}
+        self.sources, all_sources = self.part.sources, self.part.all_files
+        separators = {source.separator for source in all_sources}
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
-        self._at = EncodeCheckpoint()
+        self._has_mask = any(source.has_spans for source in all_sources)
+        self._key, self._ids = f"encoded {self.part.number}", SpecialIds(-1, None)
+        if isinstance(self.settings, BuildSettings | EncodeSettings):
+            self._ids = SpecialIds.of(self.tokenizer, self.settings)
+
+    def _restore(self, outputs: Iterable[str]) -> dict[str, list[WriterState]]:
+        """Restore the progress and the report; return the states of the files of each output."""
+        report, states = self.report, dict[str, list[WriterState]]()
         self._of_sources = [SourceProgress() for _ in self.sources]
-        self._states_of_files: dict[str, list[WriterState]] = {}
-        self._rejected: list[Rejected] = []
-        self._n_reported = self._n_reported_before = 0  # of `report.rejected`, in checkpoints
-        self._key = f"encoded {self.number}"
+        self._at = EncodeCheckpoint(left_out=report.left_out, look_alikes=report.look_alikes)
+        self._first_rejected = len(report.rejected)  # others are of other passes
         entries = [] if self.journal is None else self.journal.values(self._key, EncodeCheckpoint)
         for entry in entries:
             self._at = entry
-            self._rejected += entry.rejected
+            report.rejected += entry.rejected
             for name, state in entry.files.items():
-                self._states_of_files.setdefault(name, []).append(state)
+                states.setdefault(name, []).append(state)
             with journal_errors():
                 for index, source in entry.sources.items():
                     self._of_sources[index] = source
+        at, self._n_saved, self._n_sources_saved = self._at, len(report.rejected), self._at.source
+        report.left_out = at.left_out
+        zeros = dict.fromkeys(self._look_alikes.tokens, 0)
+        report.look_alikes = Counter(zeros | report.look_alikes | at.look_alikes)
+        at.outputs = {name: at.outputs.get(name, Counts()) for name in outputs}
+        report.outputs |= at.outputs
+        counts = (each.counts for each in self._of_sources)
+        report.sources += zip(self.sources, counts, strict=True)
+        return states
 
-    @property
-    def has_mask(self) -> bool:
-        """True if the outputs have the columns of sources with spans."""
-        return any(source.has_spans for source in self.all_sources or self.sources)
+    def fill(self) -> dict[str, Manifest]:
+        """Encode all sources into token files, whose documents are shuffled if the settings say so.
 
-    def fill(
-        self, names: Mapping[str, str], files: TokenFiles, shuffle_seed: int | None = None
-    ) -> dict[str, Manifest]:
-        """Encode all sources into token files.
-
-        Args:
-            names: Name of an output -> NAME of its files; documents `in_validation` go to the
-                second output, others to the first.
-            files: How they are opened.
-            shuffle_seed: Seed of a random order of the documents of each; None: as in the sources.
-
-        Returns:
-            Name of an output -> its manifest.
+        Documents `in_validation` go to the second output of the pass, others to the first. Returns
+        name of an output -> its manifest.
 
         Raises:
             CorpusError: Text cannot be read, or an output has no documents.
             OutputError: A file cannot be written.
-            JournalError: The files of an earlier run are damaged.
             OutOfTimeError: The time limit of the run is reached.
         """
-        assert self.journal is not None
-        if self.journal.value(f"{self._key} finished", bool):
+        settings, journal = self.settings, self.journal
+        assert journal is not None
+        assert isinstance(settings, BuildSettings | EncodeSettings)
+        storage, names = journal.storage, self.part.names
+        states = self._restore(names)
+        if journal.value(f"{self._key} finished", bool):
             with self._stage(names):
-                self._restore_report(names)
-            return {x: read_saved_manifest(files.storage, names[x]) for x in names}
-        in_order, suffix = files, ""
-        if shuffle_seed is not None:
-            in_order = replace(files, shard_tokens=None, split_documents=False)
-            suffix = IN_ORDER
-        writers: dict[str, TokenFileWriter] = {}
-        try:
+                return {x: read_saved_manifest(storage, y) for x, y in names.items()}
+        vocab_size, seed = self.tokenizer.vocab_size, settings.shuffle_documents
+        whole = partial(TokenFileWriter, storage, vocab_size=vocab_size, has_mask=self._has_mask)
+        final = partial(
+            whole, shard_tokens=settings.shard_tokens, split_documents=settings.split_documents
+        )
+        open_file, suffix = (final, "") if seed is None else (whole, IN_ORDER)
+        with ExitStack() as stack:
+            writers = {}
             for name, file_name in names.items():
-                states = self._states_of_files.get(name, ())
-                writers[name] = in_order.open(f"{file_name}{suffix}", states)
-            self.run(writers)
+                writer = open_file(f"{file_name}{suffix}", states=states.get(name, ()))
+                writers[name] = stack.enter_context(closing(writer))
+            stack.callback(journal.rest)  # its thread may still sync their streams
+            self._encode(writers)
             manifests = self._finish(writers)
-        finally:
-            # The journal's thread may still sync their streams.
-            self.journal.rest()
-            for writer in writers.values():
-                writer.close()
-        if shuffle_seed is not None:
+        if seed is not None:
             for name, file_name in names.items():
                 manifests[name] = shuffle_token_file(
-                    files.storage, f"{file_name}{suffix}", manifests[name],
-                    files.open(file_name), shuffle_seed, self.progress,
+                    storage, f"{file_name}{suffix}", manifests[name], final(file_name), seed,
+                    self.progress,
                 )
-        self.journal.save(f"{self._key} finished", True)
+        journal.save(f"{self._key} finished", True)
         return manifests
 
     def _finish(self, writers: Mapping[str, TokenFileWriter]) -> dict[str, Manifest]:
@@ -364,11 +324,11 @@ class EncodePass:
         n_documents = sum(report.outputs[name].documents for name in writers)
         for number, (name, writer) in enumerate(writers.items()):
             counts = report.outputs[name]
-            if self.all_sources is None:
+            if self.part.task is None:  # a task may have none
                 n, left_out = counts.documents, report.left_out
                 check_has_documents(name, self.sources, n, n_documents, left_out)
             manifests[name] = writer.finish(
-                end_of_text_id=self.ids.end_of_text, begin_of_text_id=self.ids.begin_of_text,
+                end_of_text_id=self._ids.end_of_text, begin_of_text_id=self._ids.begin_of_text,
                 n_bytes=counts.bytes, tokenizer_fingerprint=tokenizer.fingerprint,
                 pattern=tokenizer.pattern, unicode_version=tokenizer.unicode_version,
                 sources=[
@@ -384,28 +344,18 @@ class EncodePass:
             )
         return manifests
 
-    def _restore_report(self, outputs: Iterable[str]) -> None:
-        """Restore the report from the last checkpoint."""
-        report, at = self.report, self._at
-        for token in self._look_alikes.tokens:
-            report.look_alikes[token] = at.look_alikes.get(token, report.look_alikes[token])
-        for name in outputs:
-            report.outputs[name] = at.outputs.get(name, Counts())
-        counts = [each.counts for each in self._of_sources]
-        report.sources += zip(self.sources, counts, strict=True)
-        report.left_out = at.left_out or report.left_out
-        self._n_reported_before = len(report.rejected)  # of other passes
-        report.rejected += self._rejected
-        self._n_reported = len(report.rejected)
-
     def _stage(self, outputs: Iterable[str]) -> AbstractContextManager[Stage]:
         title = "encoding " + " and ".join(outputs)
         n_bytes, at = sum(source.n_bytes for source in self.sources), self._at
         return self.progress.stage(title.strip(), n_bytes, "B", at.bytes, at.seconds)
 
-    def run(self, writers: Mapping[str, TokenFileWriter]) -> None:
-        """Encode the remaining units into writers, by name of output; {}: only count them."""
-        self._restore_report(writers)
+    def count(self) -> None:
+        """Encode all sources, and only count what they give."""
+        self._restore(())
+        self._encode({})
+
+    def _encode(self, writers: Mapping[str, TokenFileWriter]) -> None:
+        """Encode the remaining units into writers, by name of output."""
         for each in self._of_sources:
             each.outputs = each.outputs or [Counts() for _ in writers]
             if len(each.outputs) != len(writers):
@@ -413,14 +363,13 @@ class EncodePass:
                     f"{JOURNAL_FILE}: an entry counts {len(each.outputs):,} outputs of a source,"
                     f" and there are {len(writers):,}; start over (--overwrite)"
                 )
-        digest = self._reread_digest()
-        journal, progress = self.journal, self.progress
-        at = Position(self._at.source, self._at.after, self._at.n_read)
+        at, progress, workers = self._at, self.progress, self.settings.workers
+        digest, n_outputs = self._reread_digest(), max(len(writers), 1)
         with (
             self._stage(writers) as stage,
-            unit_readers(self.sources, self.workers) as read,
-            closing(read_units(self.sources, at, self.workers, read)) as units,
-            closing(run_units(units, self._make_work(len(writers), read), self.workers)) as results,
+            unit_readers(self.sources, workers) as read,
+            closing(read_units(self.sources, at, workers, read)) as units,
+            closing(run_units(units, self._make_work(n_outputs, read), workers)) as results,
         ):
             for item, result in results:
                 # The last unit of a file is not followed by a read that would notice a change.
@@ -430,46 +379,33 @@ class EncodePass:
                 digest.update(result.digests)
                 self._of_sources[item.source].digest = digest.hexdigest()
                 self._append(item.source, result, writers)
+                at.add(item, result.batch, stage, self.settings.max_bad_records)
                 del result  # frees the memory of its text and ids for the next unit
-                stage.advance(item.unit.n_bytes)
-                at = item.end
-                if journal is None:
-                    continue
-                is_near = stage.total - stage.done < _NEAR_THE_END
-                is_due = journal.due(is_near and stage.done - self._at.bytes >= _FEW_BYTES)
-                is_over = at.source < len(self.sources) and progress.out_of_time()
-                if is_due or is_over:
-                    self._checkpoint(journal, at, stage, writers)
-                if is_over:
-                    journal.wait()
+                self._checkpoint(stage, writers)
+                if at.source < len(self.sources) and progress.out_of_time():
+                    self._checkpoint(stage, writers, True)
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
-            if journal is not None:
-                self._checkpoint(journal, at, stage, writers)
-                journal.wait()
+            self._checkpoint(stage, writers, True)
 
     def _make_work(self, n_outputs: int, read: Read) -> EncodeUnits:
         return EncodeUnits(
-            self.tokenizer, self.ids, self._look_alikes, max(n_outputs, 1), self.has_mask, read
+            self.tokenizer, self._ids, self._look_alikes, n_outputs, self._has_mask, read
         )
 
     def _append(
         self, index: int, result: Encoded, writers: Mapping[str, TokenFileWriter]
     ) -> None:
         """Append and count the result of a unit of source `index`."""
-        report, source = self.report, self._of_sources[index]
-        batch, parts = result.batch, result.parts
-        report.left_out.add(batch)
+        report, source, batch = self.report, self._of_sources[index], result.batch
         report.rejected += [
-            replace(each, record=each.record + source.records)
-            for each in batch.rejected
+            replace(each, record=each.record + source.records) for each in batch.rejected
         ]
         source.records += batch.n_records
-        check_bad_records(report.left_out, batch, self.max_bad_records)
         tokens = self._look_alikes.tokens
         report.look_alikes.update(dict(zip(tokens, result.look_alikes.tolist(), strict=True)))
-        for part in parts:
+        for part in result.parts:
             source.counts.add(*part.counts)
-        outputs = zip(writers.items(), parts, source.outputs, strict=False)
+        outputs = zip(writers.items(), result.parts, source.outputs, strict=False)
         for (name, writer), part, of_source in outputs:
             others = dict(part.columns)
             writer.append(others.pop(IDS.name), others.pop(DOCUMENT_ENDS.name), **others)
@@ -477,24 +413,23 @@ class EncodePass:
             of_source.add(*part.counts)
 
     def _checkpoint(
-        self, journal: Journal, at: Position, stage: Stage, writers: Mapping[str, TokenFileWriter]
+        self, stage: Stage, writers: Mapping[str, TokenFileWriter], is_last: bool = False
     ) -> None:
-        """Submit a checkpoint at a position."""
-        report, whole = self.report, journal.is_long
-        new = range(0 if whole else self._at.source, min(at.source + 1, len(self.sources)))
-        first = self._n_reported_before if whole else self._n_reported
-        rejected, self._n_reported = report.rejected[first:], len(report.rejected)
-        self._at = entry = EncodeCheckpoint(
-            source=at.source, after=at.after, n_read=at.n_read,
-            files={name: writer.state(whole) for name, writer in writers.items()},
-            outputs={name: report.outputs[name] for name in writers},
-            sources={index: self._of_sources[index] for index in new}, left_out=report.left_out,
-            rejected=rejected,
-            look_alikes={token: n for token, n in report.look_alikes.items() if n},
-            bytes=stage.done, seconds=stage.seconds,
-        )
+        """Submit a checkpoint if one is due; wait until it is durable if it is the last one."""
+        journal, report, at = self.journal, self.report, self._at
+        if journal is None or not (is_last or journal.due()):
+            return
+        whole = journal.is_long
+        new = range(0 if whole else self._n_sources_saved, min(at.source + 1, len(self.sources)))
+        at.sources = {index: self._of_sources[index] for index in new}
+        at.files = {name: writer.state(whole) for name, writer in writers.items()}
+        at.rejected = report.rejected[self._first_rejected if whole else self._n_saved :]
+        at.look_alikes = {token: n for token, n in report.look_alikes.items() if n}
         streams = [stream for writer in writers.values() for stream in writer.streams]
-        journal.submit(self._key, entry, streams, adds=not whole, stage=stage)
+        journal.submit(self._key, at, streams, adds=not whole, stage=stage)
+        self._n_saved, self._n_sources_saved = len(report.rejected), at.source
+        if is_last:
+            journal.wait()
 
     def _reread_digest(self) -> SourceDigest:
         """Return the digest of the current source before the checkpoint; raise if it differs."""

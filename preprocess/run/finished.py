@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -14,10 +16,11 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from bpe.files.locations import is_url, join_location
+from bpe.files.locations import is_url
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
+from preprocess.locations import join_location
 from preprocess.run.record import Record
 from preprocess.storage import Files, OutputError, open_files
 
@@ -36,6 +39,14 @@ class Stats(Struct, kw_only=True):
     fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
     files: int = 1  # that the run read
     seconds: float = 0.0
+
+
+class _OfPart(Struct):
+    files: str = ""
+
+
+class _Shards(Struct):
+    shards: list[_OfPart] = []
 
 
 def read_object(files: Files, name: str, format_name: str) -> dict[str, Any] | None:
@@ -58,42 +69,31 @@ def may_be_of(files: Files, name: str, format_name: str) -> bool:
     return any(each.encode() in begins for each in spellings_of(format_name))
 
 
-def find_manifests(directory: Path, format_name: str = FORMAT) -> list[Path]:
-    """List the manifests in a directory, sorted by name; only their "format" is checked.
+def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
+    """List the names of manifests, sorted; only their "format" is checked.
 
     Those of parts are left out, if the manifest that joins them is there.
     """
-    return [directory / name for name in manifests_in(open_files(directory), format_name)]
-
-
-def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
-    """List the names of manifests as `find_manifests`."""
-    found = _read_objects(files, format_name)
-    joined = {part for each in found.values() for part in _joined_by(each)}
+    found, joined = _find_manifests(files, format_name)
     return [name for name in found if name not in joined]
 
 
 def find_joined(files: Files) -> set[str]:
     """Return the names of the manifests of parts that another manifest joins."""
-    return {part for each in _read_objects(files, FORMAT).values() for part in _joined_by(each)}
+    return _find_manifests(files, FORMAT)[1]
 
 
-def _read_objects(files: Files, format_name: str) -> dict[str, dict[str, Any]]:
-    """Return name -> content of all JSON files of a format, sorted by name."""
-    names = [name for name in files.names() if name.endswith(".json")]
-    found = {name: read_object(files, name, format_name) for name in names}
-    return {name: content for name, content in found.items() if content is not None}
-
-
-def _joined_by(content: dict[str, Any]) -> set[str]:
-    """Return the names of the manifests of parts that a manifest joins, from its content."""
-    shards = content.get("shards")
-    stems = {
-        each["files"]
-        for each in (shards if isinstance(shards, list) else ())
-        if isinstance(each, dict) and isinstance(each.get("files"), str)
-    }
-    return {manifest_name(re.sub(r"_\d{5,}$", "", stem)) for stem in stems}
+def _find_manifests(files: Files, format_name: str) -> tuple[list[str], set[str]]:
+    """Return the names of (all JSON files of a format, sorted; those of parts that are joined)."""
+    found, joined = list[str](), set[str]()
+    for name in files.names():
+        content = read_object(files, name, format_name) if name.endswith(".json") else None
+        if content is not None:
+            found.append(name)
+            with suppress(msgspec.ValidationError):
+                stems = (each.files for each in msgspec.convert(content, _Shards).shards)
+                joined |= {manifest_name(re.sub(r"_\d{5,}$", "", x)) for x in stems if x}
+    return found, joined
 
 
 def find_token_files(location: str) -> list[str]:
@@ -159,18 +159,21 @@ def digest_of(content: bytes | None) -> str | None:
     return None if content is None else xxhash.xxh3_128_hexdigest(content)
 
 
-def open_published(files: Files, name: str, tokenizer: str = "") -> Manifest:
+def open_published(
+    files: Files, name: str, tokenizer: str = "", sizes: Mapping[str, int] | None = None
+) -> Manifest:
     """Read the manifest of finished token files, and check their sizes.
 
     Args:
         files: Finished files.
         name: NAME of the token files.
         tokenizer: Fingerprint of the tokenizer that they should be of; "": of any.
+        sizes: Sizes of all `files`, if they are known.
 
     Raises:
         TokenFileError: A file is missing or has another size, or is of another tokenizer.
     """
-    where, sizes = files.where(manifest_name(name)), files.sizes()
+    where, sizes = files.where(manifest_name(name)), sizes or files.sizes()
     text = (files.get(manifest_name(name)) or b"").decode("utf-8", "replace")
     manifest = Manifest.from_json(text, where)
     if tokenizer:
@@ -180,7 +183,7 @@ def open_published(files: Files, name: str, tokenizer: str = "") -> Manifest:
         if found != file.n_bytes:
             raise TokenFileError(
                 f"{files.where(file.name)}: expected {file.n_bytes:,} bytes, as in its manifest"
-                f" {where}, found {'no file' if found is None else f'{found:,}'}; restore it, or"
-                " build all of them again (--overwrite)"
+                f" {where}, found {'no file' if found is None else f'{found:,}'}; restore or"
+                " repair it (verify --repair), or build all of them again (--overwrite)"
             )
     return manifest

@@ -9,12 +9,11 @@ damaged is ignored; damage before it is an error. Entries are JSON, one per line
 changed, missing and moved lines. An entry replaces those of its key, or adds to them. When most of
 the file is replaced, it is written anew with what is left, in one piece.
 
-About once a second a journal thread syncs the streams (fdatasync) and then writes an entry with
-their lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and
-at ends of stages. So a killed process or a power cut loses about one second of encoding; counting
-saves less often, see `CountPass`. While the disk is idle, checkpoints are more frequent: every 1/16
-s in the first second, less often until the 16th, and every few megabytes near the end. In a bucket,
-where each sync is a request, they are never closer than `Storage.seconds_between_syncs`.
+About once a second a thread syncs the streams (fdatasync) and then writes an entry with their
+lengths. Work continues meanwhile, and waits only if the disk needs longer than a second, and at
+ends of stages. So a killed process or a power cut loses about one second of encoding; counting
+saves less often, see `CountPass`. In a bucket, where each sync is a request, entries are never
+closer than `Storage.seconds_between_syncs`.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from bpe.parallel import Task, Threads
 from preprocess.report.progress import Stage
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 SECONDS_BETWEEN_COMMITS = 1.0
 _LONG_BYTES = 1 << 20  # a shorter file is not worth writing anew
 
@@ -108,7 +107,6 @@ class Journal:
 
     Attributes:
         storage: Storage of the journal and of the streams that it describes.
-        seconds: Time between checkpoints, unless the disk is idle or slower than that.
 
     Raises:
         JournalError: The journal is damaged.
@@ -116,7 +114,6 @@ class Journal:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.seconds = max(SECONDS_BETWEEN_COMMITS, storage.seconds_between_syncs)
         self._entries: dict[str, list[Entry]] = {}
         self._stream: Stream | None = None
         self._check, self._n_bytes, self._n_anew = "", 0, 0
@@ -127,12 +124,17 @@ class Journal:
                 self._note(entry)
         self._thread = Threads(1)
         self._under_way: Task[None] | None = None
-        self._began = self._committed = time.monotonic()
+        self._committed = time.monotonic()
 
     def _note(self, entry: Entry) -> None:
         if not entry["adds"]:
             self._entries.pop(entry["key"], None)
         self._entries.setdefault(entry["key"], []).append(entry)
+
+    @property
+    def seconds(self) -> float:
+        """Time between checkpoints, unless the disk is slower than that."""
+        return max(SECONDS_BETWEEN_COMMITS, self.storage.seconds_between_syncs)
 
     @property
     def keys(self) -> list[str]:
@@ -158,14 +160,9 @@ class Journal:
         """True if the next entry is written with all others: one that adds should replace them."""
         return self._n_bytes > max(_LONG_BYTES, 2 * self._n_anew)
 
-    def due(self, ends_soon: bool = False) -> bool:
-        """Return True if a checkpoint is due: always if the disk is idle and `ends_soon`."""
-        now = time.monotonic()
-        pause = self.seconds
-        if self._under_way is None or self._under_way.is_done:
-            pause = 0.0 if ends_soon else min(pause, max(pause, now - self._began) / 16)
-        pause = max(pause, self.storage.seconds_between_syncs)
-        return now - self._committed >= pause
+    def due(self) -> bool:
+        """Return True if a checkpoint is due."""
+        return time.monotonic() - self._committed >= self.seconds
 
     def submit(
         self, key: str, value: Any, streams: Sequence[Stream] = (), *, adds: bool = False,
@@ -173,15 +170,8 @@ class Journal:
     ) -> None:
         """Start to sync streams, then to write a value that describes them.
 
-        Args:
-            key: Key of the value.
-            value: It replaces the value of its key.
-            streams: What it describes.
-            adds: True if it adds to the values of its key instead.
-            stage: The stage that the run is in, for `tokenmill inspect`.
-
-        Raises:
-            OutputError: The last write failed.
+        It replaces the value of its key, or `adds` to its values. `stage` is the one that the run
+        is in, for `tokenmill inspect`. Raises OutputError if the last write failed.
         """
         self.wait()
         self._committed = time.monotonic()
@@ -190,13 +180,7 @@ class Journal:
         shown = None if stage is None else stage.facts() | {"total": stage.total}
         entry = {"key": key, "value": value, "adds": adds, "stage": shown}
         self._note(entry)
-        anew = self.is_long
-        entries = [x for of in self._entries.values() for x in of] if anew else [entry]
-        lines, check = bytearray(), "" if anew else self._check
-        for each in entries:
-            line, check = _line(each, check)
-            lines += line
-        self._under_way = self._thread.submit(self._write, lines, check, streams, anew)
+        self._under_way = self._thread.submit(self._write, entry, streams)
 
     def wait(self) -> None:
         """Wait until the last entry is durable; raise OutputError if writing it failed."""
@@ -217,20 +201,24 @@ class Journal:
         self.submit(key, value, streams, adds=adds, stage=stage)
         self.wait()
 
-    def _write(self, lines: bytes, check: str, streams: Sequence[Stream], anew: bool) -> None:
+    def _write(self, entry: Entry, streams: Sequence[Stream]) -> None:
         for stream in streams:
             stream.sync()
-        if anew:
+        if self.is_long:
             self._close()
-            self.storage.put(JOURNAL_FILE, lines)
+            lines, self._check = bytearray(), ""
+            for each in [x for of in self._entries.values() for x in of]:
+                line, self._check = _line(each, self._check)
+                lines += line
+            self.storage.put(JOURNAL_FILE, bytes(lines))
             self._n_bytes = self._n_anew = len(lines)
-        else:
-            if self._stream is None:
-                self._stream = self.storage.stream(JOURNAL_FILE, self._n_bytes)
-            self._stream.append(memoryview(lines))
-            self._stream.sync()
-            self._n_bytes += len(lines)
-        self._check = check
+            return
+        line, self._check = _line(entry, self._check)
+        if self._stream is None:
+            self._stream = self.storage.stream(JOURNAL_FILE, self._n_bytes)
+        self._stream.append(memoryview(line))
+        self._stream.sync()
+        self._n_bytes += len(line)
 
     def _close(self) -> None:
         if self._stream is not None:

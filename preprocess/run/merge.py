@@ -18,7 +18,7 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
-from preprocess.run.finished import digest_of
+from preprocess.run.finished import digest_of, open_published
 from preprocess.run.outputs import add_token_file, check_free, put_stats
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
@@ -118,12 +118,6 @@ def put_joined(
         add_token_file(run, stem, manifest)
 
 
-def join_again(files: Files, settings: BuildSettings | EncodeSettings, stem: str) -> Manifest:
-    """Return the manifest that `merge_parts` wrote as `stem`, from the parts; raises as it does."""
-    output = next(name for name, each in settings.stems.items() if each == stem)
-    return _join(files, output, find_parts(files, settings.name, settings.task_count))
-
-
 def find_parts(files: Files, name: str, count: int | None = None) -> list[Part]:
     """Return the parts in a directory, all of one build, in order; None: of any number."""
     where, found = files.where(), _stats_files(files, name)
@@ -133,7 +127,7 @@ def find_parts(files: Files, name: str, count: int | None = None) -> list[Part]:
             " (--task-index, --task-count), and give the --name that they were given"
         )
     if count is None:
-        _check_one_number(files, [*found])
+        _check_one_number(files, {*found})
         (count,) = found
     names = found.get(count, {})
     if missing := [str(i) for i in range(count) if i not in names]:
@@ -163,7 +157,7 @@ def _stats_files(files: Files, name: str) -> dict[int, dict[int, str]]:
     return found
 
 
-def _check_one_number(files: Files, counts: Sequence[int]) -> None:
+def _check_one_number(files: Files, counts: set[int]) -> None:
     if len(counts) > 1:
         raise MergeError(
             f"{files.where()}: there are parts of builds with"
@@ -186,8 +180,8 @@ def check_parts(files: Files, name: str, count: int, overwrite: bool) -> list[st
         MergeError: There are some, without `overwrite`.
     """
     others = {x: n for x, n in files_of_parts(files, name).items() if n != count}
-    if others and not overwrite:
-        _check_one_number(files, [count, *{*others.values()}])
+    if not overwrite:
+        _check_one_number(files, {count, *others.values()})
     return [*others]
 
 
@@ -219,14 +213,7 @@ def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
                 " missing, damaged or of another run; repair the part (verify --repair), or build"
                 " it again (--overwrite)"
             )
-        manifest = Manifest.from_json(content.decode("utf-8", "replace"), files.where(path))
-        for file in manifest.files(stem):
-            if (found := sizes.get(file.name)) != file.n_bytes:
-                raise MergeError(
-                    f"{files.where(file.name)}: {file.n_bytes:,} bytes are expected, as in its"
-                    f" manifest, found {'no file' if found is None else f'{found:,}'}; repair the"
-                    " part (verify --repair), or build it again (--overwrite)"
-                )
+        manifest = open_published(files, stem, sizes=sizes)
         named = zip(manifest.parts, manifest.stems(stem), strict=True)
         shards += [structs.replace(shard, stem=own) for shard, own in named]
         manifests.append(manifest)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from bpe.errors import TokenizerFileError
+from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.temporary import temporary_directory
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
@@ -22,12 +22,7 @@ from preprocess.options import BuildSettings
 from preprocess.run.finished import STATS_FORMAT, digest_of, may_be_of, read_stats, sha256_of
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
-from preprocess.storage import (
-    Files,
-    OutputError,
-    Storage,
-    writing,
-)
+from preprocess.storage import Files, OutputError, Storage, writing
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -64,8 +59,7 @@ def put_rejects(
 ) -> dict[str, str | None]:
     """Write the records that were left out, a line each; None: remove an earlier list.
 
-    Returns:
-        Name of the list, if there is one -> its digest.
+    Returns name of the list, if there is one -> its digest.
     """
     if rejected is None:
         run.gone |= {name} if run.storage.final.size(name) is not None else set()
@@ -80,13 +74,8 @@ def put_rejects(
 
 
 def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> None:
-    """Write a tokenizer and its configuration into a storage.
-
-    Raises:
-        OutputError: Writing to the storage or the temporary directory fails.
-    """
-    where = storage.final.where(file_name)
-    with writing(where), temporary_directory() as directory:
+    """Write a tokenizer and its configuration into a storage; raise OutputError if it cannot be."""
+    with writing(storage.final.where(file_name)), temporary_directory() as directory:
         tokenizer.save(directory / file_name)
         for path in sorted(directory.glob("[!.]*")):
             storage.put(path.name, path.read_bytes())
@@ -121,26 +110,22 @@ def is_up_to_date(
         OutputError: A file is there that the run may not replace.
         TokenFileError: That is a token file.
     """
-    files, why = run.storage.final, ""
+    files, why, before = run.storage.final, "", None
     if not run.resumed and not run.overwrite:
-        before = _read_finished_record(files, stats_file, stems, tokenizer)
-        if before is not None:
-            changed = [*differences(before, run.made_from), *unknown]
-            if not changed or (not unknown and has_same_text(before)):
-                return True
-            why = f"its inputs were different ({'; '.join(changed)}): "
+        before = _record_of_finished(files, stats_file, stems, tokenizer)
+    if before is not None:
+        changed = [*differences(before, run.made_from), *unknown]
+        if not changed or (not unknown and has_same_text(before)):
+            return True
+        why = f"its inputs were different ({'; '.join(changed)}): "
     check_free(run, stats_file, stems, why, shards, rejects_file)
     if tokenizer:
         check_configuration_absent(files, tokenizer, run.overwrite)
-        if files.size(tokenizer) is not None and not run.overwrite:
-            raise OutputError(
-                f"{files.where(tokenizer)}: exists; {why}choose another name, or replace it"
-                " (--overwrite)"
-            )
+        _check_absent(files, [tokenizer], run.overwrite, why)
     return False
 
 
-def _read_finished_record(
+def _record_of_finished(
     files: Files, stats_file: str, stems: Sequence[str], tokenizer: str
 ) -> Record | None:
     """Return the inputs of the run that finished outputs, None without such a run."""
@@ -159,55 +144,62 @@ def check_free(
     rejects_file: str = "",
 ) -> None:
     """Check that a run may write its outputs, as `is_up_to_date`; `why`: how others differ."""
-    files = run.storage.final
+    files, suffixes = run.storage.final, [column.suffix for column in columns.COLUMNS]
     for stem in stems:
-        _check_token_file(files, stem, run.overwrite, why, shards)
+        manifest = manifest_name(stem)
+        names = [manifest, *(f"{stem}{suffix}" for suffix in suffixes)]
+        if shards:
+            shard = re.compile(rf"{re.escape(stem)}_\d{{5}}({'|'.join(map(re.escape, suffixes))})")
+            names += filter(shard.fullmatch, files.names())
+        _check_ours(files, {manifest: _is_manifest(files, manifest)}, TokenFileError)
+        _check_absent(files, names, run.overwrite, why, TokenFileError)
     stats = read_stats(files, stats_file)
-    is_ours = {stats_file: stats is not None}
+    ours = {stats_file: stats is not None}
     if rejects_file and not run.resumed:
         digest = digest_of(files.get(rejects_file))
-        is_ours[rejects_file] = stats is not None and stats.rejects.get(rejects_file) == digest
-    for name, ours in is_ours.items():
-        if not ours and files.size(name) is not None:
-            raise OutputError(
-                f"{files.where(name)}: exists and was not written by tokenmill, so it is left"
+        ours[rejects_file] = stats is not None and stats.rejects.get(rejects_file) == digest
+    _check_ours(files, ours)
+
+
+def _is_manifest(files: Files, name: str) -> bool:
+    """Return True if a file is a manifest of a dataset."""
+    with suppress(TokenFileError):
+        text = files.get(name) if may_be_of(files, name, FORMAT) else b""
+        Manifest.from_json((text or b"").decode("utf-8", "replace"), name)
+        return True
+    return False
+
+
+def _check_ours(
+    files: Files, ours: Mapping[str, bool], error: type[TokenmillError] = OutputError
+) -> None:
+    """Raise an error if files are there that tokenmill did not write."""
+    for name, is_ours in ours.items():
+        if not is_ours and files.size(name) is not None:
+            raise error(
+                f"{files.where(name)}: exists and was not written by this tokenmill, so it is left"
                 " alone; move it away or choose another directory or name"
             )
 
 
-def _check_token_file(files: Files, stem: str, overwrite: bool, why: str, shards: bool) -> None:
-    """Check that the files of NAME may be written, with `shards` also those of its shards."""
-    manifest, suffixes = manifest_name(stem), [column.suffix for column in columns.COLUMNS]
-    names = [manifest, *(f"{stem}{suffix}" for suffix in suffixes)]
-    if shards:
-        shard = re.compile(rf"{re.escape(stem)}_\d{{5}}({'|'.join(map(re.escape, suffixes))})")
-        names += filter(shard.fullmatch, files.names())
-    there = [each for each in names if files.size(each) is not None]
-    if manifest in there:
-        try:
-            text = files.get(manifest) if may_be_of(files, manifest, FORMAT) else b""
-            Manifest.from_json((text or b"").decode("utf-8", "replace"), files.where(manifest))
-        except TokenFileError as error:
-            raise TokenFileError(
-                f"{files.where(manifest)}: exists and is not a manifest that this tokenmill wrote,"
-                " so it is left alone; move it away or choose another directory or name"
-            ) from error
-    if there and not overwrite:
-        raise TokenFileError(
-            f"{files.where(there[0])}: exists; {why}choose another directory or name, or overwrite"
+def _check_absent(
+    files: Files, names: Sequence[str], overwrite: bool, why: str,
+    error: type[TokenmillError] = OutputError,
+) -> None:
+    """Raise an error if files are there, without `overwrite`."""
+    there = [] if overwrite else [name for name in names if files.size(name) is not None]
+    if there:
+        raise error(
+            f"{files.where(there[0])}: exists; {why}choose another directory or name, or replace"
             " it (--overwrite)"
         )
 
 
 def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None:
     """Raise OutputError if `overwrite` is needed to replace a configuration without tokenizer."""
-    configuration, _ = list_tokenizer_files(name)
-    is_alone = files.size(configuration) is not None and files.size(name) is None
-    if is_alone and not overwrite:
-        raise OutputError(
-            f"{files.where(configuration)}: exists without {name} and would be replaced; move it"
-            " away, choose another name or directory, or replace it (--overwrite)"
-        )
+    if files.size(name) is None:
+        why = f"it is without {name}, and would be replaced: "
+        _check_absent(files, list_tokenizer_files(name)[:1], overwrite, why)
 
 
 def needs_tokenizer_file(
@@ -215,10 +207,8 @@ def needs_tokenizer_file(
 ) -> bool:
     """Return True if a build must write a tokenizer.json; `tokenizer` is None if it trains one.
 
-    Of several tasks, which run at the same time, the first one writes it.
-
-    Raises:
-        OutputError: Another tokenizer or a configuration exists, without --overwrite.
+    Of several tasks, which run at the same time, the first one writes it. Raises OutputError if
+    another tokenizer or a configuration exists, without --overwrite.
     """
     from bpe import load_tokenizer
 

@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager, nullcontext, suppress
@@ -22,25 +21,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, structs
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import is_bucket
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
-from preprocess.options import (
-    BuildSettings,
-    EncodeSettings,
-    TrainFileSettings,
-    TrainSettings,
-    resources_of,
-)
+from preprocess.locations import is_bucket
+from preprocess.options import TrainFileSettings, TrainSettings, resources_of
 from preprocess.report import summary
-from preprocess.report.progress import OutOfTimeError, Progress, Stage, logger
+from preprocess.report.progress import OutOfTimeError, Progress, logger
 from preprocess.run.count_pass import CountedPart, CountPass
 from preprocess.run.memory_limit import fit_to_memory
 from preprocess.run.merge import Part, check_parts, find_parts
 from preprocess.run.plan import Plan
 from preprocess.run.run import Run
 from preprocess.sources.parts import count_parts, sources_of_task
-from preprocess.storage import LockedError, OutputError, open_storage
+from preprocess.storage import JOURNAL_FILE, LockedError, OutputError, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -50,7 +43,6 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_TO_END = 10.0  # of workers that are told to
 _SECONDS_OF_LOCK = 60.0  # until a worker that was lost has given its lock back
 _COUNTS = "_counts-"  # in names of work directories, between those of the run and the part
-_SHARED_FILE = "shared"  # in the work directory; says that a worker sees the outputs
 
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -65,42 +57,42 @@ class RayError(TokenmillError):
 # --- in a worker ---
 
 
-class DividedRun(Struct, frozen=True, kw_only=True):
+class DividedRun(Struct, frozen=True):
     """What a worker needs to make a part of a run; can be pickled."""
 
-    command: str
-    settings: BuildSettings | EncodeSettings | TrainFileSettings
+    fields: dict[str, Any]  # of the plan of the run
     tokenizer: AnyTokenizer | None
-    directory: str
-    run: str
-    stats_file: str
-    datasets: Mapping[str, BuildSettings]
     n_parts: int
     at: str  # directory that relative paths begin at
-    shared: str  # content of `_SHARED_FILE`; "": outputs are in a bucket
+
+    @property
+    def settings(self) -> Any:
+        """The settings of the run."""
+        return self.fields["settings"]
+
+    @property
+    def directory(self) -> str:
+        """The output directory, or its URL."""
+        return str(self.fields["directory"])
 
     def plan(self, minutes: float | None, **more: Any) -> Plan:
         """Plan a part as a run of threads of this machine; `more` are settings of it."""
         processors = resources_of(self.settings.ray_resources).get("CPU", 1.0)
-        settings = self.settings.replace(
+        settings = fit_to_memory(self.settings.replace(
             executor="threads", ray_address=None, ray_resources=(),
             workers=max(int(processors), 1), max_minutes=minutes, **more,
-        )  # fmt: skip
-        settings = fit_to_memory(settings)
-        run, stats_file = self.run, self.stats_file
+        ))  # fmt: skip
+        own: dict[str, Any] = {"settings": settings, "tokenizer_file": ""}
         if not isinstance(settings, TrainFileSettings):
-            run, stats_file = settings.run_name, settings.named("stats.json")
-        return Plan(
-            self.command, settings, self.tokenizer, self.directory, run, stats_file, "",
-            self.datasets,
-        )
+            own |= {"run": settings.run_name, "stats_file": settings.named("stats.json")}
+        return Plan(**self.fields | own | {"tokenizer": self.tokenizer})
 
     @contextmanager
     def here(self) -> Iterator[None]:
         """Make relative paths begin where they do for the run; check that the outputs are seen."""
         with chdir(self.at) if os.path.isdir(self.at) else nullcontext():
-            work = open_storage(self.directory, self.run)
-            if self.shared and work.get(_SHARED_FILE) != self.shared.encode():
+            work = open_storage(self.directory, self.fields["run"])
+            if not is_bucket(self.directory) and work.get(JOURNAL_FILE) is None:
                 raise OutputError(
                     f"{Path(self.directory).absolute()}: {os.uname().nodename}, which has a worker"
                     " of Ray, does not see the outputs there; choose a directory on a file system"
@@ -115,16 +107,15 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
         plan, progress = run.plan(minutes), Progress()
         progress.begin(minutes)
         own = sources_of_task(plan.training_files, number, run.n_parts)
-        made_from = structs.replace(
-            plan.record, command="count",
-            settings=plan.record.settings | {"part": number, "parts": run.n_parts},
-        )
-        name = f"{run.run}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
+        of_part = {"part": number, "parts": run.n_parts}
+        settings = plan.record.settings | of_part
+        made_from = structs.replace(plan.record, command="count", settings=settings)
+        name = f"{run.fields['run']}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
         assert isinstance(plan.settings, TrainSettings)
         # What counted other text is replaced: it is no output.
-        with Run(run.directory, name, made_from, True, own_lock=True) as of_part:
-            of_part.begin()
-            counting = CountPass(own, plan.settings, of_part.journal, progress, is_part=True)
+        with Run(run.directory, name, made_from, True, own_lock=True) as counted:
+            counted.begin()
+            counting = CountPass(own, plan.settings, counted.journal, progress, is_part=True)
             return CountedPart(counting.run(), counting.at)
 
 
@@ -149,13 +140,7 @@ def call(
 class Workers:
     """Workers of Ray that call functions, each for one part of a run at a time.
 
-    Args:
-        ray: The module, connected to a cluster.
-        workers: Number of parts that are under way at a time.
-        resources: Name of a resource -> amount that each worker needs; CPU: 1 if not given.
-
-    Raises:
-        RayError: The cluster lacks a resource.
+    Each needs `resources`, by name; CPU: 1 if not given. Raises RayError if the cluster lacks one.
     """
 
     def __init__(self, ray: Any, workers: int, resources: Mapping[str, float]) -> None:
@@ -174,42 +159,33 @@ class Workers:
 
     def run(
         self, function: PartFunction[Given, Result], given: Given, parts: Iterable[int],
-        progress: Progress, waiting: Callable[[], None] = lambda: None,
+        progress: Progress,
     ) -> Iterator[tuple[int, Result]]:
         """Yield (number of a part, result of the function) of each part, as they are done.
 
-        A part whose worker dies, also with its machine, is given to another worker. At the time
-        limit, the function raises OutOfTimeError, and so does this when no part is under way.
-
-        Args:
-            function: Function of a module.
-            given: Its first argument, for all parts.
-            parts: Numbers of the parts.
-            progress: Says how much time is left.
-            waiting: Is called about every second.
-
-        Raises:
-            RayError: A part cannot be done, for its workers die.
-            Exceptions of the function, unchanged.
+        A part whose worker dies, also with its machine, is given to another worker; if its workers
+        keep dying, this raises RayError. Exceptions of the function, which is one of a module, are
+        raised unchanged; that of the time limit when no part is under way.
         """
         left, under_way, n_lost = deque(parts), dict[Any, int](), dict[int, int]()
         shared, late = self._ray.put(given), None
         try:
             while under_way or (left and late is None):
                 while left and late is None and len(under_way) < self._workers:
-                    part = left.popleft()
-                    called = self._call.remote(function, shared, part, progress.minutes_left())
-                    under_way[called] = part
-                waiting()
+                    part, minutes = left.popleft(), progress.minutes_left()
+                    under_way[self._call.remote(function, shared, part, minutes)] = part
+                for stage in progress.stages[-1:]:
+                    stage.advance(0)
                 done, _ = self._ray.wait([*under_way], timeout=_SECONDS_BETWEEN_LOOKS)
                 for called in done:
                     part = under_way.pop(called)
                     try:
-                        yield part, self._take(called, part, n_lost)
-                    except _Lost:
-                        left.appendleft(part)
-                    except OutOfTimeError as error:
-                        late = error
+                        result = self._ray.get(called)
+                    except self._ray.exceptions.RayError as error:
+                        late = self._failed(error, part, n_lost) or late
+                        left.extendleft([part])
+                    else:
+                        yield part, result
             if late is not None:
                 raise late
         finally:  # no worker may write any more
@@ -219,39 +195,32 @@ class Workers:
                 n = len(under_way)
                 self._ray.wait([*under_way], num_returns=n, timeout=_SECONDS_TO_END)
 
-    def _take(self, called: Any, part: int, n_lost: dict[int, int]) -> Any:
-        """Return the result of a part; raise `_Lost` if its worker is lost, for the first times."""
+    def _failed(self, error: Any, part: int, n_lost: dict[int, int]) -> OutOfTimeError | None:
+        """Return the error of a part at the time limit; None: its worker is lost; raise others."""
         errors = self._ray.exceptions
-        try:
-            return self._ray.get(called)
-        except (
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, OutOfTimeError):
+            return cause
+        if isinstance(cause, TokenmillError):
+            raise cause from None
+        if not isinstance(error, (
             errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError,
             errors.ObjectLostError, errors.LocalRayletDiedError,
-        ) as error:
-            n_lost[part] = n_lost.get(part, 0) + 1
-            if n_lost[part] > _MOST_LOSSES:
-                raise RayError(
-                    f"part {part:,}: {n_lost[part]} workers of Ray ended before it was done, the"
-                    f" last one so: {_line(error)}; if memory is short, give workers more of it"
-                    " (--ray-resource memory=4000000000); rerun the same command to resume"
-                ) from error
-            logger.warning("part %s: a worker of Ray ended; another one resumes it", f"{part:,}")
-            raise _Lost from error
-        except errors.RayError as error:  # of the function, or of Ray, which could not call it
-            if isinstance(cause := getattr(error, "cause", None), TokenmillError):
-                raise cause from None
+        )):  # fmt: skip
             raise RayError(
                 f"part {part:,}: a worker of Ray failed: {error}; all machines need the same"
                 " version of tokenmill"
             ) from error
-
-
-class _Lost(Exception):  # noqa: N818  (it is no error of the run)
-    """The worker of a part is lost."""
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:500]
+        n_lost[part] = n_lost.get(part, 0) + 1
+        if n_lost[part] > _MOST_LOSSES:
+            raise RayError(
+                f"part {part:,}: {n_lost[part]} workers of Ray ended before it was done, the"
+                f" last one so: {' '.join(str(error).split())[:500]}; if memory is short, give"
+                " workers more of it (--ray-resource memory=4000000000); rerun the same command to"
+                " resume"
+            ) from error
+        logger.warning("part %s: a worker of Ray ended; another one resumes it", f"{part:,}")
+        return None
 
 
 def import_ray() -> Any:
@@ -273,10 +242,7 @@ def import_ray() -> Any:
 def connected(cpus: int, address: str | None) -> Iterator[Any]:
     """Connect to a cluster, or start Ray on this machine, inside the `with`; yield the module.
 
-    A connection that the program has already is used, and stays.
-
-    Raises:
-        RayError: Ray is not installed, or the cluster cannot be reached.
+    A connection that the program has already is used, and stays. Raises RayError if there is none.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -318,27 +284,17 @@ class Parts:
 
     def __init__(self, plan: Plan, run: Run, workers: Workers, progress: Progress) -> None:
         self._plan, self._run, self._workers, self._progress = plan, run, workers, progress
-        settings, shared = plan.settings, ""
+        settings = plan.settings
         if not isinstance(settings, TrainFileSettings):
             self._others()  # raises, before hours of counting
         n_parts = getattr(settings, "task_count", None) or count_parts(plan.training_files)
-        if not is_bucket(plan.directory):
-            shared = uuid.uuid4().hex
-            run.storage.put(_SHARED_FILE, shared.encode())
-        self._divided = DividedRun(
-            command=plan.command, settings=settings, tokenizer=plan.tokenizer,
-            directory=plan.directory, run=plan.run, stats_file=plan.stats_file,
-            datasets=plan.datasets, n_parts=n_parts, at=os.getcwd(), shared=shared,
-        )
+        self._divided = DividedRun(structs.asdict(plan), plan.tokenizer, n_parts, os.getcwd())
 
     def _each(
-        self, function: PartFunction[DividedRun, Result], divided: DividedRun, numbers: list[int],
-        stage: Stage,
+        self, function: PartFunction[DividedRun, Result], divided: DividedRun, numbers: list[int]
     ) -> Iterator[tuple[int, Result]]:
         try:
-            yield from self._workers.run(
-                function, divided, numbers, self._progress, lambda: stage.advance(0)
-            )
+            yield from self._workers.run(function, divided, numbers, self._progress)
         except OutOfTimeError as error:
             what = "each part resumes where it stopped"
             raise OutOfTimeError(summary.out_of_time(self._progress, what)) from error
@@ -347,15 +303,15 @@ class Parts:
         """Yield the counts of all parts of the training text, as they are done."""
         divided, total = self._divided, sum(each.n_bytes for each in self._plan.training_files)
         with self._progress.stage("counting", total, "B") as stage:
-            for _, counted in self._each(count_part, divided, [*range(divided.n_parts)], stage):
+            for _, counted in self._each(count_part, divided, [*range(divided.n_parts)]):
                 stage.advance(counted.at.bytes)
                 yield counted
 
     def forget_counts(self) -> None:
         """Remove the counts of parts, after the tokenizer is trained."""
         for name in self._run.storage.runs():
-            if name.startswith(f"{self._divided.run}{_COUNTS}"):
-                with open_storage(self._divided.directory, name, own_lock=True) as storage:
+            if name.startswith(f"{self._plan.run}{_COUNTS}"):
+                with open_storage(self._plan.directory, name, own_lock=True) as storage:
                     storage.clear()
 
     def make(
@@ -375,7 +331,7 @@ class Parts:
         title = f"encoding {' and '.join(plan.names)}"
         left = [number for number in range(divided.n_parts) if number not in done]
         with self._progress.stage(title, total, "B", sum(done.values())) as stage:
-            for number, n_bytes in self._each(make_part, divided, left, stage):
+            for number, n_bytes in self._each(make_part, divided, left):
                 journal.save("parts", (number, n_bytes), adds=True, stage=stage)
                 stage.advance(n_bytes)
         return find_parts(self._run.storage.final, settings.name, divided.n_parts)
@@ -399,11 +355,7 @@ class Parts:
 
 @contextmanager
 def open_parts(plan: Plan, run: Run, progress: Progress) -> Iterator[Parts | None]:
-    """Yield the parts of a run on Ray; None: it is run on threads of this machine.
-
-    Raises:
-        RayError: Ray is not installed or cannot be reached, or lacks the resources.
-    """
+    """Yield the parts of a run on Ray; None: it is run on threads of this machine."""
     settings, n = plan.settings, plan.settings.workers
     if settings.executor != "ray":
         yield None

@@ -15,8 +15,10 @@ from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import compile_encoding, compile_training
 from preprocess.run.count_pass import train_tokenizer
 from preprocess.run.disk_space import check_disk_space
+from preprocess.run.encode_pass import EncodePass
 from preprocess.run.finished import open_published, sha256_of
-from preprocess.run.journal import JournalError, journal_errors
+from preprocess.run.given_tokenizer import load_given_tokenizer
+from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.merge import join_parts, put_joined, report_of, sum_stats
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
@@ -29,8 +31,10 @@ from preprocess.run.outputs import (
 )
 from preprocess.run.parts import DividedRun, Parts, open_parts
 from preprocess.run.plan import Plan
+from preprocess.run.reading import make_passes
 from preprocess.run.run import Run
-from preprocess.storage import Files
+from preprocess.run.selection import select_documents
+from preprocess.storage import Files, Storage
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -138,47 +142,42 @@ def make_part(run: DividedRun, number: int, minutes: float | None) -> int:
 
 
 def train_on_plan(
-    plan: Plan, run: Run, progress: Progress, left_out: summary.LeftOut,
-    parts: Parts | None,
+    plan: Plan, run: Run, progress: Progress, left_out: summary.LeftOut, parts: Parts | None
 ) -> Tokenizer:
     """Train a tokenizer on the first pass, or load the one that the resumed run trained."""
-    settings, journal = plan.settings, run.journal
+    from bpe import Tokenizer
+
+    settings, journal, storage = plan.settings, run.journal, run.storage
     assert isinstance(settings, TrainSettings)
-    n_before = len(progress.stages)
-    run.add(*list_tokenizer_files(plan.tokenizer_file))
+    n_before, name = len(progress.stages), plan.tokenizer_file
+    run.add(*list_tokenizer_files(name))
     entry = journal.value("trained", Trained)
-    if entry is not None:
+    if entry is None:
+        encodes = parts is None and not isinstance(settings, TrainFileSettings)
+        compile_training(settings.pattern, progress, encodes)
+        # On Ray, sources only give their names to messages.
+        counted = None if parts is None else parts.count()
+        sources = plan.training_files
+        if counted is None:
+            sources = [source for each in plan.training_passes for source in each.sources]
+        tokenizer = train_tokenizer(sources, settings, journal, progress, left_out, counted)
+        put_tokenizer(storage, tokenizer, name)
+        stages = [stage.facts() for stage in progress.stages[n_before:]]
+        journal.save("trained", Trained(tokenizer.fingerprint, left_out, stages))
+    else:
         with journal_errors():
             for stage in entry.stages:
                 progress.add_stage_before(**stage)
         left_out.merge(entry.left_out)
-        if parts is not None:
-            parts.forget_counts()
-        return _load_trained(run, plan.tokenizer_file, entry.fingerprint)
-    encodes = parts is None and not isinstance(settings, TrainFileSettings)
-    compile_training(settings.pattern, progress, encodes)
-    # On Ray, sources only give their names to messages.
-    sources = plan.training_sources if parts is None else plan.training_files
-    counted = None if parts is None else parts.count()
-    tokenizer = train_tokenizer(sources, settings, journal, progress, left_out, counted)
-    put_tokenizer(run.storage, tokenizer, plan.tokenizer_file)
-    stages = [stage.facts() for stage in progress.stages[n_before:]]
-    journal.save("trained", Trained(tokenizer.fingerprint, left_out, stages))
+        if sha256_of(storage.get(name)) != entry.fingerprint:
+            raise JournalError(
+                f"{storage.where(name)}: the trained tokenizer is damaged or missing; start over"
+                " (--overwrite)"
+            )
+        tokenizer = Tokenizer.from_file(storage.path(name))
     if parts is not None:
         parts.forget_counts()
     return tokenizer
-
-
-def _load_trained(run: Run, file_name: str, fingerprint: str) -> Tokenizer:
-    """Load the tokenizer of an earlier run; raise JournalError if it differs."""
-    from bpe import Tokenizer
-
-    if sha256_of(run.storage.get(file_name)) != fingerprint:
-        raise JournalError(
-            f"{run.storage.where(file_name)}: the trained tokenizer is damaged or missing; start"
-            " over (--overwrite)"
-        )
-    return Tokenizer.from_file(run.storage.path(file_name))
 
 
 def encode_passes(
@@ -189,10 +188,11 @@ def encode_passes(
     settings, manifests = plan.settings, dict[str, Manifest]()
     assert not isinstance(settings, TrainFileSettings)
     for part in plan.passes:
-        manifests |= part.fill(settings, tokenizer, report, progress, run.journal)
-        for name, file_name in part.names.items():
-            add_token_file(run, file_name, manifests[name])
-            _warn_large_shards(manifests[name], file_name, settings.shard_tokens)
+        made = EncodePass(part, settings, tokenizer, report, progress, run.journal).fill()
+        for name, manifest in made.items():
+            add_token_file(run, part.names[name], manifest)
+            _warn_large_shards(manifest, part.names[name], settings.shard_tokens)
+        manifests |= made
     return manifests
 
 
@@ -209,3 +209,13 @@ def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> 
             "%s larger than %s tokens, each with a shard of its own: %s; --split-documents divides"
             " them", which, f"{most:,}", summary.listed(large),
         )
+
+
+def reload_tokenizer(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
+    """Load the tokenizer given to a build, or train it again; counts are saved in `storage`."""
+    if settings.tokenizer is not None:
+        return load_given_tokenizer(settings)
+    first = make_passes(settings, None)[0]
+    with Journal(storage) as journal:
+        select_documents([first], settings, settings, journal, progress)
+        return train_tokenizer(first.sources, settings, journal, progress, summary.LeftOut())

@@ -13,7 +13,6 @@ import pickle
 import subprocess
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing import Pipe
@@ -53,8 +52,7 @@ def unit_readers(sources: Sequence[Source], workers: int) -> Iterator[Read]:
     if workers == 1 or sum(each.n_bytes for each in sources if each.has_spans) < _FEW_BYTES:
         yield read_here
         return
-    started: list[_Process] = []
-    idle: deque[_Process] = deque()
+    started, idle = list[_Process](), list[_Process]()
 
     def read(unit: WorkUnit, array: Array) -> DocumentBatch:
         if not unit.is_rendered:
@@ -64,11 +62,11 @@ def unit_readers(sources: Sequence[Source], workers: int) -> Iterator[Read]:
         except IndexError:
             process = _Process()
             started.append(process)
-        try:
-            return process.read(unit)
-        finally:
-            if process.is_there:
-                idle.append(process)
+        found = process.read(unit)
+        idle.append(process)  # one that has ended is not used again
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     try:
         yield read
@@ -78,10 +76,9 @@ def unit_readers(sources: Sequence[Source], workers: int) -> Iterator[Read]:
 
 
 class _Process:
-    """A process that reads units, one at a time; `is_there` until it was found to have ended."""
+    """A process that reads units, one at a time."""
 
     def __init__(self) -> None:
-        self.is_there = True
         self._connection, other = Pipe()
         with other:
             command = [sys.executable, "-c", _PROGRAM, str(other.fileno()), *sys.path]
@@ -90,20 +87,17 @@ class _Process:
                 command, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()], process_group=0
             )
 
-    def read(self, unit: WorkUnit) -> DocumentBatch:
+    def read(self, unit: WorkUnit) -> DocumentBatch | Exception:
         try:
             self._connection.send(unit)
             found: DocumentBatch | Exception = self._connection.recv()
         except (EOFError, OSError) as error:
-            self.is_there = False
             status = self._process.wait()
             how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
             raise ReaderError(
                 f"{unit.where}: the process that renders conversations ended {how}; if memory is"
                 " short, use fewer --workers; rerun the same command to resume"
             ) from error
-        if isinstance(found, Exception):
-            raise found
         return found
 
     def end(self) -> None:

@@ -34,6 +34,8 @@ from preprocess.sources import Source
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
+_SHOWN_SOURCES = 3
+
 
 class SourceRecord(Struct, frozen=True, array_like=True):
     """Name, size in bytes, stamp and location of a source."""
@@ -87,12 +89,11 @@ def record_inputs(
         }
         effective["order_of_datasets"] = list(datasets)  # checkpoints number the sources of all
     if of_all_tasks:
-        digest = xxhash.xxh3_128(msgspec.json.encode(_records_of(of_all_tasks)))
-        effective["sources_of_all_tasks"] = digest.hexdigest()
-    read = _records_of(sources)
+        content = msgspec.json.encode(_records_of(of_all_tasks))
+        effective["sources_of_all_tasks"] = xxhash.xxh3_128_hexdigest(content)
     fingerprint = None if tokenizer is None else tokenizer.fingerprint
     columns = {column.name: str(column.dtype) for column in table.columns_of(has_spans)[2:]}
-    return Record(command, effective, read, fingerprint, columns)
+    return Record(command, effective, _records_of(sources), fingerprint, columns)
 
 
 def _records_of(sources: Mapping[str, Sequence[Source]]) -> dict[str, list[SourceRecord]]:
@@ -122,21 +123,15 @@ def differences(before: Record, now: Record) -> list[str]:
         ]
         found.append(f"{' and '.join(texts)} now")
     else:
-        old, new = _flat(before.settings), _flat(now.settings)
-        # A record of an earlier version lacks newer options, which had no effect then.
-        old = {name: _default(name) for name in new} | old
-        found += [
-            f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
-            for name in sorted({*old, *new})
-            if old.get(name) != new.get(name) and not _is_of_run(name)
-        ]
+        found += _setting_differences(_flat(before.settings), _flat(now.settings))
     if before.columns != now.columns:
         names = [" and ".join(each.columns) or "none" for each in (before, now)]
         found.append(f"the added columns were {names[0]} and are {names[1]}")
     for name in dict.fromkeys((*before.sources, *now.sources)):
         texts = _source_differences(before.sources.get(name, []), now.sources.get(name, []))
-        more = [f"and {len(texts) - 3:,} more files"] * (len(texts) > 3)
-        found += [f"{name}: {text}" for text in [*texts[:3], *more]]
+        n_more = len(texts) - _SHOWN_SOURCES
+        more = [f"and {n_more:,} more files"] if n_more > 0 else []
+        found += [f"{name}: {text}" for text in [*texts[:_SHOWN_SOURCES], *more]]
     return found
 
 
@@ -144,24 +139,23 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the options of each dataset by a name of their own."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
-        if isinstance(value, dict):
-            flat |= {f"{name}.{x}": y for x, y in _flat(value).items()}
-        else:
-            flat[name] = value
+        inner = _flat(value) if isinstance(value, dict) else None
+        flat |= {name: value} if inner is None else {f"{name}.{x}": y for x, y in inner.items()}
     return flat
 
 
-def _is_of_run(name: str) -> bool:
-    """Return True for an option without effect on results, which records of datasets have, too."""
-    option = options_of(BuildSettings).get(name.rpartition(".")[2])
-    return option is not None and not option.changes_result
-
-
-def _default(name: str) -> Any:
-    """Return the default of an option as a record has it; None if it is computed."""
-    option = options_of(BuildSettings).get(name.rpartition(".")[2])
-    default = None if option is None else option.default
-    return list(default) if isinstance(default, tuple) else default
+def _setting_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Describe options that differ; those that earlier records lack had their default's effect."""
+    options, found = options_of(BuildSettings), []
+    for name in sorted({*old, *new}):
+        option = options.get(name.rpartition(".")[2])
+        default = None if option is None else option.default
+        default = list(default) if isinstance(default, tuple) else default
+        was, is_now = old.get(name, default if name in new else None), new.get(name)
+        # Records of datasets have options without effect on results, too.
+        if was != is_now and (option is None or option.changes_result):
+            found.append(f"{name} was {was!r} and is {is_now!r}")
+    return found
 
 
 def without_locations(record: Record) -> Record:

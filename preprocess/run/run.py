@@ -87,7 +87,6 @@ class Run:
         hopeless: tuple[type[Exception], ...] = (CorpusError, TrainingError),
     ) -> None:
         self.storage = open_storage(location, name, own_lock)
-        self.storage.check_writable()
         self.made_from, self.overwrite, self._hopeless = made_from, overwrite, hopeless
         self.resumed = self.is_complete = False
         self.published, self.gone = list[str](), set[str]()

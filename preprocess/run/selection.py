@@ -16,31 +16,30 @@ from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
-from bpe.text.bit_set import bits_between, set_bits
+from bpe.text.bit_set import set_bits
 from bpe.text.spans import iter_ranges
-from preprocess.documents.batch import DocumentBatch, Kept, ReadOptions, count_characters
+from preprocess.documents.batch import Bytes, DocumentBatch, Kept, count_characters
 from preprocess.options import RunSettings, SelectSettings
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
-from preprocess.report.summary import LeftOut, check_bad_records, check_has_documents, out_of_time
+from preprocess.report.summary import LeftOut, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.journal import Journal, JournalError
 from preprocess.run.memory_limit import bytes_for_tables
-from preprocess.run.units import Item, Position, read_units, run_units
-from preprocess.sources import ResumePoint, Source
+from preprocess.run.reading import Pass
+from preprocess.run.units import Item, Reached, read_units, run_units
 from preprocess.storage import Storage, Stream
 
-# Size in bytes, length in characters, and blake2b of a document: nobody can make two documents with
-# the same one. Zeros if documents are not compared.
-ROW = np.dtype([("size", "<i8"), ("characters", "<i8"), ("digest", "<u8", 2)])
+# Index of the source, length in characters, and blake2b of a document: nobody can make two
+# documents with the same one. Zeros if documents are not compared.
+ROW = np.dtype([("source", "<i8"), ("characters", "<i8"), ("digest", "<u8", 2)])
 Rows = NDArray[np.void]
 
 _BLOCK = 1 << 18  # rows at a time, a multiple of 8
@@ -49,34 +48,10 @@ _COMPARED_BYTES = 120  # of memory per document compared at a time
 _FIRST_LOOK = 1 << 16  # documents after which a slice without copies may be complete
 
 
-class Selectable(Protocol):
-    """A pass whose documents are selected."""
-
-    number: int  # of the pass in its run
-    names: dict[str, str]  # of its outputs
-    reading: ReadOptions
-    selected: Sequence[Source] | None  # the sources to read then
-
-    @property
-    def files(self) -> list[Source]:
-        """The sources to read."""
-
-    @property
-    def decisive(self) -> tuple[list[Source], int]:
-        """The sources that decide which documents are selected, and how many precede `files`."""
-
-
-class Measured(Struct, kw_only=True, forbid_unknown_fields=True):
+class Measured(Reached, kw_only=True):
     """Checkpoint: the rows of a pass have the documents before a position."""
 
-    source: int = 0  # index of the source
-    after: ResumePoint | None = None  # position in the source, as `WorkUnit.after`; None: start
-    # By index of the source; of those read since the previous checkpoint, to which this adds,
-    # or of all, if this replaces it.
-    documents: dict[int, int] = {}
-    left_out: LeftOut = msgspec.field(default_factory=LeftOut)
-    bytes: int = 0  # bytes of the sources before the position
-    seconds: float = 0.0
+    documents: int = 0
     is_all: bool = False  # no later document can be chosen
     digest: str = ""  # xxh3_128 of the rows
 
@@ -84,9 +59,8 @@ class Measured(Struct, kw_only=True, forbid_unknown_fields=True):
 class Selected(Struct, forbid_unknown_fields=True):
     """Checkpoint: the documents of a pass are chosen."""
 
-    starts: list[int]  # number of the first document of each source that was read, and their number
+    starts: list[int]  # number of the first document of each source, and number of all
     end: int | None  # number of documents up to the last one that decides; None: all
-    n_bytes: int  # of the chosen documents
     copies: int
     outside: int
     cuts: dict[int, tuple[int, int]]  # number of a document -> its characters that are kept
@@ -94,64 +68,47 @@ class Selected(Struct, forbid_unknown_fields=True):
 
 
 def select_documents(
-    passes: Sequence[Selectable], settings: SelectSettings, run: RunSettings, journal: Journal,
+    passes: Sequence[Pass], settings: SelectSettings, run: RunSettings, journal: Journal,
     progress: Progress,
 ) -> LeftOut:
     """Select the documents that passes read from now on, which get their `selected`.
 
-    Copies are found among the documents of all passes, slices are of each.
-
-    Args:
-        passes: The passes, in order.
-        settings: Which documents.
-        run: Settings of the run.
-        journal: Journal of the run.
-        progress: Progress of the run.
-
-    Returns:
-        The numbers of copies, and of documents before a slice.
+    Copies are found among the documents of all passes, slices are of each. Returns the numbers of
+    copies, and of documents before a slice.
 
     Raises:
         CorpusError: Text cannot be read, or no document of a pass is chosen.
-        OutputError: The work files cannot be written.
         JournalError: The work files of an earlier run are damaged.
         OutOfTimeError: The time limit of the run is reached.
     """
-    left_out = LeftOut()
+    left_out, storage, earlier = LeftOut(), journal.storage, dict[int, Selected]()
     if not settings.selects:
         return left_out
-    earlier = dict[int, Selected]()
-    for each in passes:
-        measuring = MeasurePass(each, settings, run, journal, progress, earlier)
-        chosen = journal.value(f"selected {each.number}", Selected)
+    for part in passes:
+        measuring = MeasurePass(part, settings, run, journal, progress, earlier)
+        key, name = f"selected {part.number}", f"kept-{part.number}"
+        chosen = journal.value(key, Selected)
         measuring.run(is_selected=chosen is not None)
         if chosen is None:
-            chosen = measuring.choose_all()
-            journal.save(f"selected {each.number}", chosen)
-        elif _digest(journal.storage, f"kept-{each.number}").hexdigest() != chosen.digest:
-            raise _damaged(journal, f"kept-{each.number}")
-        earlier[each.number] = chosen
-        left_out.merge(
-            LeftOut(duplicate_documents=chosen.copies, outside_documents=chosen.outside)
-        )
-        each.selected = _selected_sources(each, chosen, journal.storage)
-    for each in passes:
-        journal.storage.remove(f"rows-{each.number}")
+            chosen = measuring.choose_all(name)
+            journal.save(key, chosen)
+        elif _digest(storage, name).hexdigest() != chosen.digest:
+            raise _damaged(storage, name)
+        earlier[part.number] = chosen
+        left_out.duplicate_documents += chosen.copies
+        left_out.outside_documents += chosen.outside
+        part.selected = []
+        bits = np.memmap(storage.path(name), np.uint8, "r")
+        for index, source in enumerate(part.files, part.decisive[1]):
+            first, after = chosen.starts[index : index + 2]
+            is_end = chosen.end is not None and after >= chosen.end
+            stop = max((chosen.end or 0) - first, 0) if is_end else None
+            part.selected.append(copy(source))
+            fraction = part.reading.validation_fraction
+            part.selected[-1].kept = Kept(bits, first, stop, chosen.cuts, fraction)
+    for part in passes:
+        storage.remove(f"rows-{part.number}")
     return left_out
-
-
-def _selected_sources(part: Selectable, chosen: Selected, storage: Storage) -> list[Source]:
-    """Return the sources of a pass with their selected documents."""
-    bits = np.memmap(storage.path(f"kept-{part.number}"), np.uint8, "r")
-    starts, fraction, found = chosen.starts, part.reading.validation_fraction, list[Source]()
-    for index, source in enumerate(part.files, part.decisive[1]):
-        first, after = (starts[min(i, len(starts) - 1)] for i in (index, index + 1))
-        stop = None
-        if chosen.end is not None and after >= chosen.end:
-            stop = max(chosen.end - first, 0)
-        found.append(copy(source))
-        found[-1].kept = Kept(bits, first, stop, chosen.cuts, fraction)
-    return found
 
 
 def _digest(storage: Storage, name: str, n_bytes: int | None = None) -> xxhash.xxh3_128:
@@ -164,33 +121,23 @@ def _digest(storage: Storage, name: str, n_bytes: int | None = None) -> xxhash.x
     return digest
 
 
-def _rows(journal: Journal, number: int) -> Rows:
-    """Map the rows of a pass; raise JournalError if their file is missing."""
-    try:
-        path = journal.storage.path(f"rows-{number}")
-        is_empty = not path.stat().st_size  # cannot be mapped
-        return np.zeros(0, ROW) if is_empty else np.memmap(path, ROW, "r")
-    except OSError as error:
-        raise _damaged(journal, f"rows-{number}") from error
-
-
-def _damaged(journal: Journal, name: str) -> JournalError:
+def _damaged(storage: Storage, name: str) -> JournalError:
     return JournalError(
-        f"{journal.storage.where(name)}: what the interrupted run has read of documents is damaged"
-        " or missing; start over (--overwrite)"
+        f"{storage.where(name)}: what the interrupted run has read of documents is damaged or"
+        " missing; start over (--overwrite)"
     )
 
 
 # --- reading ---
 
 
-def measure(batch: DocumentBatch, compares: bool) -> Rows:
+def measure(batch: DocumentBatch, source: int, compares: bool) -> Rows:
     """Return the row of each document of a batch: `ROW`[n_documents].
 
     Conversations are equal if their special tokens, and what is trained on, are equal, too.
     """
     rows = np.zeros(len(batch), ROW)
-    rows["size"] = batch.sizes
+    rows["source"] = source
     rows["characters"] = count_characters(batch.buffer, batch.bounds)
     if compares and len(batch):
         texts = (batch.buffer[start:end].data for start, end in iter_ranges(batch.bounds))
@@ -206,11 +153,23 @@ def measure(batch: DocumentBatch, compares: bool) -> Rows:
     return rows
 
 
+class Choice(NamedTuple):
+    """Documents of a pass that are chosen; `cuts` is that of `Selected`.
+
+    `end` is the number of documents up to the last one that decides: what follows is ignored.
+    """
+
+    n_chosen: int
+    end: int
+    is_complete: bool
+    cuts: dict[int, tuple[int, int]]
+
+
 @dataclass
 class MeasurePass:
     """Reads the documents of a pass until no later one can be chosen, and keeps their rows."""
 
-    part: Selectable
+    part: Pass
     settings: SelectSettings
     limits: RunSettings
     journal: Journal
@@ -218,34 +177,26 @@ class MeasurePass:
     earlier: Mapping[int, Selected]  # number of each pass whose documents come first -> its result
 
     def __post_init__(self) -> None:
-        self._key = f"measured {self.part.number}"
-        entries = self.journal.values(self._key, Measured)
-        self.at = entries[-1] if entries else Measured()
-        self._n_of_source = {x: y for entry in entries for x, y in entry.documents.items()}
-        self.at.documents = {}
-        self._sources = self.part.decisive[0]
-        self._slice = Slice(self.settings)
-        self._next_look = _FIRST_LOOK
-
-    @property
-    def _n_documents(self) -> int:
-        return sum(self._n_of_source.values())
+        self._key, self._name = f"measured {self.part.number}", f"rows-{self.part.number}"
+        self.at = self.journal.value(self._key, Measured) or Measured()
+        self._sources, self._n_before = self.part.decisive
+        # A slice is complete after so many characters, if all documents count.
+        self._counts = self.settings.limits and not self.settings.deduplicate
+        self._slice, self._next_look = Slice(self.settings), _FIRST_LOOK
 
     def run(self, is_selected: bool) -> None:
         """Read the remaining units; `is_selected`: the rows may be gone."""
-        at, title = self.at, "reading documents"
-        name, size = f"rows-{self.part.number}", self._n_documents * ROW.itemsize
-        if is_selected:
-            self.progress.add_stage_before(title, at.seconds, at.bytes, "B")
-            return
-        self._digest = _digest(self.journal.storage, name, size)
-        if at.digest and self._digest.hexdigest() != at.digest:
-            raise _damaged(self.journal, name)
-        if at.is_all:
+        at, title, storage = self.at, "reading documents", self.journal.storage
+        size = at.documents * ROW.itemsize
+        if not is_selected:
+            self._digest = _digest(storage, self._name, size)
+            if at.digest and self._digest.hexdigest() != at.digest:
+                raise _damaged(storage, self._name)
+        if is_selected or at.is_all:
             self.progress.add_stage_before(title, at.seconds, at.bytes, "B")
             return
         n_bytes = sum(source.n_bytes for source in self._sources)
-        with closing(self.journal.storage.stream(name, size)) as rows:
+        with closing(storage.stream(self._name, size)) as rows:
             try:
                 with self.progress.stage(title, n_bytes, "B", at.bytes, at.seconds) as stage:
                     self._read(stage, rows)
@@ -253,40 +204,29 @@ class MeasurePass:
                 self.journal.rest()  # its thread may still sync the stream
 
     def _read(self, stage: Stage, rows: Stream) -> None:
-        at, n_of_source, compares = self.at, self._n_of_source, self.settings.deduplicate
-        memory, written = ReusedMemory(limit=256, largest=1 << 26), self._written(rows)
-        for row in range(0, len(written) if self._counts_characters else 0, _BLOCK):
-            self._slice.take(written["characters"][row : row + _BLOCK])
+        at, workers = self.at, self.limits.workers
+        for block in _blocks(self._rows(self.part.number)[: at.documents]):
+            if self._counts:
+                self._slice.take(block["characters"])
+        units = read_units(self._sources, at, workers)
+        memory = ReusedMemory(limit=256, largest=1 << 26)
 
         def work(item: Item) -> tuple[Rows, DocumentBatch]:
-            batch = item.documents(memory.array)
-            item.unit.check_unchanged()
-            if batch.starts_mid_document or batch.ends_mid_document:
-                raise CorpusError(
-                    f"{item.unit.where}: a format that divides documents cannot be read while"
-                    " documents are selected; leave out the options that select them"
-                )
-            return measure(batch, compares), batch.without_text()
+            return self._measure(item, memory)
 
-        units = read_units(self._sources, Position(at.source, at.after), self.limits.workers)
-        with closing(run_units(units, lambda: work, self.limits.workers)) as results:
+        with closing(run_units(units, lambda: work, workers)) as results:
             for item, (of_unit, batch) in results:
                 data = of_unit.tobytes()
                 rows.append(memoryview(data))
                 self._digest.update(data)
-                n = n_of_source[item.source] = n_of_source.get(item.source, 0) + len(of_unit)
-                at.documents[item.source] = n
-                at.left_out.add(batch)
-                check_bad_records(at.left_out, batch, self.limits.max_bad_records)
-                at.source, at.after, _ = item.end
-                stage.advance(item.unit.n_bytes)
-                at.bytes, at.seconds = stage.done, stage.seconds
-                if self._is_complete(of_unit, rows):
+                at.documents += len(of_unit)
+                at.add(item, batch, stage, self.limits.max_bad_records)
+                if self._is_complete(of_unit):
                     break
-                if self.journal.due():
+                is_over = at.source < len(self._sources) and self.progress.out_of_time()
+                if is_over or self.journal.due():
                     self._submit(stage, rows)
-                if at.source < len(self._sources) and self.progress.out_of_time():
-                    self._submit(stage, rows)
+                if is_over:
                     self.journal.wait()
                     what = "reading documents resumes from there"
                     raise OutOfTimeError(out_of_time(self.progress, what))
@@ -294,108 +234,148 @@ class MeasurePass:
         self._submit(stage, rows)
         self.journal.wait()
 
+    def _measure(self, item: Item, memory: ReusedMemory) -> tuple[Rows, DocumentBatch]:
+        batch = item.documents(memory.array)
+        item.unit.check_unchanged()
+        if batch.starts_mid_document or batch.ends_mid_document:
+            raise CorpusError(
+                f"{item.unit.where}: a format that divides documents cannot be read while"
+                " documents are selected; leave out the options that select them"
+            )
+        return measure(batch, item.source, self.settings.deduplicate), batch.without_text()
+
     def _submit(self, stage: Stage, rows: Stream) -> None:
-        self.at.digest, whole = self._digest.hexdigest(), self.journal.is_long
-        if whole:
-            self.at.documents = dict(self._n_of_source)
-        self.journal.submit(self._key, self.at, [rows], adds=not whole, stage=stage)
-        self.at.documents = {}
+        self.at.digest = self._digest.hexdigest()
+        self.journal.submit(self._key, self.at, [rows], stage=stage)
 
-    def _written(self, stream: Stream) -> Rows:
-        """Return the rows written so far."""
-        return _rows(self.journal, self.part.number)[: stream.n_bytes // ROW.itemsize]
-
-    def _is_complete(self, new: Rows, rows: Stream) -> bool:
+    def _is_complete(self, new: Rows) -> bool:
         """Return True if no later document can be chosen."""
-        if not self.settings.limits:
-            return False
-        if self._counts_characters:
+        if self._counts:
             self._slice.take(new["characters"])
             return self._slice.is_complete
-        if rows.n_bytes // ROW.itemsize < self._next_look:
+        if not self.settings.limits or self.at.documents < self._next_look:
             return False
-        self._next_look = 2 * (rows.n_bytes // ROW.itemsize)
-        return self._choose(self._written(rows)).is_complete
+        self._next_look = 2 * self.at.documents
+        return self._choose(self._copies()).is_complete
 
-    @property
-    def _counts_characters(self) -> bool:
-        """True if a slice is complete after so many documents, whatever they are."""
-        return self.settings.limits and not self.settings.deduplicate
+    def _rows(self, number: int) -> Rows:
+        """Map the rows of a pass; raise JournalError if their file is missing."""
+        storage, name = self.journal.storage, f"rows-{number}"
+        try:
+            path = storage.path(name)
+            is_empty = not path.stat().st_size  # cannot be mapped
+            return np.zeros(0, ROW) if is_empty else np.memmap(path, ROW, "r")
+        except OSError as error:
+            raise _damaged(storage, name) from error
 
     # --- choosing ---
 
-    def choose_all(self) -> Selected:
-        """Choose documents, which come after those of earlier passes, and write their bits."""
-        journal, number = self.journal, self.part.number
-        name = f"kept-{number}"
-        with closing(journal.storage.stream(name)) as bits:
-            rows, starts = _rows(journal, number), self._starts()
-            first = self.part.decisive[1]
-            places = (min(x, len(starts) - 1) for x in (first, first + len(self.part.files)))
-            choice = self._choose(rows, bits, range(*(starts[x] for x in places)))
-            bits.sync()
+    def choose_all(self, name: str) -> Selected:
+        """Choose documents, which come after those of earlier passes; write their bits to a file.
+
+        Those that are left out are counted among the documents of this task alone.
+        """
+        storage, starts = self.journal.storage, self._starts()
+        copies = self._copies()
+        with closing(storage.stream(name)) as stream:
+            choice = self._choose(copies, stream)
+            stream.sync()
+        first, stop = starts[self._n_before], starts[self._n_before + len(self.part.files)]
+        stop = max(min(stop, choice.end), first)
+        before = sum(map(len, self._before()))
+        n_copies = _count_bits(copies, before + first, before + stop)
+        n_chosen = _count_bits(np.fromfile(storage.path(name), np.uint8), first, stop)
+        n_outside = stop - first - n_copies - n_chosen
         if not choice.n_chosen:
-            choice = self._choose(rows)
-            copies, outside = choice.n_copies, choice.n_outside
-            left_out = LeftOut(duplicate_documents=copies, outside_documents=outside)
+            left_out = LeftOut(duplicate_documents=n_copies, outside_documents=n_outside)
             left_out.merge(self.at.left_out)
             output = next(iter(self.part.names), "train")
             check_has_documents(output, self._sources, 0, 0, left_out)
         return Selected(
-            starts, choice.end if choice.is_complete else None,
-            choice.n_bytes, choice.n_copies, choice.n_outside, choice.cuts,
-            _digest(journal.storage, name).hexdigest(),
+            starts, choice.end if choice.is_complete else None, n_copies, n_outside, choice.cuts,
+            _digest(storage, name).hexdigest(),
         )
 
     def _starts(self) -> list[int]:
-        """Return the number of the first document of each source that was read, and of all."""
-        n_of_source = self._n_of_source
-        counts = [n_of_source.get(i, 0) for i in range(max(n_of_source, default=-1) + 1)]
-        starts: list[int] = np.cumsum([0, *counts]).tolist()
+        """Return the number of the first document of each source, and the number of all."""
+        n_of_source, n = np.zeros(len(self._sources), np.int64), len(self._sources)
+        for block in _blocks(self._rows(self.part.number)):
+            n_of_source += np.bincount(block["source"], minlength=n)
+        starts: list[int] = np.cumsum([0, *n_of_source]).tolist()
         return starts
 
-    def _choose(
-        self, rows: Rows, bits: Stream | None = None, own: range | None = None
-    ) -> Choice:
-        """Choose among documents of this pass, and write their bits; `own` as in `choose`."""
-        before = [_rows(self.journal, x)[: each.end] for x, each in self.earlier.items()]
-        n_before = sum(map(len, before))
-        copies = np.zeros(-(-(n_before + len(rows)) // 64), np.uint64)
-        if self.settings.deduplicate:
-            limits = self.limits
-            limit = bytes_for_tables(limits.memory_limit, limits.workers, limits.unit_size)
-            copies = find_copies([*before, rows], min(limit, _COMPARED))
-        return choose(rows, copies, n_before, self.settings, bits, own)
+    def _before(self) -> list[Rows]:
+        """Return the rows of earlier passes, as far as they decide."""
+        return [self._rows(x)[: each.end] for x, each in self.earlier.items()]
+
+    def _copies(self) -> Bytes:
+        """Return a bit of each document of earlier passes and this one: 1 for copies."""
+        rows, limits = [*self._before(), self._rows(self.part.number)], self.limits
+        if not self.settings.deduplicate:
+            return np.zeros(-(-sum(map(len, rows)) // 8), np.uint8)
+        limit = bytes_for_tables(limits.memory_limit, limits.workers, limits.unit_size)
+        return find_copies(rows, min(limit, _COMPARED))
+
+    def _choose(self, copies: Bytes, bits: Stream | None = None) -> Choice:
+        """Choose among documents of this pass, and write a bit of each, `Kept.bits`."""
+        wanted, n_chosen, row, end = Slice(self.settings), 0, 0, 0
+        cuts, n_before = dict[int, tuple[int, int]](), sum(map(len, self._before()))
+        for block in _blocks(self._rows(self.part.number)):
+            first = n_before + row
+            is_new = ~_bits_between(copies, first, first + len(block))
+            chosen, lengths = np.zeros(len(block), np.bool_), block["characters"]
+            chosen[is_new], begins = wanted.take(lengths[is_new])
+            numbers, begins = np.flatnonzero(chosen), begins[chosen[is_new]]
+            for i in {0, len(numbers) - 1} if len(numbers) else ():  # no others are cut
+                length = int(lengths[numbers[i]])
+                cut = wanted.cut(int(begins[i]), length)
+                cuts |= {row + int(numbers[i]): cut} if cut != (0, length) else {}
+            if bits is not None:
+                bits.append(memoryview(np.packbits(chosen, bitorder="little").tobytes()))
+            n_chosen += len(numbers)
+            end = row + int(numbers[-1]) + 1 if len(numbers) else end
+            row += len(block)
+            if wanted.is_complete:
+                return Choice(n_chosen, end, True, cuts)
+        return Choice(n_chosen, row, False, cuts)
 
 
-def find_copies(rows: Sequence[Rows], n_bytes: float) -> NDArray[np.uint64]:
-    """Find the documents that are equal to an earlier one.
+def _blocks(rows: Rows) -> list[Rows]:
+    return [rows[row : row + _BLOCK] for row in range(0, len(rows), _BLOCK)]
 
-    Args:
-        rows: Rows of consecutive documents.
-        n_bytes: Memory to use: documents are compared in parts, by their digests.
 
-    Returns:
-        A bit set of their numbers, see `bpe.text.bit_set`.
+def _bits_between(bits: Bytes, start: int, stop: int) -> NDArray[np.bool_]:
+    some = np.unpackbits(bits[start // 8 : -(-stop // 8)], bitorder="little")
+    return some[start % 8 :][: stop - start].astype(np.bool_)
+
+
+def _count_bits(bits: Bytes, start: int, stop: int) -> int:
+    blocks = range(start, stop, _BLOCK)
+    return sum(int(_bits_between(bits, i, min(i + _BLOCK, stop)).sum()) for i in blocks)
+
+
+def find_copies(rows: Sequence[Rows], n_bytes: float) -> Bytes:
+    """Find the documents that are equal to an earlier one: bit i % 8 of byte i // 8 is 1 then.
+
+    They are compared by their digests, in parts that take about `n_bytes` of memory.
     """
     n = sum(map(len, rows))
     copies = np.zeros(-(-n // 64), np.uint64)
     n_parts = max(1, int(-(-n * _COMPARED_BYTES // max(n_bytes, 1 << 20))))
     for part in range(n_parts):
         found, place = [(np.zeros(0, np.int64), np.zeros((0, 2), np.uint64))], 0
-        for of in rows:
-            for start in range(0, len(of), _BLOCK):
-                block = of["digest"][start : start + _BLOCK]
-                inside = np.flatnonzero(block[:, 0] % np.uint64(n_parts) == part)
-                found.append((inside + (place + start), block[inside]))
-            place += len(of)
+        for block in (block for of in rows for block in _blocks(of)):
+            digest = block["digest"]
+            inside = np.flatnonzero(digest[:, 0] % np.uint64(n_parts) == part)
+            found.append((inside + place, digest[inside]))
+            place += len(block)
         numbers, digests = (np.concatenate(each) for each in zip(*found, strict=True))
         del found
         order = np.lexsort((digests[:, 1], digests[:, 0]))  # stable: earlier ones come first
         digests = digests[order]
         is_copy = (digests[1:] == digests[:-1]).all(axis=1)
         set_bits(copies, numbers[order[1:][is_copy]])
-    return copies
+    return copies.view(np.uint8)
 
 
 class Slice:
@@ -424,76 +404,8 @@ class Slice:
         self.is_complete = self._n_characters >= self.stop or self._n_chosen == self._most
         return chosen, begins
 
-
-class Choice(NamedTuple):
-    """Result of `choose`: numbers of documents, and bytes of the chosen ones.
-
-    Those that are left out, `n_copies` and `n_outside`, are counted among `own` documents alone.
-    `end` is the number of documents up to the last one that decides: what follows is ignored.
-    """
-
-    n_chosen: int
-    n_bytes: int
-    n_copies: int
-    n_outside: int
-    end: int
-    is_complete: bool
-    cuts: dict[int, tuple[int, int]]
-
-
-def choose(
-    rows: Rows, copies: NDArray[np.uint64], first: int, settings: SelectSettings,
-    bits: Stream | None = None, own: range | None = None,
-) -> Choice:
-    """Choose documents, and write a bit of each.
-
-    Args:
-        rows: Rows of the documents.
-        copies: Documents to leave out; a bit set in which they are numbered from `first` on.
-        first: See `copies`.
-        settings: The slice.
-        bits: Gets a bit of each document, `Kept.bits`; None: nothing is written.
-        own: The documents among which those that are left out are counted, of a task those of its
-            part, as rows; None: all.
-    """
-    wanted, n_chosen, n_bytes, end = Slice(settings), 0, 0, 0
-    own, n_own = range(len(rows)) if own is None else own, 0
-    cuts: dict[int, tuple[int, int]] = {}
-    for row in range(0, len(rows), _BLOCK):
-        block = rows[row : row + _BLOCK]
-        kept = np.ones(len(block), np.bool_)
-        kept[_numbers(copies, first + row, len(block))] = False
-        chosen = np.zeros(len(block), np.bool_)
-        chosen[kept], begins = wanted.take(block["characters"][kept])
-        numbers = np.flatnonzero(chosen)
-        if settings.cut_documents:
-            places = begins[chosen[kept]], block["characters"][numbers]
-            for i in {0, len(numbers) - 1} if len(numbers) else ():
-                begin, length = (int(each[i]) for each in places)
-                cuts |= _cut(wanted, row + int(numbers[i]), begin, length)
-        if bits is not None:
-            bits.append(memoryview(np.packbits(chosen, bitorder="little").tobytes()))
-        n_bytes += int(block["size"][numbers].sum())
-        n_chosen += len(numbers)
-        n_own += int(chosen[max(own.start - row, 0) : max(own.stop - row, 0)].sum())
-        end = row + int(numbers[-1]) + 1 if len(numbers) else end
-        if wanted.is_complete:
-            break
-    if not wanted.is_complete:
-        end = len(rows)
-    decided = own[: max(end - own.start, 0)]
-    blocks = (decided[i : i + _BLOCK] for i in range(0, len(decided), _BLOCK))
-    n_copies = sum(len(_numbers(copies, first + each.start, len(each))) for each in blocks)
-    n_outside = len(decided) - n_copies - n_own
-    return Choice(n_chosen, n_bytes, n_copies, n_outside, end, wanted.is_complete, cuts)
-
-
-def _numbers(copies: NDArray[np.uint64], first: int, n: int) -> NDArray[np.int64]:
-    """Return which of the documents `first` to `first + n` are in a bit set, from 0 on."""
-    return bits_between(copies, first, first + n) - first
-
-
-def _cut(wanted: Slice, number: int, begin: int, length: int) -> dict[int, tuple[int, int]]:
-    """Return the characters of a document that are kept, if the slice begins or ends inside."""
-    first, stop = max(wanted.start - begin, 0), int(min(wanted.stop - begin, length))
-    return {number: (first, stop)} if first > 0 or stop < length else {}
+    def cut(self, begin: int, length: int) -> tuple[int, int]:
+        """Return the characters that are kept of a document in the slice, which begins there."""
+        if not self._cuts:
+            return 0, length
+        return max(self.start - begin, 0), int(min(self.stop - begin, length))

@@ -19,7 +19,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
@@ -95,15 +94,6 @@ def _exit(state: str, error: str, code: int) -> NoReturn:
     os._exit(code)
 
 
-@dataclass(repr=False, eq=False)
-class _WatchedUnit:
-    """A unit in the hands of a worker."""
-
-    where: str
-    n_bytes: int
-    seconds: float = 0.0  # elapsed
-
-
 class Watch:
     """Detector of hanging units; calls `hangs(where, seconds)` once for each.
 
@@ -113,25 +103,26 @@ class Watch:
     def __init__(self, hangs: Callable[[str, float], None]) -> None:
         self._hangs = hangs
         # Without a lock: a signal may raise anywhere in the main thread, and would leave it locked.
-        self._units: set[_WatchedUnit] = set()
+        self._units: dict[tuple[str, int, int], list[float]] = {}  # -> [seconds]
 
     @contextmanager
     def over(self, where: str, n_bytes: int) -> Iterator[None]:
         """Watch a unit of `n_bytes` of text at `where` inside the `with`."""
-        unit = _WatchedUnit(where, n_bytes)
-        self._units.add(unit)
+        key = where, n_bytes, threading.get_ident()
+        self._units[key] = [0.0]
         try:
             yield
         finally:
-            self._units.discard(unit)
+            self._units.pop(key, None)
 
     def tick(self) -> None:
         """Add `TICK` seconds to every unit, and report those over their limit."""
-        for unit in tuple(self._units):
-            unit.seconds += TICK
-            if unit.seconds > PATIENCE + unit.n_bytes / BYTES_A_SECOND:
-                self._units.discard(unit)
-                self._hangs(unit.where, unit.seconds)
+        for key, seconds in tuple(self._units.items()):
+            where, n_bytes, _ = key
+            seconds[0] += TICK
+            if seconds[0] > PATIENCE + n_bytes / BYTES_A_SECOND:
+                self._units.pop(key, None)
+                self._hangs(where, seconds[0])
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Read the work units of several sources in order, and run work on them: the loop of every pass.
 
-    items = read_units(sources, Position(), workers)      # lazy; a pass may stop, and go on later
+    items = read_units(sources, at, workers)      # lazy; a pass may stop, and go on later
     for item, result in run_units(items, make_work, workers): ...
 
 Work is done on threads; it reads its unit itself. Only where documents are selected (`Source.kept`)
@@ -15,8 +15,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct, field
+
 from bpe.parallel import run_in_order
+from preprocess.dataset.manifest import Count
 from preprocess.documents.batch import DocumentBatch
+from preprocess.report.progress import Stage
+from preprocess.report.summary import LeftOut, check_bad_records
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.readers import Read, read_here
 from preprocess.run.signals import watching
@@ -26,12 +31,23 @@ from preprocess.sources.base import Array
 Result = TypeVar("Result")
 
 
-class Position(NamedTuple):
-    """A position between two units of several sources."""
+class Reached(Struct, kw_only=True, forbid_unknown_fields=True):
+    """How far a pass has read, between two units: the checkpoints of all passes begin with it."""
 
-    source: int = 0  # index of the source
+    source: Count = 0  # index of the source
     after: ResumePoint | None = None  # position in it, as `WorkUnit.after`; None: its start
-    n_read: int = 0  # documents before it in the source, if documents are selected
+    n_read: Count = 0  # documents before it in the source, if documents are selected
+    left_out: LeftOut = field(default_factory=LeftOut)
+    bytes: Count = 0  # of the sources before the position
+    seconds: float = 0.0
+
+    def add(self, item: Item, batch: DocumentBatch, stage: Stage, max_bad_records: int) -> None:
+        """Go on to the end of a unit with these documents; raise CorpusError as the options say."""
+        self.left_out.add(batch)
+        check_bad_records(self.left_out, batch, max_bad_records)
+        self.source, self.after, self.n_read = item.end
+        stage.advance(item.unit.n_bytes)
+        self.bytes, self.seconds = stage.done, stage.seconds
 
 
 class Item(NamedTuple):
@@ -39,7 +55,7 @@ class Item(NamedTuple):
 
     source: int  # index of its source
     unit: WorkUnit
-    end: Position  # after the unit
+    end: tuple[int, ResumePoint | None, int]  # after the unit: the first fields of `Reached`
     selected: DocumentBatch | None = None
 
     def documents(self, array: Array, read: Read = read_here) -> DocumentBatch:
@@ -51,25 +67,25 @@ MakeWork = Callable[[], Callable[[Item], Result]]
 
 
 def read_units(
-    sources: Sequence[Source], begin: Position, workers: int, read: Read = read_here
+    sources: Sequence[Source], begin: Reached, workers: int, read: Read = read_here
 ) -> Generator[Item, None, None]:
     """Yield the units of sources from a position on; close it if it may not be exhausted."""
-    units = _units(sources, begin)
-    if all(source.kept is None for source in sources):
-        yield from units
+    source, after, n_read = begin.source, begin.after, begin.n_read
+    if all(each.kept is None for each in sources):
+        yield from _units(sources, source, after)
         return
     memory = ReusedMemory(limit=256, largest=1 << 26)
 
     def make_work() -> Callable[[Item], DocumentBatch]:
         return lambda item: read(item.unit, memory.array)
 
-    while begin.source < len(sources):
+    while source < len(sources):
         # Up to a source of which the rest is not read: what threads read ahead there is dropped.
-        stop = next((i for i in range(begin.source, len(sources)) if ends_early(sources[i])), None)
+        stop = next((i for i in range(source, len(sources)) if ends_early(sources[i])), None)
         some = sources if stop is None else sources[: stop + 1]
-        with closing(run_units(_units(some, begin), make_work, workers)) as batches:
-            yield from _select(sources, batches, begin.n_read)
-        begin = Position(len(some))
+        with closing(run_units(_units(some, source, after), make_work, workers)) as batches:
+            yield from _select(sources, batches, n_read)
+        source, after, n_read = len(some), None, 0
 
 
 def ends_early(source: Source) -> bool:
@@ -77,14 +93,14 @@ def ends_early(source: Source) -> bool:
     return source.kept is not None and source.kept.stop is not None
 
 
-def _units(sources: Sequence[Source], begin: Position) -> Iterator[Item]:
-    for index in range(begin.source, len(sources)):
+def _units(sources: Sequence[Source], begin: int, after: ResumePoint | None) -> Iterator[Item]:
+    for index in range(begin, len(sources)):
         kept = sources[index].kept
         if kept is not None and kept.stop == 0:
             continue
-        for unit in sources[index].units(begin.after if index == begin.source else None):
-            end = Position(index + 1) if unit.after is None else Position(index, unit.after)
-            yield Item(index, unit, end)
+        for unit in sources[index].units(after if index == begin else None):
+            is_last = unit.after is None
+            yield Item(index, unit, (index + 1, None, 0) if is_last else (index, unit.after, 0))
 
 
 def _select(
@@ -95,10 +111,9 @@ def _select(
         kept = sources[item.source].kept
         n_before, n_read = n_read, n_read + len(batch)
         is_last = kept is not None and kept.stop is not None and n_read >= kept.stop
-        if is_last or item.end.source > item.source:
-            end, n_read = Position(item.source + 1), 0
-        else:
-            end = item.end._replace(n_read=n_read)
+        if is_last or item.end[0] > item.source:
+            n_read = 0
+        end = (item.source + 1, None, 0) if is_last else (*item.end[:2], n_read)
         item.unit.check_unchanged()
         selected = batch if kept is None else kept.select(batch, n_before)
         yield item._replace(end=end, selected=selected)

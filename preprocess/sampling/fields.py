@@ -40,20 +40,26 @@ class Fields:
         self._find_pieces, self._ends, self._trained = pieces, ends, trained
 
     @cached_property
-    def _pieces(self) -> Array:
+    def pieces(self) -> Array:
+        """What the rows were read from: table as of `Windows.pieces`."""
         return self._find_pieces()
 
     @cached_property
     def _segments(self) -> Array:
         """The documents, and parts of them, in the rows: table as of `Windows.pieces`."""
-        return self._pieces if self._ends is None else divided(self._pieces, self._ends())
+        return self.pieces if self._ends is None else divided(self.pieces, self._ends())
 
     @cached_property
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
-        found = np.empty(self.inputs.shape, np.int32)
-        number_segments(np.zeros(self._pieces.shape[1], np.int64), self._pieces, found)
-        return found.astype(np.int64)
+        n_rows, length = self.inputs.shape
+        found: Array = new_batch(n_rows, length)
+        found[:] = 1
+        if self.pieces[1].sum() < found.size:
+            ones = new_batch(n_rows, length, np.int32)
+            number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, ones)
+            found[:] = ones
+        return found
 
     @cached_property
     def segment_ids(self) -> Array:

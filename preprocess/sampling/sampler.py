@@ -322,7 +322,7 @@ class Sampler:
                 if is_asked:
                     fields.segment_ids = segment_ids
                 return fields
-        read_pieces(file, find_pieces(), padding, inputs, targets)
+        read_pieces(file, fields.pieces, padding, inputs, targets)
         return fields
 
     def _trained(self, file: TokenFile, numbers: Numbers) -> Array:

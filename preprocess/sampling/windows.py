@@ -83,7 +83,8 @@ class DocumentSpans:
         totals = [np.zeros(1, np.int64)]
         step = self.BLOCK << 12
         for first in range(0, len(self._chosen), step):
-            _, sizes, counts, n_short = self._count(first, first + step)
+            places = np.arange(first, min(first + step, len(self._chosen)))
+            _, sizes, counts, n_short = self._count(places)
             # All spans of a document but the last have all tokens.
             left = sizes - (counts - 1) * self._stride
             lasts = np.where(counts > 0, np.minimum(left, length), 0)
@@ -103,24 +104,24 @@ class DocumentSpans:
 
         Both are int64[n]; those before and after that are in no span are not counted.
         """
-        starts, left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-        blocks = np.searchsorted(self._before, numbers, side="right") - 1
-        order = np.argsort(blocks, kind="stable")
-        for here in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
-            block = int(blocks[here[0]]) if len(here) else 0
-            begins, sizes, counts, _ = self._count(block * self.BLOCK, (block + 1) * self.BLOCK)
-            before = np.append(0, np.cumsum(counts)) + self._before[block]
-            document = np.searchsorted(before, numbers[here], side="right") - 1
-            inside = (numbers[here] - before[document]) * self._stride
-            starts[here], left[here] = begins[document] + inside, sizes[document] - inside
-        return starts, left
+        blocks = np.unique(self._before.searchsorted(numbers, side="right") - 1)
+        places = blocks[:, np.newaxis] * self.BLOCK + np.arange(self.BLOCK)
+        begins, sizes, counts, _ = self._count(
+            np.minimum(places, len(self._chosen) - 1).reshape(-1)
+        )
+        after = counts.reshape(places.shape).cumsum(axis=1) + self._before[blocks, np.newaxis]
+        after = after.reshape(-1)  # spans up to and with each document
+        of = after.searchsorted(numbers, side="right")
+        inside = (numbers - after[of] + counts[of]) * self._stride
+        return begins[of] + inside, sizes[of] - inside
 
-    def _count(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers, int]:
-        """Return (begins, sizes, numbers of spans, spans left out) of documents [first, stop)."""
-        chosen = self._chosen[first:stop]
-        ends = self._ends[chosen.start : chosen.stop].astype(np.int64)
-        begin = int(self._ends[chosen.start - 1]) if chosen.start else 0
-        begins = np.append(begin, ends[:-1]) + self._n_before
+    def _count(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
+        """Return (begins, sizes, numbers of spans, spans left out) of documents by their places."""
+        documents = places + self._chosen.start
+        ends = self._ends[documents].astype(np.int64)
+        begins = self._ends[documents - 1].astype(np.int64)
+        begins[documents == 0] = 0
+        begins += self._n_before
         sizes = np.maximum(ends - self._n_after - begins, 0)
         counts = count_windows(sizes + 1, self._length, self._stride)
         if self._first_only:
@@ -179,7 +180,9 @@ class DocumentWindows(DocumentSpans):
         self.n_inputs = self.n_tokens + self.n_partial
 
     def pieces(self, numbers: Numbers) -> Numbers:
-        starts, left = self.find(numbers)
+        return self._pieces(*self.find(numbers))
+
+    def _pieces(self, starts: Numbers, left: Numbers) -> Numbers:
         places = np.arange(len(starts)) * self._length
         sizes, n_targets = np.minimum(left + 1, self._length), np.minimum(left, self._length)
         return np.stack([starts, sizes, n_targets, places, places + self._length])
@@ -198,6 +201,10 @@ class StrideWindows(DocumentWindows):
     def __init__(self, n_tokens: int, context_length: int, stride: int, drop_last: bool) -> None:
         super().__init__(np.array([n_tokens], np.uint64), context_length, stride, drop_last)
 
+    def pieces(self, numbers: Numbers) -> Numbers:
+        starts = numbers * self._stride
+        return self._pieces(starts, int(self._ends[0]) - 1 - starts)
+
     def whole_windows(self, numbers: Numbers) -> Numbers | None:
         """Return where windows begin, if all have `context_length` targets; else None."""
         is_whole = not self.n_partial or bool((numbers < len(self) - self.n_partial).all())
@@ -210,19 +217,22 @@ def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
     The last token of a document has no target in its segment.
     """
     starts, sizes, _, places, limits = table
-    numbers, stops = np.arange(len(starts)), starts + sizes
+    stops, numbers = starts + sizes, np.arange(len(starts))
     first, last = (ends.searchsorted(each.astype(np.uint64), "right") for each in (starts, stops))
-    before = np.append(0, np.cumsum(last - first))
-    inside = np.repeat(first - before[:-1], last - first) + np.arange(before[-1])
+    counts = last - first
+    before = np.append(0, np.cumsum(counts))
     # Where segments end: at ends of documents, then at the end of their piece.
-    cuts = np.concatenate([ends[inside].astype(np.int64), stops])
-    of = np.concatenate([np.repeat(numbers, last - first), numbers])
-    order = np.lexsort((cuts, of))
-    cuts, of, has_end = cuts[order], of[order], order < len(inside)
-    begins = np.where(np.diff(of, prepend=-1) > 0, starts[of], np.roll(cuts, 1))
-    found = np.stack([begins, cuts - begins, cuts - begins - has_end, begins, cuts])
-    found, of = np.ascontiguousarray(found[:, cuts > begins]), of[cuts > begins]
-    found[3:] += (places - starts)[of]
+    of = np.repeat(numbers, counts + 1)
+    is_stop = np.zeros(len(of), bool)
+    is_stop[before[1:] + numbers] = True
+    cuts, begins = np.empty(len(of), np.int64), np.empty(len(of), np.int64)
+    cuts[is_stop] = stops
+    cuts[~is_stop] = ends[np.repeat(first - before[:-1], counts) + np.arange(before[-1])]
+    begins[1:] = cuts[:-1]
+    begins[before[:-1] + numbers] = starts
+    lengths, shift = cuts - begins, (places - starts)[of]
+    found = np.stack([begins, lengths, lengths - ~is_stop, begins + shift, cuts + shift])
+    found, of = np.ascontiguousarray(found[:, lengths > 0]), of[lengths > 0]
     is_last = np.diff(of, append=-1) != 0
     found[4, is_last] = limits[of[is_last]]
     return found

@@ -8,18 +8,27 @@ docs/durability.md describes this commit protocol, for directories and for bucke
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, TypeAlias
 
-from bpe.files.locations import is_bucket, local_path
-from preprocess.storage.base import IN_ORDER, JOURNAL_FILE, LARGEST_OBJECT, REPAIR, Storage, Stream
+from bpe.files.locations import local_path
+from preprocess.locations import is_bucket
 from preprocess.storage.errors import DamagedStateError, LockedError, OutputError, writing
 from preprocess.storage.files import Files, LocalFiles, open_files
-from preprocess.storage.local import LOCK_FILE, LocalStorage, LocalStream
+from preprocess.storage.local import IN_ORDER, JOURNAL_FILE, LOCK_FILE, REPAIR, LocalStorage, Stream
+from preprocess.storage.remote import LARGEST_OBJECT
+
+if TYPE_CHECKING:
+    from preprocess.storage.bucket import BucketStorage
 
 __all__ = [
     "IN_ORDER", "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError",
-    "Files", "LocalFiles", "LocalStorage", "LocalStream", "LockedError", "OutputError", "Storage",
+    "Files", "LocalFiles", "LocalStorage", "LockedError", "OutputError", "Storage",
     "Stream", "open_files", "open_storage", "writing",
 ]
+
+
+# Both have the methods that `LocalStorage` describes.
+Storage: TypeAlias = "LocalStorage | BucketStorage"
 
 
 def open_storage(

@@ -1,8 +1,7 @@
-"""`preprocess.storage.base.Storage` in a bucket, whose objects can neither be appended nor renamed.
+"""Storage of a run in a bucket, whose objects can neither be appended nor renamed.
 
     PREFIX/.tokenmill.lock       names the writer; see `lock`; of a part: .NAME.lock
     PREFIX/.NAME.partial/FILE    a work file of the run NAME, as it was at its last sync
-    PREFIX/.NAME.partial/FILE.more1    what does not fit into the first object, and so on
 
 Work files are local, in a temporary directory. A sync puts the whole file as an object, so syncs
 are rare: files that are not finished take at most a fifth of the time to upload. A finished file is
@@ -16,63 +15,60 @@ changes nothing that another one has written since, not even by a request that a
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from bpe.errors import ChangedError
-from bpe.files.locations import join_location
 from bpe.parallel import Task, Threads, for_each
-from preprocess.storage.base import IN_ORDER, JOURNAL_FILE, LARGEST_OBJECT, Stream
+from preprocess.locations import join_location
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
     WORK_KEPT,
     DamagedStateError,
     OutputError,
-    writing,
 )
-from preprocess.storage.files import READ_AT_ONCE, Files, LocalFiles, UrlFiles
+from preprocess.storage.files import Files, LocalFiles, UrlFiles, copy_to
 from preprocess.storage.local import (
+    IN_ORDER,
+    JOURNAL_FILE,
     LOCK_FILE,
     PARTIAL,
     REMOVAL_FILE,
-    LocalStream,
+    Stream,
     check_length,
     names_to_remove,
+    was_lost,
 )
 from preprocess.storage.lock import ObjectLock
-from preprocess.storage.remote import ObjectInfo, RemoteError
+from preprocess.storage.remote import LARGEST_OBJECT, ObjectInfo, RemoteError
 
 SECONDS_BETWEEN_SYNCS = 10.0  # at least
 _SYNC_SHARE = 5  # one part of so many of the time
 _REQUESTS_AT_ONCE = 8
-_MORE = re.compile(r"\.more\d+$")
 _UPLOADS_AT_ONCE = 2  # of finished files, while the run goes on
 _MOST_WAITING = 6  # finished files with local copies: two shards
 
 
-class BucketStorage:
-    """A `Storage` at the URL `location`, for the run `run`."""
+class BucketStorage(UrlFiles):
+    """As `LocalStorage`, at the URL `location`."""
 
     keeps_finished = False
 
     def __init__(self, location: str, run: str, own_lock: bool = False) -> None:
-        self._final = UrlFiles(location)
-        self.final: Files = self._final
-        self._work = UrlFiles(join_location(location, f".{run}{PARTIAL}"))
-        self._objects, _ = self._final.object("")
-        lock_key = self._final.key(f".{run}.lock" if own_lock else LOCK_FILE)
-        self._lock = ObjectLock(self._objects, lock_key, self._final.where())
+        self.final: Files = (final := UrlFiles(location))
+        self._objects, self._prefix = final.object("")
+        super().__init__(join_location(location, f".{run}{PARTIAL}"))
+        self._work_prefix = f"{self._prefix}.{run}{PARTIAL}/"
+        lock_file = f".{run}.lock" if own_lock else LOCK_FILE
+        self._lock = ObjectLock(self._objects, f"{self._prefix}{lock_file}", final.where())
         self._known: dict[str, ObjectInfo] | None = None  # objects of work files; None: not listed
-        self._local = set[str]()  # names of files whose content is in the temporary directory
-        self._uploads: Threads | None = None
+        self._uploads = Threads(_UPLOADS_AT_ONCE)
         self._waiting: dict[str, Task[None]] = {}  # name of a finished file -> its upload
         self._syncing = self._pause = 0.0  # seconds of syncs since the last entry of the journal
 
@@ -81,7 +77,7 @@ class BucketStorage:
         """Longer if files that are not finished take long to upload."""
         return max(SECONDS_BETWEEN_SYNCS, self._pause)
 
-    # --- the lock, and requests under it ---
+    # --- the lock ---
 
     def __enter__(self) -> Self:
         with _written(OUTPUTS_KEPT):
@@ -98,27 +94,15 @@ class BucketStorage:
         try:
             # A server that is away is not waited for again: the lock expires.
             cause = getattr(error, "__cause__", None)
-            is_away = isinstance(error, RemoteError) or isinstance(cause, RemoteError)
             with _written(OUTPUTS_KEPT):
-                self._lock.release(is_away)
+                self._lock.release(any(isinstance(x, RemoteError) for x in (error, cause)))
         finally:
-            self._work.spool.close()
-            self._final.spool.close()
-            self._local.clear()
+            self.close()
 
     def _end_uploads(self) -> None:
         """Wait until nothing is uploaded any more; what has not begun is left out."""
-        if self._uploads is not None:
-            self._uploads.close()
-            self._uploads, self._waiting = None, {}
-
-    def check_writable(self) -> None:
-        """Do nothing: taking the lock is the first write."""
-
-    def _remove_keys(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._lock.check()
-            self._objects.remove(key)
+        self._uploads.close()
+        self._uploads, self._waiting = Threads(_UPLOADS_AT_ONCE), {}
 
     # --- work files ---
 
@@ -126,9 +110,8 @@ class BucketStorage:
     def known(self) -> dict[str, ObjectInfo]:
         """What was put or found last as the object of each work file."""
         if self._known is None:
-            prefix, found = self._work.key(""), dict[str, ObjectInfo]()
-            for key, info in self._objects.keys(prefix):
-                found[key[len(prefix) :]] = info
+            prefix = self._work_prefix
+            found = {key[len(prefix) :]: info for key, info in self._objects.keys(prefix)}
             if any("/" in name for name in found):
                 raise DamagedStateError(
                     f"{self.where()}: of an unfinished run of another version of tokenmill; finish"
@@ -139,23 +122,18 @@ class BucketStorage:
 
     @property
     def _here(self) -> LocalFiles:
-        return LocalFiles(self._work.spool.directory)
+        """The files whose content is in the temporary directory."""
+        return LocalFiles(self.spool)
 
     def names(self) -> list[str]:
-        # A copy, for uploads add names meanwhile.
-        known = {name for name in list(self.known) if not _MORE.search(name)}
-        return sorted({*known, *self._local})
+        # A copy, for uploads add names meanwhile. The directory itself has a hidden lock.
+        local = (name for name in self._here.names() if name[0] != ".")
+        return sorted({*list(self.known), *local})
 
     def size(self, name: str) -> int | None:
-        if name in self._local and (found := self._here.size(name)) is not None:
+        if (found := self._here.size(name)) is not None:
             return found
-        sizes = [self.known[each].n_bytes for each in self._parts(name)]
-        return sum(sizes) if sizes else None
-
-    def _parts(self, name: str) -> list[str]:
-        """Return the names of the objects of a work file."""
-        names = chain([name], (f"{name}.more{number}" for number in count(1)))
-        return [*takewhile(self.known.__contains__, names)]
+        return self.known[name].n_bytes if name in self.known else None
 
     def sizes(self) -> dict[str, int]:
         return {name: self.size(name) or 0 for name in self.names()}
@@ -165,25 +143,15 @@ class BucketStorage:
         return None if size is None else self.read(name, 0, size)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        if name in self._local:
-            found = self._here.read(name, start, stop)
-            if found or name in self._local:  # else the copy was removed meanwhile
-                return found
-        pieces, place = [], 0
-        for each in self._parts(name):
-            end = place + self.known[each].n_bytes
-            first, last = max(start, place), min(stop, end)
-            if first < last:
-                pieces.append(self._work.read(each, first - place, last - place))
-            place = end
-        return b"".join(pieces)
-
-    def where(self, name: str = "") -> str:
-        return self._work.where(name)
+        size = self.size(name) or 0
+        found = self._here.read(name, start, stop)
+        if found or start >= size:
+            return found
+        return super().read(name, start, min(stop, size))  # the local copy is not there any more
 
     def path(self, name: str = "") -> Path:
-        if name and name not in self._local and name in self.known:
-            self._fetch(name)
+        if name and self._here.size(name) is None and name in self.known:
+            return copy_to(self._here.path(name), UrlFiles(self.url("")), name)
         return self._here.path(name)
 
     def put(self, name: str, data: bytes) -> None:
@@ -199,17 +167,10 @@ class BucketStorage:
                 f" {LARGEST_OBJECT:,}; write smaller shards (--shard-tokens, of rows"
                 " --max-shard-size), and divide documents that are larger (--split-documents)"
             )
-        starts = range(0, len(data) or 1, LARGEST_OBJECT)
-        for number, start in enumerate(starts):
-            part = f"{name}.more{number}" if number else name
-            self._put_object(part, data[start : start + LARGEST_OBJECT])
-        self._remove_objects(self._parts(name)[len(starts) :])
-
-    def _put_object(self, name: str, data: bytes | memoryview) -> None:
         if name == JOURNAL_FILE:  # after what it describes
             for waiting in list(self._waiting):
                 self._settle(waiting)
-        key, before = self._work.key(name), self.known.get(name)
+        key, before = f"{self._work_prefix}{name}", self.known.get(name)
         with _written():
             self._lock.check()
             version = self._objects.put(key, data, "" if before is None else before.version)
@@ -226,37 +187,27 @@ class BucketStorage:
 
     def remove(self, name: str) -> None:
         self._settle(name)
-        self._remove_objects(self._parts(name))
+        if self.known.pop(name, None) is not None:
+            self._remove_keys([f"{self._work_prefix}{name}"], WORK_KEPT)
         self._drop(name)
 
-    def _remove_objects(self, names: Sequence[str]) -> None:
-        """Remove objects of a work file, the last ones first."""
-        for name in reversed(names):
-            with _written():
-                self._remove_keys([self._work.key(name)])
-            del self.known[name]
+    def _remove_keys(self, keys: Iterable[str], kept: str) -> None:
+        with _written(kept):
+            for key in keys:
+                self._lock.check()
+                self._objects.remove(key)
 
     def _drop(self, name: str) -> None:
-        self._local.discard(name)
-        self._work.spool.remove(name)
-
-    def _fetch(self, name: str) -> None:
-        """Have the content of an object in the temporary directory."""
-        path = self._here.path(name)
-        with writing(path), open(path, "wb") as file:
-            for start in range(0, self.size(name) or 0, READ_AT_ONCE):
-                file.write(self.read(name, start, start + READ_AT_ONCE))
-        self._local.add(name)
+        self._here.path(name).unlink(missing_ok=True)
 
     # --- streams ---
 
     def stream(self, name: str, n_bytes: int = 0) -> Stream:
         self._settle(name)
         check_length(self.where(name), n_bytes, self.size(name) or 0)
-        is_synced = sum(self.known[each].n_bytes for each in self._parts(name)) == n_bytes > 0
-        if n_bytes and name not in self._local:
-            self._fetch(name)
-        self._local.add(name)
+        is_synced = name in self.known and self.known[name].n_bytes == n_bytes
+        if n_bytes:
+            self.path(name)
         return _BucketStream(self, name, n_bytes, is_synced)
 
     def sync(self, name: str, n_bytes: int) -> None:
@@ -269,11 +220,8 @@ class BucketStorage:
 
     def finish(self, name: str, n_bytes: int) -> None:
         """Begin to put a local file that is complete, and to remove it here."""
-        if self._uploads is None:
-            self._uploads = Threads(_UPLOADS_AT_ONCE)
-        waiting = list(self._waiting)
-        for other in waiting[: max(len(waiting) - _MOST_WAITING + 1, 0)]:
-            self._settle(other)
+        while len(self._waiting) >= _MOST_WAITING:
+            self._settle(next(iter(self._waiting)))
         self._waiting[name] = self._uploads.submit(self._put_finished, name, n_bytes)
 
     def _put_finished(self, name: str, n_bytes: int) -> None:
@@ -296,72 +244,60 @@ class BucketStorage:
             self._settle(name)
         missing = [name for name in (*names, *last) if name not in self.known]
         if missing:
-            self._check_published(names, last, missing)
+            # Work files are removed only after the last of them, the manifests, were published.
+            finished = self.final.sizes()
+            if lost := [name for name in (*names, *last) if name not in finished]:
+                raise was_lost(self.final.where(lost[0]), self.where())
             return
+        self._remove_keys((f"{self._prefix}{name}" for name in (*last, *gone)), PUBLISHED_KEPT)
         with _written(PUBLISHED_KEPT):
-            self._remove_keys(map(self._final.key, (*last, *gone)))
             for_each(names, lambda _, name: self._publish(name), _REQUESTS_AT_ONCE)
             for name in last:
                 self._publish(name)
 
     def _publish(self, name: str) -> None:
         self._lock.check()
-        self._objects.copy(self._work.key(name), self._final.key(name))
-
-    def _check_published(
-        self, names: Sequence[str], last: Sequence[str], missing: Sequence[str]
-    ) -> None:
-        """Check that work files are missing because all files have their final names.
-
-        They are removed only after the last of them, the manifests, were published.
-        """
-        sizes = self._final.sizes()
-        absent = [name for name in (*names, *last) if name not in sizes]
-        for name in last:
-            if name not in absent and name in self.known:
-                absent += [name] if self._final.get(name) != self.get(name) else []
-        if absent:
-            raise DamagedStateError(
-                f"{self._final.where(missing[0])}: was complete, and is missing now, also in"
-                f" {self.where()}; start over (--overwrite)"
-            )
+        self._objects.copy(f"{self._work_prefix}{name}", f"{self._prefix}{name}")
 
     def remove_finished(self, names: Sequence[str]) -> None:
         with _written(OUTPUTS_KEPT):
             self._lock.check()
             listed = json.dumps(dict.fromkeys(names)).encode()
-            self._objects.put(self._final.key(REMOVAL_FILE), listed)
+            self._objects.put(f"{self._prefix}{REMOVAL_FILE}", listed)
         self._complete_removal()
 
     def _complete_removal(self) -> None:
         with _written(OUTPUTS_KEPT):
-            if (listed := self._final.get(REMOVAL_FILE)) is not None:
-                names = names_to_remove(listed, self._final.where(REMOVAL_FILE))
-                self._remove_keys(map(self._final.key, (*names, REMOVAL_FILE)))
+            listed = self.final.get(REMOVAL_FILE)
+        if listed is not None:
+            names = names_to_remove(listed, self.final.where(REMOVAL_FILE))
+            keys = (f"{self._prefix}{name}" for name in (*names, REMOVAL_FILE))
+            self._remove_keys(keys, OUTPUTS_KEPT)
 
     def clear(self) -> None:
         self._end_uploads()
         with _written(OUTPUTS_KEPT):
-            keys = [key for key, _ in self._objects.keys(self._work.key(""))]
-            journal = [key for key in keys if key == self._work.key(JOURNAL_FILE)]
-            others = [key for key in keys if key not in journal]
-            for_each(others, lambda _, key: self._remove_keys([key]), _REQUESTS_AT_ONCE)
-            self._remove_keys(journal)
+            keys = [key for key, _ in self._objects.keys(self._work_prefix)]
+        journal = [key for key in keys if key == f"{self._work_prefix}{JOURNAL_FILE}"]
+        others = [key for key in keys if key not in journal]
+        for_each(
+            others, lambda _, key: self._remove_keys([key], OUTPUTS_KEPT), _REQUESTS_AT_ONCE
+        )
+        self._remove_keys(journal, OUTPUTS_KEPT)
         self._known = {}
-        for name in list(self._local):
+        for name in self.names():
             self._drop(name)
 
     def runs(self) -> list[str]:
-        prefix = self._final.key("")
-        parts = [key[len(prefix) :].partition("/") for key, _ in self._objects.keys(prefix)]
-        found = {place for place, slash, _ in parts if slash and place.endswith(PARTIAL)}
-        return sorted(place[1 : -len(PARTIAL)] for place in found if place[0] == ".")
+        keys = (key[len(self._prefix) :] for key, _ in self._objects.keys(self._prefix))
+        places = {key.partition("/")[0] for key in keys if key[0] == "." and "/" in key}
+        return sorted(x[1 : -len(PARTIAL)] for x in places if x.endswith(PARTIAL))
 
     def space(self) -> tuple[int, int]:
-        return self._work.spool.space()
+        return self._here.space()
 
 
-class _BucketStream(LocalStream):
+class _BucketStream(Stream):
     """A `Stream` of a local file that its storage puts as a whole."""
 
     def __init__(self, storage: BucketStorage, name: str, n_bytes: int, is_synced: bool) -> None:

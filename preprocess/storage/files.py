@@ -5,46 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 from urllib.parse import quote
 
 from bpe.errors import ChangedError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
 from bpe.files.temporary import end_directory, make_directory
-from bpe.parallel import Lock
 from preprocess.storage.errors import OutputError, writing
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError, split_url
+from preprocess.storage.remote import ObjectStore, RemoteError, split_url
 
 READ_AT_ONCE = 16 << 20  # bytes
 
 
-class Files(Protocol):
-    """Complete files by name. At a URL, all methods may raise `RemoteError`."""
-
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted; raise `RemoteError` for a web server."""
-
-    def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all files in bytes, by name; raises as `names`."""
-
-    def get(self, name: str) -> bytes | None:
-        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
-
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
-
-    def where(self, name: str = "") -> str:
-        """Format the location of a file, or of the directory, for messages."""
-
-    def path(self, name: str = "") -> Path:
-        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
+# Both have the methods that `LocalFiles` describes.
+Files: TypeAlias = "LocalFiles | UrlFiles"
 
 
 def open_files(location: str | os.PathLike[str]) -> Files:
@@ -59,15 +36,17 @@ def open_files(location: str | os.PathLike[str]) -> Files:
 
 
 class LocalFiles:
-    """Complete files of a directory, which need not exist."""
+    """Complete files of a directory, which need not exist, by name."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def names(self) -> list[str]:
+        """Return the names of all files, sorted; raise `RemoteError` for a web server."""
         return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes, None if it does not exist."""
         try:
             return os.stat(self.directory / name).st_size
         except OSError as error:
@@ -76,10 +55,12 @@ class LocalFiles:
             raise
 
     def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files in bytes, by name; raises as `names`."""
         sizes = {name: self.size(name) for name in self.names()}
         return {name: size for name, size in sizes.items() if size is not None}
 
     def get(self, name: str) -> bytes | None:
+        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
         path = self.directory / name
         try:
             if path.is_fifo():  # reading it would block
@@ -94,6 +75,7 @@ class LocalFiles:
             ) from error
 
     def read(self, name: str, start: int, stop: int) -> bytes:
+        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
         try:
             with open(self.directory / name, "rb") as file:
                 file.seek(start)
@@ -102,60 +84,44 @@ class LocalFiles:
             return b""
 
     def where(self, name: str = "") -> str:
+        """Format the location of a file, or of the directory, for messages."""
         return str(self.directory / name)
 
     def path(self, name: str = "") -> Path:
+        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
         return self.directory / name
-
-
-class Spool:
-    """A temporary directory, made when it is first used (TMPDIR says where), and its files.
-
-    It ends with its process.
-    """
-
-    def __init__(self) -> None:
-        self._directory: Path | None = None
-        self._guard = Lock()  # held while it is made
-
-    @property
-    def directory(self) -> Path:
-        """The directory."""
-        with self._guard:
-            if self._directory is None:
-                self._directory, descriptor = make_directory()
-                self._end = weakref.finalize(self, end_directory, self._directory, descriptor)
-            return self._directory
-
-    def path(self, name: str) -> Path:
-        """Return the path of a file, which need not exist."""
-        return self.directory / name
-
-    def remove(self, name: str) -> None:
-        """Remove a file if it exists."""
-        self.path(name).unlink(missing_ok=True)
 
     def space(self) -> tuple[int, int]:
         """Return (free bytes of the disk, bytes of the files)."""
         state = os.statvfs(self.directory)
-        used = sum(each.stat().st_size for each in os.scandir(self.directory))
-        return state.f_bavail * state.f_frsize, used
-
-    def close(self) -> None:
-        """Remove all files; may be called more than once, and the spool used again."""
-        if self._directory is not None:
-            self._end()
-            self._directory = None
+        return state.f_bavail * state.f_frsize, sum(self.sizes().values())
 
 
 class UrlFiles:
-    """Complete files below the URL of a directory: each is an object of a server."""
+    """As `LocalFiles`, below the URL of a directory: each file is an object of a server.
+
+    All methods may raise `RemoteError`.
+    """
 
     def __init__(self, location: str) -> None:
         scheme, _, rest = location.rstrip("/").partition("://")
         self._url = f"{scheme.lower()}://{rest}"
-        self.spool = Spool()
+        self._spool: Path | None = None
         self.object("x")  # raises for a URL that cannot be used
+
+    @property
+    def spool(self) -> Path:
+        """A temporary directory (TMPDIR says where), which ends with this object or process."""
+        if self._spool is None:
+            self._spool, descriptor = make_directory()
+            self._end = weakref.finalize(self, end_directory, self._spool, descriptor)
+        return self._spool
+
+    def close(self) -> None:
+        """Remove the temporary directory, if there is one."""
+        if self._spool is not None:
+            self._end()
+            self._spool = None
 
     def url(self, name: str) -> str:
         """Return the URL of a file."""
@@ -166,22 +132,6 @@ class UrlFiles:
         root, key = split_url(self.url(name))
         return open_anywhere(root), key
 
-    def key(self, name: str) -> str:
-        """Return the key of a file in its store."""
-        return split_url(self.url(name))[1]
-
-    def infos(self) -> Iterator[tuple[str, ObjectInfo]]:
-        """Yield (name, what the server says about it) of all files; raises as `names`."""
-        if is_web(self._url):
-            raise RemoteError(
-                f"{self.where()}: web servers have no lists of files; give the URL of a manifest"
-            )
-        objects, prefix = self.object("")
-        for key, info in objects.keys(prefix):
-            name = key[len(prefix) :]
-            if name and "/" not in name:
-                yield name, info
-
     def names(self) -> list[str]:
         return sorted(self.sizes())
 
@@ -191,7 +141,13 @@ class UrlFiles:
         return None if info is None else info.n_bytes
 
     def sizes(self) -> dict[str, int]:
-        return {name: info.n_bytes for name, info in self.infos()}
+        if is_web(self._url):
+            raise RemoteError(
+                f"{self.where()}: web servers have no lists of files; give the URL of a manifest"
+            )
+        objects, prefix = self.object("")
+        found = ((key[len(prefix) :], info.n_bytes) for key, info in objects.keys(prefix))
+        return {name: n_bytes for name, n_bytes in found if name and "/" not in name}
 
     def get(self, name: str) -> bytes | None:
         objects, key = self.object(name)
@@ -209,24 +165,22 @@ class UrlFiles:
 
     def path(self, name: str = "") -> Path:
         """As `Files.path`; the siblings of NAME.json are the files NAME_....json."""
-        if not name:
-            return self.spool.directory
         if name.endswith(".json"):
-            stem = name.removesuffix(".json")
+            begin = f"{name.removesuffix('.json')}_"
             for other in self.names():
-                if other.startswith(f"{stem}_") and other.endswith(".json"):
-                    self._copy(other)
-        return self._copy(name)
+                if other.startswith(begin) and other.endswith(".json"):
+                    copy_to(self.spool / other, self, other)
+        return copy_to(self.spool / name, self, name) if name else self.spool
 
-    def _copy(self, name: str) -> Path:
-        """Copy a file to the spool, and return its path there."""
-        path = self.spool.path(name)
-        self.spool.remove(name)
-        if (size := self.size(name)) is not None:
-            with writing(path), open(path, "wb") as file:
-                for start in range(0, size, READ_AT_ONCE):
-                    file.write(self.read(name, start, start + READ_AT_ONCE))
-        return path
+
+def copy_to(path: Path, files: Files, name: str) -> Path:
+    """Copy a file to a path, which is removed if there is none, and return the path."""
+    path.unlink(missing_ok=True)
+    if (size := files.size(name)) is not None:
+        with writing(path), open(path, "wb") as file:
+            for start in range(0, size, READ_AT_ONCE):
+                file.write(files.read(name, start, start + READ_AT_ONCE))
+    return path
 
 
 def directory_of(url: str) -> str:

@@ -2,8 +2,7 @@
 
 The libraries that talk to servers have threads, which a forked process does not have: a request
 would wait for ever. There another program, which such a process starts at its first request, makes
-the requests. Each is a connection to its socket, which only the process that started it can use:
-the socket is in a directory of its own, and a random key is compared.
+the requests. They come through pipes, one at a time through each.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Connection, Pipe
+from queue import SimpleQueue
 from typing import Any, cast
 
 from bpe.errors import ChangedError
-from bpe.files.temporary import temporary_directory
 from bpe.parallel import Lock, start_thread
 from preprocess.storage import remote
 from preprocess.storage.remote import ObjectStore, RemoteError
 
 _PROGRAM = "from preprocess.storage.forked import answer; answer()"
-_WAITING = 128  # connections that are not accepted yet
+_AT_ONCE = 16  # requests
 
 _start_lock = Lock()
 _programs: dict[int, _Program] = {}  # by the process that started it
@@ -55,69 +54,69 @@ def _ask(root: str, method: str, *arguments: Any) -> Any:
         program = _programs.get(os.getpid())
         if program is None or program.process.poll() is not None:
             program = _programs[os.getpid()] = _Program()
+    connection = program.idle.get()
     try:
-        with Client(program.address, "AF_UNIX", program.key) as connection:
-            connection.send((root, method, arguments))
-            found, error = connection.recv()
+        connection.send((root, method, arguments))
+        found, error = connection.recv()
     except (OSError, EOFError):
         raise RemoteError(
             "the program that makes the requests of a forked process has ended, perhaps because"
             " memory was used up; run the command again, with fewer workers"
         ) from None
+    except BaseException:  # interrupted: an answer may still come through this pipe
+        program.process.kill()
+        raise
+    finally:
+        program.idle.put(connection)
     if error is not None:
         raise error
     return memoryview(found) if isinstance(found, bytes) and method == "read" else found
 
 
 class _Program:
-    """The program that makes requests; it ends when its input is closed, as this process ends."""
+    """The program that makes requests; it ends when its pipes are closed, as this process ends.
+
+    Attributes:
+        idle: Connections to it without a request.
+    """
 
     def __init__(self) -> None:
+        pipes = [Pipe() for _ in range(_AT_ONCE)]
+        descriptors = [other.fileno() for _, other in pipes]
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=os.environ | {"PYTHONPATH": paths},
+            [sys.executable, "-P", "-c", _PROGRAM, *map(str, descriptors)],
+            stdin=subprocess.DEVNULL, pass_fds=descriptors, env=os.environ | {"PYTHONPATH": paths},
         )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.key = os.urandom(32)
-        with suppress(BrokenPipeError):  # whoever connects says so
-            self.process.stdin.write(self.key.hex().encode() + b"\n")
-            self.process.stdin.flush()
-        self.address = self.process.stdout.readline().decode().rstrip("\n")
+        self.idle = SimpleQueue[Any]()
+        for connection, other in pipes:
+            other.close()
+            self.idle.put(connection)
 
 
 def answer() -> None:
-    """Answer requests until the standard input ends."""
+    """Answer the requests that come through the pipes of the command line until one is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when the process that asks has ended
-    key = bytes.fromhex(sys.stdin.readline())
-    with temporary_directory() as directory:
-        listener = Listener(str(directory / "socket"), "AF_UNIX", _WAITING, key)
-        start_thread(_accept, listener)
-        print(directory / "socket", flush=True)
-        sys.stdin.read()
+    first, *others = [Connection(int(each)) for each in sys.argv[1:]]
+    for connection in others:
+        start_thread(_answer_all, connection)
+    _answer_all(first)
     os._exit(0)  # nobody waits for the answers to requests that are still made
 
 
-def _accept(listener: Listener) -> None:
-    while True:
-        with suppress(OSError, EOFError):  # the process that asked was interrupted
-            start_thread(_answer_one, listener.accept())
+def _answer_all(connection: Any) -> None:
+    with suppress(OSError, EOFError):
+        while True:
+            found, error = _answer(*connection.recv())
+            connection.send((bytes(found) if isinstance(found, memoryview) else found, error))
 
 
-def _answer_one(connection: Connection) -> None:
-    with suppress(OSError, EOFError), connection:
-        root, method, arguments = connection.recv()
-        found, error = None, None
-        try:
-            found = getattr(remote.open_objects(root), method)(*arguments)
-            if isinstance(found, memoryview):
-                found = bytes(found)
-            if method == "keys":
-                found = list(found)
-        except (RemoteError, ChangedError) as raised:
-            error = raised
-        except BaseException as raised:  # noqa: BLE001 (the process that asked waits for an answer)
-            about = f"{type(raised).__name__}: {remote.reason_of(raised)}"
-            error = RemoteError(f"the request of a forked process failed: {about}; run it again")
-        connection.send((found, error))
+def _answer(root: str, method: str, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
+    try:
+        found = getattr(remote.open_objects(root), method)(*arguments)
+        return (list(found) if method == "keys" else found), None
+    except (RemoteError, ChangedError) as error:
+        return None, error
+    except BaseException as error:  # noqa: BLE001 (the process that asked waits for an answer)
+        about = f"{type(error).__name__}: {remote.reason_of(error)}"
+        return None, RemoteError(f"the request of a forked process failed: {about}; run it again")

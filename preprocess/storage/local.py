@@ -1,4 +1,4 @@
-"""`preprocess.storage.base.Storage` in a local directory.
+"""Storage of a run in a local directory, and what every storage does.
 
     DIRECTORY/.tokenmill.lock    names the writer; a lock of the system, released with its process
     DIRECTORY/.NAME.partial/    work files of the run NAME
@@ -21,7 +21,6 @@ from typing import Any, Self
 
 from bpe.files.atomic_write import sync, sync_directory, write_all, write_atomically
 from bpe.parallel import Lock
-from preprocess.storage.base import JOURNAL_FILE
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
@@ -32,6 +31,11 @@ from preprocess.storage.errors import (
 from preprocess.storage.files import Files, LocalFiles
 from preprocess.storage.lock import ObjectLock, SystemLock, acquire_lock
 
+JOURNAL_FILE = "journal.jsonl"
+# Run name of a repair; names of other runs do not begin with a dot.
+REPAIR = ".repair"
+# End of the names of token files that are read again by the same run, and never published.
+IN_ORDER = "-in-order"
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
@@ -39,13 +43,12 @@ PARTIAL = ".partial"
 logger = logging.getLogger("preprocess")
 
 
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):  # an interrupted attempt may have removed it
-        os.unlink(path)
+class Stream:
+    """An append-only file, truncated to `n_bytes`; methods raise `OutputError` if writing fails.
 
-
-class LocalStream:
-    """A `Stream` at a path, truncated to `n_bytes`; see `Storage.stream`."""
+    Attributes:
+        n_bytes: Length, including bytes that are not durable yet.
+    """
 
     def __init__(
         self, path: Path, n_bytes: int, check: Callable[[], None] = lambda: None
@@ -69,6 +72,7 @@ class LocalStream:
             raise
 
     def append(self, data: memoryview) -> None:
+        """Append bytes."""
         assert self._descriptor is not None
         self._check()
         with writing(self._path, position=self.n_bytes):
@@ -76,6 +80,7 @@ class LocalStream:
         self.n_bytes += len(data)
 
     def begin_sync(self) -> None:
+        """Let the disk begin to write appended bytes, without waiting for it."""
         assert self._descriptor is not None
         if hasattr(os, "posix_fadvise"):  # not on macOS
             start, self._n_begun = self._n_begun, self.n_bytes
@@ -85,15 +90,25 @@ class LocalStream:
                 os.posix_fadvise(self._descriptor, start, self.n_bytes - start, advice)
 
     def sync(self) -> None:
+        """Make appended bytes durable; another thread may append meanwhile.
+
+        Does nothing on a closed stream, so sync before closing.
+        """
         with self._lock, writing(self._path):
             if self._descriptor is not None:
                 sync(self._descriptor, data_only=True)
 
     def finish(self, n_bytes: int) -> None:
+        """Sync and close a file that is complete, and of which the first `n_bytes` remain.
+
+        The others are kept until the file is opened with that length. The storage may return before
+        the bytes are durable, if they are so before an entry of the journal that is written later.
+        """
         self.sync()
         self.close()
 
     def close(self) -> None:
+        """Close the file, also while another thread syncs; may be called more than once."""
         with self._lock:
             self._close()
 
@@ -112,8 +127,25 @@ def check_length(where: str, n_bytes: int, found: int) -> None:
         )
 
 
+def was_lost(where: str, work: str) -> DamagedStateError:
+    """Return the error for a file that was complete, and has neither of its names now."""
+    return DamagedStateError(
+        f"{where}: was complete, and is missing now, also in {work}; start over (--overwrite)"
+    )
+
+
 class LocalStorage(LocalFiles):
-    """A `Storage` in the directory `location`, for the run `run`; as `open_storage`."""
+    """Work files of one run, and finished files of its location; writes create both places.
+
+    As a context manager it locks the location, and raises `OutputError` if another process holds
+    the lock or nothing can be written there. All methods that write raise `OutputError` on failure.
+    A bucket is a `BucketStorage`, which has the same methods. Arguments are as of `open_storage`.
+
+    Attributes:
+        final: Files under their final names.
+        keeps_finished: True if finished files of streams take local space until they are published.
+        seconds_between_syncs: Streams are synced no more often, unless a stage of the run ends.
+    """
 
     seconds_between_syncs = 0.0  # as often as the journal wants
     keeps_finished = True
@@ -133,8 +165,11 @@ class LocalStorage(LocalFiles):
             self._lock = acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
-            if (listed := self._location / REMOVAL_FILE).exists():
-                logger.info("%s: completing the removal of an interrupted run", listed)
+            if (self._location / REMOVAL_FILE).exists():
+                logger.info(
+                    "%s: completing the removal of an interrupted run",
+                    self._location / REMOVAL_FILE,
+                )
                 self._complete_removal()
             stack.pop_all()
         return self
@@ -154,7 +189,87 @@ class LocalStorage(LocalFiles):
         """True if a lock of the system is held, which ends with the process."""
         return isinstance(self._lock, SystemLock)
 
+    # --- work files ---
+
+    def runs(self) -> list[str]:
+        """Return the names of runs with work files in this location, sorted."""
+        return [
+            name[1 : -len(PARTIAL)]
+            for name in self.final.names()
+            if name[0] == "." and name.endswith(PARTIAL) and self.final.path(name).is_dir()
+        ]
+
+    def _make(self) -> None:
+        self._check_lock()
+        if not self.directory.is_dir():
+            with writing(self.directory):
+                os.mkdir(self.directory)
+                sync_directory(self._location)
+
+    def stream(self, name: str, n_bytes: int = 0) -> Stream:
+        """Open a stream truncated to `n_bytes`; raise DamagedStateError if it is shorter."""
+        self._make()
+        return Stream(self.directory / name, n_bytes, self._check_lock)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a whole file durably and atomically."""
+        self._make()
+        path = self.directory / name
+        with writing(path):
+            write_atomically(path, data, temporary=self.directory / f"{name}.new")
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+        with writing(self.directory / name):
+            (self.directory / name).unlink(missing_ok=True)
+
+    def clear(self) -> None:
+        """Remove all work files, the journal last, so an interrupted removal can be repeated."""
+        if self.directory.is_dir():
+            with writing(self.directory, OUTPUTS_KEPT):
+                for name in sorted(self.names(), key=lambda name: name == JOURNAL_FILE):
+                    os.unlink(self.directory / name)
+                os.rmdir(self.directory)
+
+    def space(self) -> tuple[int, int]:
+        """Return (free bytes of the local disk, bytes of the work files there)."""
+        free, _ = LocalFiles(self._location).space()
+        return free, sum(self.sizes().values())
+
+    # --- files under their final names ---
+
+    def publish(
+        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
+    ) -> None:
+        """Give files their final names: `names`, then `last`, which describe the others.
+
+        Finished files in `last` are removed first, then those in `gone`. After an interruption it
+        may be called again with the same names.
+        """
+        with writing(self._location, PUBLISHED_KEPT):
+            self._check_lock()
+            for name in last:
+                # Without a work file, an interrupted attempt has published the new one.
+                if (self.directory / name).exists():
+                    (self._location / name).unlink(missing_ok=True)
+            sync_directory(self._location)
+            for name in gone:
+                (self._location / name).unlink(missing_ok=True)
+            for group in (names, last):
+                for name in group:
+                    try:
+                        os.replace(self.directory / name, self._location / name)
+                    except FileNotFoundError:
+                        if not (self._location / name).exists():
+                            where = str(self._location / name)
+                            raise was_lost(where, str(self.directory)) from None
+                sync_directory(self._location)
+
     def remove_finished(self, names: Sequence[str]) -> None:
+        """Remove files under their final names, in this order: manifests first.
+
+        Whoever locks the location next completes a removal that was interrupted.
+        """
         listed = self._location / REMOVAL_FILE
         with writing(listed, OUTPUTS_KEPT):
             found = {name: self._facts(name) for name in names}
@@ -167,96 +282,16 @@ class LocalStorage(LocalFiles):
         with writing(self._location, OUTPUTS_KEPT):
             for name, facts in names_to_remove(listed.read_bytes(), str(listed)).items():
                 if facts == self._facts(name):  # else it was written since
-                    _remove(self._location / name)
+                    (self._location / name).unlink(missing_ok=True)
             sync_directory(self._location)
-            _remove(listed)
+            listed.unlink(missing_ok=True)
 
     def _facts(self, name: str) -> list[int] | None:
         """Return size and time of the last change, in ns, of a finished file, None without it."""
-        try:
+        with suppress(FileNotFoundError):
             state = os.stat(self._location / name)
-        except FileNotFoundError:
-            return None
-        return [state.st_size, state.st_mtime_ns]
-
-    def check_writable(self) -> None:
-        place = self._location
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        if not place.is_dir():
-            raise OutputError(
-                f"{self._location}: {place} is not a directory; choose another output directory"
-            )
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise OutputError(
-                f"{self._location}: {place} cannot be written to by this user; choose another"
-                " output directory or change its permissions"
-            )
-
-    def runs(self) -> list[str]:
-        return [
-            name[1 : -len(PARTIAL)]
-            for name in self.final.names()
-            if name[0] == "." and name.endswith(PARTIAL) and self.final.path(name).is_dir()
-        ]
-
-    def stream(self, name: str, n_bytes: int = 0) -> LocalStream:
-        self._make()
-        return LocalStream(self.directory / name, n_bytes, self._check_lock)
-
-    def put(self, name: str, data: bytes) -> None:
-        self._make()
-        path = self.directory / name
-        with writing(path):
-            write_atomically(path, data, temporary=self.directory / f"{name}.new")
-
-    def remove(self, name: str) -> None:
-        with writing(self.directory / name):
-            _remove(self.directory / name)
-
-    def publish(
-        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
-    ) -> None:
-        with writing(self._location, PUBLISHED_KEPT):
-            self._check_lock()
-            for name in last:
-                # Without a work file, an interrupted attempt has published the new one.
-                if (self.directory / name).exists():
-                    _remove(self._location / name)
-            sync_directory(self._location)
-            for name in gone:
-                _remove(self._location / name)
-            for group in (names, last):
-                for name in group:
-                    try:
-                        os.replace(self.directory / name, self._location / name)
-                    except FileNotFoundError:
-                        if not (self._location / name).exists():
-                            raise DamagedStateError(
-                                f"{self._location / name}: was complete, and is missing now, also"
-                                f" in {self.directory}; start over (--overwrite)"
-                            ) from None
-                sync_directory(self._location)
-
-    def clear(self) -> None:
-        if not self.directory.is_dir():
-            return
-        with writing(self.directory, OUTPUTS_KEPT):
-            for name in sorted(self.names(), key=lambda name: name == JOURNAL_FILE):
-                os.unlink(self.directory / name)
-            os.rmdir(self.directory)
-
-    def space(self) -> tuple[int, int]:
-        state = os.statvfs(self._location)
-        used = sum(self.sizes().values())
-        return state.f_bavail * state.f_frsize, used
-
-    def _make(self) -> None:
-        self._check_lock()
-        if not self.directory.is_dir():
-            with writing(self.directory):
-                os.mkdir(self.directory)
-                sync_directory(self._location)
+            return [state.st_size, state.st_mtime_ns]
+        return None
 
 
 def names_to_remove(content: bytes, where: str) -> dict[str, Any]:

@@ -4,13 +4,13 @@ In a directory it is a lock of the system on a file that names its owner, given 
 process ends. In a bucket, and where the file system has no locks, it is an `ObjectLock`: an object
 that its owner replaces while he lives. It is put only if there is none, and replaced only if its
 version is the one that was put last, so two owners are impossible. If it is not replaced for
-`EXPIRES_AFTER` seconds, its owner is gone, and whoever waited that long may replace it; one that
-names no owner is waited for a moment. No clocks of different machines are compared. A process of
-the same machine is recognised as dead at once.
+`EXPIRES_AFTER` seconds, its owner is gone, and whoever waited that long may replace it. No clocks
+of different machines are compared. A process of the same machine is recognised as dead at once.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import logging
@@ -25,12 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from bpe.errors import ChangedError
-from bpe.files.atomic_write import write_all
 from bpe.parallel import Lock, start_thread
 from bpe.runtime.user_cache import warn_once
 from preprocess.storage.errors import LockedError, OutputError
-from preprocess.storage.files import LocalFiles
-from preprocess.storage.remote import ANY, ObjectInfo, RemoteError, Versions
+from preprocess.storage.remote import ANY, ObjectInfo, ObjectStore, RemoteError
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
 RENEWED_EVERY = 15.0  # seconds
@@ -55,13 +53,13 @@ class SystemLock:
     def release(self) -> None:
         """Remove the file and give the lock back."""
         try:
-            _remove(self._path)
+            self._path.unlink(missing_ok=True)
         finally:
             os.close(self._descriptor)
 
 
 def acquire_lock(path: Path) -> SystemLock | ObjectLock:
-    """Lock a directory; with files that are renewed, if its file system has no locks."""
+    """Lock a directory; with links that are renewed, if its file system has no locks."""
     while True:
         # Do not follow a link, for its target would be overwritten.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -70,66 +68,60 @@ def acquire_lock(path: Path) -> SystemLock | ObjectLock:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise LockedError(
-                    f"{path.parent}: {_holder(descriptor)} is writing in this directory; wait until"
-                    " it is finished, stop it, or choose another directory"
-                ) from None
+                raise _locked(str(path.parent), _holder(descriptor)) from None
             except OSError as error:
-                return _acquire_lock_files(path, descriptor, error)
+                return _acquire_without(path, descriptor, error)
             # Retry if the previous holder removed the file after it was opened here.
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                     os.ftruncate(descriptor, 0)
                     me = {"pid": os.getpid(), "host": os.uname().nodename}
                     os.pwrite(descriptor, json.dumps(me).encode(), 0)
-                    stack.callback(_remove, path)
+                    stack.callback(path.unlink, missing_ok=True)
                     # After this file has content, which who makes the others looks for.
                     if any(x.startswith(f"{path.name}.") for x in os.listdir(path.parent)):
-                        lock = _lock_files(path)
+                        lock = _lock_without(path)
                         lock.acquire()
                         lock.release()
                     stack.pop_all()
                     return SystemLock(path, descriptor)
 
 
-def _acquire_lock_files(path: Path, descriptor: int, error: OSError) -> ObjectLock:
-    lock = _lock_files(path)
+def _acquire_without(path: Path, descriptor: int, error: OSError) -> ObjectLock:
+    """Lock a directory whose file system has no locks, as the error says."""
+    lock = _lock_without(path)
     lock.acquire()
     with ExitStack() as stack:
         stack.callback(lock.release)
-        if LocalFiles(path.parent).size(path.name):
-            raise OutputError(
-                f"{path}: {_holder(descriptor)} has locked this directory, and this machine has no"
-                f" locks there ({error.strerror}); wait until it is finished, or remove this file"
-                " if it was killed"
-            )
-        _remove(path)
+        with suppress(FileNotFoundError):
+            if os.stat(path).st_size:
+                raise OutputError(
+                    f"{path}: {_describe(_holder(descriptor))} has locked this directory, and this"
+                    f" machine has no locks there ({error.strerror}); wait until it is finished, or"
+                    " remove this file if it was killed"
+                )
+            path.unlink()
         stack.pop_all()
     warn_once(
-        "%s: this file system has no locks (%s), so files beside the outputs that are renewed every"
+        "%s: this file system has no locks (%s), so links beside the outputs that are renewed every"
         " 15 s lock the directory", path.parent, error.strerror,
     )
     return lock
 
 
-def _lock_files(path: Path) -> ObjectLock:
+def _lock_without(path: Path) -> ObjectLock:
     """Return the lock of a machine without locks of the system; `path` is that of such a lock."""
-    return ObjectLock(LockFiles(), str(path.absolute()), str(path.parent))
+    return ObjectLock(LockLinks(), str(path.absolute()), str(path.parent))
 
 
-def _holder(descriptor: int) -> str:
-    return _describe(_parse(os.pread(descriptor, 1000, 0)))
-
-
-def _remove(path: Path) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
+def _holder(descriptor: int) -> dict[str, Any]:
+    return _parse(os.pread(descriptor, 1000, 0))
 
 
 class ObjectLock:
     """A lock; `where` names its place in messages."""
 
-    def __init__(self, objects: Versions, key: str, where: str) -> None:
+    def __init__(self, objects: ObjectStore | LockLinks, key: str, where: str) -> None:
         self._objects, self._key, self._where = objects, key, where
         self._id, self._number = uuid.uuid4().hex, 0
         self._version = ""  # of the object as put last
@@ -153,20 +145,15 @@ class ObjectLock:
             seen = seen or found
             state = _state(holder)
             if found != seen or state == "alive":
-                raise LockedError(
-                    f"{self._where}: {_describe(holder)} is writing there; wait until it is"
-                    " finished, stop it, or choose another place"
-                )
-            # A holder is named at once, but for the moment in which a lock file is written.
-            expires_after = EXPIRES_AFTER if holder else _LOOKED_AT_EVERY
-            if state == "dead" or waited >= expires_after:
+                raise _locked(self._where, holder)
+            if state == "dead" or waited >= EXPIRES_AFTER:
                 if self._put(found[0]):
                     break
                 continue
             if not waited:
                 logger.warning(
                     "%s: %s may still be writing there; looking for %.0f s whether it is",
-                    self._where, _describe(holder), expires_after,
+                    self._where, _describe(holder), EXPIRES_AFTER,
                 )
             pause(_LOOKED_AT_EVERY)
             waited += _LOOKED_AT_EVERY
@@ -196,10 +183,7 @@ class ObjectLock:
         _held.discard(self._id)
         with self._guard:
             is_held, self._is_held = self._is_held, False
-            if not is_held or self._is_lost or is_cut_off:
-                return
-            found = self._find()
-            if found is not None and _parse(found[1]).get("id") == self._id:
+            if is_held and not self._is_lost and not is_cut_off and self._is_own(self._find()):
                 self._objects.remove(self._key)
 
     def _keep(self) -> None:
@@ -223,7 +207,7 @@ class ObjectLock:
         if put is None:
             # A request whose answer was lost was repeated, and found our own object.
             found = self._find()
-            if found is None or _parse(found[1]).get("id") != self._id:
+            if found is None or not self._is_own(found):
                 return False
             if found[1] != content:  # of an earlier request
                 return self._put(found[0])
@@ -239,6 +223,9 @@ class ObjectLock:
                 return info.version, bytes(content)
         return None
 
+    def _is_own(self, found: tuple[str, bytes] | None) -> bool:
+        return found is not None and _parse(found[1]).get("id") == self._id
+
 
 def _parse(content: bytes) -> dict[str, Any]:
     """Return the facts about the owner in a lock, {} if it is not one of ours."""
@@ -251,9 +238,15 @@ def _parse(content: bytes) -> dict[str, Any]:
 
 def _describe(holder: dict[str, Any]) -> str:
     pid, host = holder.get("pid"), holder.get("host")
-    if isinstance(pid, int) and isinstance(host, str):
-        return f"process {pid} on {host}"
-    return "another process"
+    is_named = isinstance(pid, int) and isinstance(host, str)
+    return f"process {pid} on {host}" if is_named else "another process"
+
+
+def _locked(where: str, holder: dict[str, Any]) -> LockedError:
+    return LockedError(
+        f"{where}: {_describe(holder)} is writing in this directory; wait until it is finished,"
+        " stop it, or choose another directory"
+    )
 
 
 def _machine() -> dict[str, str]:
@@ -288,84 +281,68 @@ def _state(holder: dict[str, Any]) -> str:
     return "alive" if is_alive else "dead"
 
 
-class LockFiles:
-    """Files as the `Versions` of an `ObjectLock`, where the system has no locks; keys are paths.
+class LockLinks:
+    """Links in place of the objects of an `ObjectLock`; keys are paths, methods as `ObjectStore`.
 
-    Version N of a lock is the file LOCK.N. It is made by an exclusive open, so one process alone
-    makes it; and it holds only if it is the last, and if version N - 1 was there until then, or
-    none for the first, whose number is the time: numbers are not used again. Whoever replaces a
-    version that was being written sees whether it was completed meanwhile: a version is a number
-    and a size.
+    Version N of a lock is the symbolic link LOCK.N, and its target is the content: one process
+    alone makes it, complete or not at all. It holds only if it is the last, and if version N - 1
+    was there until then, or none for the first, whose number is the time: numbers are not used
+    again.
     """
 
     def info(self, key: str) -> ObjectInfo | None:
         """Return the last version; it has no size, for `read` reads all of it."""
-        if not (versions := self._versions(key)):
-            return None
-        return ObjectInfo(0, 0, f"{versions[-1]}.{_size(f'{key}.{versions[-1]}')}")
+        versions = self._versions(key)
+        return ObjectInfo(0, 0, str(versions[-1])) if versions else None
 
     def read(self, key: str, start: int, stop: int, version: str = "") -> memoryview:
-        """Read a version; raise ChangedError if it is gone."""
+        """Read a version, b"" if it is no link; raise ChangedError if it is gone."""
         try:
-            return memoryview(Path(f"{key}.{version.partition('.')[0]}").read_bytes())
+            return memoryview(os.readlink(f"{key}.{version}").encode())
         except FileNotFoundError:
             pause(_PAUSE)
             raise ChangedError(f"{key}.{version}: was replaced while it was being read") from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return memoryview(b"")
 
     def put(self, key: str, data: bytes | memoryview, version: str | None = ANY) -> str | None:
         """Replace a version ("": none), and return the new one; None if it is another."""
-        named, _, size = (version or "0").partition(".")
-        before = int(named)
+        before = int(version or 0)
         number = before + 1 if before else time.time_ns()
-        path = f"{key}.{number}"
+        path = Path(f"{key}.{number}")
         with _remote_errors(path):
             if not before and self._versions(key):
                 return None
             try:
-                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+                path.symlink_to(bytes(data).decode())
             except FileExistsError:
                 return None
-            try:
-                try:
-                    write_all(descriptor, memoryview(data))
-                finally:
-                    os.close(descriptor)
-            except OSError:  # a full disk; its owner would take the file for that of another
-                Path(path).unlink(missing_ok=True)
-                raise
-            found = self._versions(key)
-            is_last = found[-2:] == ([before, number] if before else [number])
-            if not is_last or (before and _size(f"{key}.{before}") != int(size)):
-                Path(path).unlink(missing_ok=True)
+            if self._versions(key)[-2:] != ([before, number] if before else [number]):
+                path.unlink(missing_ok=True)
                 return None
-            Path(f"{key}.{before}").unlink(missing_ok=True)
-        return f"{number}.{len(data)}"
+            if before:
+                Path(f"{key}.{before}").unlink(missing_ok=True)
+        return str(number)
 
     def remove(self, key: str) -> None:
         """Remove all versions, the last one last."""
-        with _remote_errors(key):
+        with _remote_errors(Path(key)):
             for version in self._versions(key):
                 Path(f"{key}.{version}").unlink(missing_ok=True)
 
     def _versions(self, key: str) -> list[int]:
         directory, name = os.path.split(key)
         pattern, before, found = rf"{re.escape(name)}\.(\d+)", [-1], [-2]
-        while found != before:  # a list may lack both a file and the one that replaces it meanwhile
+        while found != before:  # a list may lack both a link and the one that replaces it meanwhile
             matches = (re.fullmatch(pattern, each) for each in os.listdir(directory))
             before, found = found, sorted(int(match[1]) for match in matches if match)
         return found
 
 
-def _size(path: str) -> int:
-    """Return the size of a file in bytes, -1 if there is none."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return -1
-
-
 @contextmanager
-def _remote_errors(path: str) -> Iterator[None]:
+def _remote_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

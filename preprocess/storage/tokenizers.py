@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bpe.errors import TokenizerFileError
-from bpe.files.locations import LOCAL, LocationError, shown_url, split_location
-from bpe.files.temporary import temporary_directory
-from preprocess.storage.files import open_files
+from bpe.files.locations import LOCAL, LocationError, shown_url
+from preprocess.locations import split_location
+from preprocess.storage.files import UrlFiles, copy_to
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
-
-_TEMPLATE_FILE = "chat_template.jinja"
 
 
 def load_tokenizer_at(url: str) -> AnyTokenizer:
@@ -34,22 +32,21 @@ def load_tokenizer_at(url: str) -> AnyTokenizer:
     directory, name = split_location(url)
     if not name.endswith(".json"):
         directory, name = url, "tokenizer.json"
-    files, beside = open_files(directory), f"{Path(name).stem}_config.json"
-    found = {each: files.get(each) for each in (name, beside, _TEMPLATE_FILE)}
-    if found[name] is None:
+    files = UrlFiles(directory)
+    config, template = f"{Path(name).stem}_config.json", "chat_template.jinja"
+    paths = [copy_to(files.spool / each, files, each) for each in (name, config, template)]
+    if not paths[0].exists():
         raise TokenizerFileError(
             f"{files.where(name)}: there is no such tokenizer; give the URL of a tokenizer.json, or"
             " of the directory that has it"
         )
-    with temporary_directory() as place:
-        for each, content in found.items():
-            if content is not None:
-                (place / each).write_bytes(content)
-        try:
-            _put_template(place / beside, place / _TEMPLATE_FILE)
-            return load_tokenizer(place / name)
-        except TokenizerFileError as error:
-            raise TokenizerFileError(str(error).replace(str(place), files.where())) from error
+    try:
+        _put_template(paths[1], paths[2])
+        return load_tokenizer(paths[0])
+    except TokenizerFileError as error:
+        raise TokenizerFileError(str(error).replace(str(files.spool), files.where())) from error
+    finally:
+        files.close()
 
 
 def _put_template(config: Path, template: Path) -> None:

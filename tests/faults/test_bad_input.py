@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -130,12 +129,6 @@ def test_vocabulary_too_small(capsys: Any, text: Path, out: Path) -> None:
     assert run([str(o) for o in [*options, "--val", text, "--vocab-size", "258"]]) == 0
 
 
-def test_corpus_too_small_for_the_vocabulary(capsys: Any, text: Path, out: Path) -> None:
-    assert run(["--train", str(text), "--val", str(text), "--out", str(out), "--quiet"]) == 0
-    assert "tokenmill: training stopped early: no pair occurs 2 times" in capsys.readouterr().err
-    assert (out / "train.bin").exists()
-
-
 @pytest.mark.parametrize("tokenizer_is_given", [False, True])
 def test_validation_without_documents(
     capsys: Any, tmp_path: Path, text: Path, out: Path, tokenizer: Path, tokenizer_is_given: bool
@@ -177,40 +170,20 @@ def test_a_special_token_that_the_tokenizer_lacks(
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        ("", "it is empty"),
-        ('{"model": {"type": "BPE", "vocab": {"a', "it is truncated"),
-        ("hello", "not JSON"),
-        ('{"model": {"type": "WordPiece", "vocab": {}}}', "model.type is 'WordPiece'"),
-        ("[1]", "expected an object"),
-    ],
-)
-def test_tokenizer_files_of_no_use(
-    capsys: Any, tmp_path: Path, text: Path, out: Path, content: str, expected: str
-) -> None:
+def test_a_tokenizer_of_no_use(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text(content)
-    message = refused(capsys, "--train", text, "--tokenizer", path, "--out", out)
-    assert message.startswith(f"{path}: ")
-    assert expected in message
-    path.unlink()
-    assert "No such file" in refused(capsys, "encode", text, "--tokenizer", path)
+    for content, expected in (
+        ('{"model": {"type": "BPE", "vocab": {"a', f"{path}: the file ends in the middle"),
+        (None, f"{path}: No such file or directory"),
+    ):
+        path.write_text(content) if content else path.unlink()
+        for given in (["--train", text, "--out", out], ["encode", text]):
+            assert expected in refused(capsys, *given, "--tokenizer", path)
 
 
 def test_output_directory_that_is_none(capsys: Any, text: Path) -> None:
     message = refused(capsys, "--train", text, "--out", text / "below")
-    assert message == f"{text}/below: {text} is not a directory; choose another output directory"
-
-
-def test_output_directory_not_writable(
-    capsys: Any, text: Path, out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Permissions do not bind the superuser, whom tests may run as.
-    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
-    message = refused(capsys, "--train", text, "--out", out)
-    assert message.startswith(f"{out}: {out.parent} cannot be written to by this user")
+    assert message.startswith(f"{text}/below: could not be written: Not a directory; nothing was")
 
 
 def test_output_directory_that_fails_later(text: Path) -> None:
@@ -271,27 +244,16 @@ def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
         ({"nonsense": 1}, "nonsense: there is no such setting"),
         ({"separator": "\ud800"}, "separator: should be valid Unicode; got"),
         ({"separator": b"x"}, "separator: should be text; got b'x'"),
-        ({"workers": "2"}, "workers: should be a whole number of at least 1 and at most 65,536"),
-        ({"workers": True}, "workers: should be a whole number of at least 1 and at most 65,536"),
-        ({"unit_size": 1.5}, "unit_size: should be a number of bytes such as .*; got 1.5"),
-        ({"val_fraction": "a"},
-         "val_fraction: should be a number of at least 0 and less than 1; got 'a'"),
         ({"overwrite": 1}, "overwrite: should be True or False; got 1"),
-        ({"special_tokens": "<s>"}, "special_tokens: should be a list of texts; got '<s>'"),
-        ({"special_tokens": [7]}, r"special_tokens: should be a list of texts; got \[7\]"),
-        ({"special_tokens": {"a": 1}}, "special_tokens: should be a list of texts; got"),
         ({"special_tokens": [["a"]]},
          r"special_tokens: should be a list of texts; got \[\['a'\]\]"),
         ({"workers": np.array([2, 3])},
          "workers: should be a whole number of at least 1 and at most 65,536"),
         ({"max_minutes": 10**400}, "max_minutes: should be a number that is not as large; got 1"),
         ({"tie_break": ["coin"]}, r"tie_break: should be .* or 'huggingface'; got \['coin'\]"),
-        ({"train": {"a": 1}}, "train: should be a path or URL, or a list of them; got"),
         ({"out": 7}, "out: should be a path; got 7"),
-        ({"train": 7}, "train: should be a path or URL, or a list of them; got 7"),
         ({"train": [7]}, r"train: should be a path or URL, or a list of them; got \[7\]"),
         ({"train": []}, r"train: should not be empty; leave it out for text that Python"),
-        ({"pattern": 7}, "pattern: should be text; got 7"),
         ({"workers": 0, "x": 1}, "workers: .* at most 65,536; got 0; x: there is no such"),
     ],
 )

@@ -17,7 +17,7 @@ import torture
 from bpe.train.counts import FrozenCounts
 from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
-from preprocess.run import count_pass, journal, spill
+from preprocess.run import count_pass, journal
 from preprocess.run import memory_limit as memory
 from preprocess.run.journal import JournalError
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
@@ -49,7 +49,7 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 ) -> None:
     """Cut off when so many runs are written, or when they are being merged."""
     build(out=tmp_path / "whole", **options)
-    write, written = spill.write_spill, []
+    write, written = count_pass.write_counts, []
 
     def cut_off(*arguments: Any) -> Any:
         if len(written) == n_runs or arguments[2:] == (("gpt2", (END,)),):
@@ -59,11 +59,12 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 
     with monkeypatch.context() as patch:
         full_after(patch, 0)
-        patch.setattr(spill, "write_spill", cut_off)
-        patch.setattr(spill, "merge_spills", cut_off)
+        patch.setattr(count_pass, "write_counts", cut_off)
+        patch.setattr(count_pass, "merge_counts", cut_off)
         with pytest.raises(faults.CutOff):
             build(out=tmp_path / "out", workers=1, **options)
-    assert len(list((tmp_path / "out" / ".build.partial").glob("run-*"))) == len(written) > 0
+    found = list((tmp_path / "out" / ".build.partial").glob("counts-[0-9]*"))
+    assert len(found) == len(written) > 0
     build(out=tmp_path / "out", workers=2, **options)
     assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "whole")
 
@@ -71,18 +72,18 @@ def test_a_run_that_was_cut_off_goes_on_with_its_runs(
 def test_a_damaged_run_is_refused(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    merged = spill.merge_spills
+    merged = count_pass.merge_counts
 
     def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
-        path = next(storage.directory.glob("run-*"))
+        path = next(storage.directory.glob("counts-[0-9]*"))
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)
         return merged(storage, *arguments)
 
     full_after(monkeypatch, 0)
-    monkeypatch.setattr(spill, "merge_spills", damaged)
-    with pytest.raises(JournalError, match=r"run-.*saved counts are damaged or missing"):
+    monkeypatch.setattr(count_pass, "merge_counts", damaged)
+    with pytest.raises(JournalError, match=r"counts-.*saved counts are damaged or missing"):
         build(out=tmp_path / "out", **options)
 
 
@@ -187,7 +188,7 @@ print(json.dumps(peaks))
 
 def test_short_documents_take_no_more_than_is_reckoned_with(tmp_path: Path) -> None:
     """In a process of their own: at most what is reckoned with, and no far cry from it."""
-    workers, unit_size = 2, 60_000
+    workers, unit_size = 1, 150_000
     n_units = 2 * workers + 3
     letters = b"\xff\n<a>\n<b>\n" + b"".join(b"%c\n" % letter for letter in range(33, 127))
     (tmp_path / "small").write_bytes(letters * 20)

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from bpe.errors import TokenmillError
 from preprocess import build, pipeline, storage
 from preprocess.cli import run
 from preprocess.report.progress import Progress
-from preprocess.run import encode_pass, journal
+from preprocess.run import journal
 from preprocess.storage import OutputError
 
 ROOT = Path(__file__).parents[2]
@@ -96,41 +95,6 @@ def test_the_other_commands_go_on_too(
 
 
 # Failures of the disk.
-
-
-def test_near_the_end_an_entry_comes_after_every_few_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is on the disk already need not be waited for at the end."""
-    n_bytes, unit_size = 200_000, 10_000
-    (tmp_path / "text").write_text("more " * (n_bytes // 5))
-    pipeline.train(paths=tmp_path / "text", out=tmp_path / "tokenizer.json", vocab_size=260)
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 1e9)
-    monkeypatch.setattr(encode_pass, "_NEAR_THE_END", 100_000)
-    monkeypatch.setattr(encode_pass, "_FEW_BYTES", 20_000)
-    encoded: list[int] = []
-    submit = journal.Journal.submit
-
-    def noted(self: journal.Journal, key: str, value: Any, *streams: Any, **more: Any) -> None:
-        if isinstance(value, encode_pass.EncodeCheckpoint):
-            encoded.append(value.bytes)
-        submit(self, key, value, *streams, **more)
-        self.rest()  # the disk is ready at once
-
-    monkeypatch.setattr(journal.Journal, "submit", noted)
-    pipeline.encode(
-        paths=tmp_path / "text",
-        tokenizer=tmp_path / "tokenizer.json",
-        out=tmp_path / "x.bin",
-        unit_size=unit_size,
-        workers=2,
-    )
-    *early, last = encoded
-    assert last == n_bytes
-    assert 100_000 < early[0] <= 100_000 + 2 * unit_size
-    steps = [after - before for before, after in pairwise(early)]
-    assert 3 <= len(steps) <= 5
-    assert all(20_000 <= step <= 20_000 + 2 * unit_size for step in steps)
 
 
 def test_every_write_fails_in_turn(

@@ -26,10 +26,8 @@ from preprocess.run.signals import (
     PATIENCE,
     SECONDS,
     TICK,
-    Stopped,
     Watch,
     logger,
-    stopping,
 )
 from preprocess.storage import LOCK_FILE
 
@@ -112,35 +110,6 @@ def test_a_process_that_is_stuck_ends(
     assert torture.contents(out) == torture.contents(tmp_path / "peace")
 
 
-def test_a_signal_ends_a_compilation(tmp_path: Path) -> None:
-    """Kernels are compiled again in a cache of their own, and the signal comes when that begins."""
-    text, out = tmp_path / "text", tmp_path / "out"
-    text.write_text("<|endoftext|>".join(f"document {i} of many" for i in range(500)))
-    options = ["build", "--train", str(text), "--out", str(out), "--vocab-size", "280"]
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(
-        [sys.executable, "-m", "preprocess", *options],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert process.stderr.readline().startswith("tokenmill: compiling kernels, once per ")
-            process.send_signal(signal.SIGINT)
-            _, stderr = process.communicate(timeout=600)
-        finally:
-            process.kill()
-            signal.signal(signal.SIGINT, ignored)
-    assert process.returncode == 130
-    assert "rerun the same command to resume" in stderr
-    assert stderr.splitlines()[-1] == "tokenmill: error: stopped (Interrupt)"
-    assert {path.name for path in out.iterdir()} <= {".build.partial", LOCK_FILE}
-    assert run(options) == 0
-    build(train=text, out=tmp_path / "peace", vocab_size=280)
-    assert torture.contents(out) == torture.contents(tmp_path / "peace")
-
-
 def test_only_a_unit_that_takes_longer_than_any_text_needs_hangs() -> None:
     said: list[tuple[str, float]] = []
     watch = Watch(lambda where, seconds: said.append((where, seconds)))
@@ -190,11 +159,3 @@ def test_a_program_that_called_build_is_told_and_goes_on(
     hung = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert hung[0].endswith(f"it has not come back from {tmp_path / 'text'}, bytes 0 to 12")
     assert (tmp_path / "out" / "train.bin").exists()
-
-
-def test_what_ends_by_itself_is_let_end() -> None:
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Stopped) as stopped, stopping():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert stopped.value.number == signal.SIGTERM
-    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,8 @@ from bpe import AddedToken, HuggingFaceTokenizer, Tokenizer, load_tokenizer
 from bpe.errors import EncodingError
 from bpe.text.spans import spans_of
 from bpe.text_tokenizer import AnyTokenizer
+from preprocess.cli import run
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
@@ -110,7 +107,10 @@ def test_tokenizers_of_other_models(name: str, tmp_path: Path) -> None:
     [("whisper", "<|endoftext|>"), ("gpt-neox", "<|padding|>"), ("gpt-4o", "<|endofprompt|>"),
      ("llama2, byte tokens are special", "</s>"), ("two tokens of one id", "</s>")],
 )  # fmt: skip
-def test_the_command_writes_their_ids(name: str, end: str, tmp_path: Path) -> None:
+def test_the_command_writes_their_ids(
+    name: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     text = {**NATIVE, **of_other_models(), **{x: y[0] for x, y in PECULIAR.items()}}[name]
     _, theirs = both(text, tmp_path, json.dumps({"eos_token": end}))
     theirs.add_special_tokens([end])
@@ -118,9 +118,8 @@ def test_the_command_writes_their_ids(name: str, end: str, tmp_path: Path) -> No
     documents = [document for document in hard_texts(["\t", "日本", end]) if document]
     lines = "".join(json.dumps({"text": document}) + "\n" for document in documents)
     (tmp_path / "text.jsonl").write_text(lines)
-    command = [sys.executable, "-m", "preprocess", "build", "--train", "text.jsonl", "--quiet"]
-    command += ["--tokenizer", "tokenizer.json", "--out", "out", "--val-fraction", "0"]
-    subprocess.run(command, cwd=tmp_path, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    command = ["build", "--train", "text.jsonl", "--quiet", "--tokenizer", "tokenizer.json"]
+    assert run([*command, "--out", "out", "--val-fraction", "0"]) == 0
     expected = [theirs.encode(text, add_special_tokens=False).ids for text in documents]
     end_id = theirs.token_to_id(end)
     found = np.fromfile(tmp_path / "out" / "train.bin", np.uint16).tolist()

@@ -8,16 +8,12 @@ import pytest
 from bpe.runtime import arrays as huge_pages
 
 
-@pytest.mark.parametrize("n", [0, 1, 2**17 - 1, 2**17, 2**17 + 1, 2**19 + 3])
-def test_they_are_zeros_that_can_be_written(n: int) -> None:
-    array = huge_pages.zeros(n, np.uint64)
-    assert (array.dtype, array.shape) == (np.dtype(np.uint64), (n,))
-    assert not array.any()
-    array[:] = 7
-    assert array.sum() == 7 * n
-
-
 def test_systems_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in (0, 2**17 - 1, 2**17, 2**19 + 3):
+        array = huge_pages.zeros(n, np.uint64)
+        assert (array.dtype, array.shape, array.any()) == (np.dtype(np.uint64), (n,), False)
+        array[:] = 7  # they can be written
+
     class Refusing(mmap.mmap):
         def madvise(self, *_: object) -> None:
             raise OSError(22, "Invalid argument")

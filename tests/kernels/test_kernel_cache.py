@@ -227,11 +227,6 @@ def fail(*arguments):
     raise AttributeError("numba has no such pass")
 compiler.compiled = fail
 """
-UNLIKE = """
-from bpe.runtime.machine_code import Entry
-run = Entry.run
-Entry.run = lambda self, block: (run(self, block), (1, 2))[1]
-"""
 NO_COMPILER = "import sys; sys.modules['bpe.runtime.compiler'] = None\n"
 ENCODE = """
 from bpe import Tokenizer
@@ -245,7 +240,6 @@ print(tokenizer.encode_ordinary("abc abc"), tokenizer.encode_batch(["abcab"] * 2
     ("failure", "reason"),
     [
         (FAILING, "AttributeError: numba has no such pass"),
-        (UNLIKE, "RuntimeError: a kernel for a check returned (1, 2): expected (7, 6)"),
         (
             NO_COMPILER,
             "ModuleNotFoundError: import of bpe.runtime.compiler halted",
@@ -365,27 +359,3 @@ def test_a_kernel_that_closes_over_something_else_is_refused() -> None:
 
     def second() -> int:
         return first()
-
-
-def test_kernels_that_one_function_makes_in_two_ways_have_two_names() -> None:
-    def names(flag: bool, number: int = 1) -> list[str]:
-        if flag:
-
-            @jit.kernel
-            def inner(x, k=number):
-                return x + k
-        else:
-
-            @jit.kernel
-            def inner(x, k=number):
-                return x - k
-
-        @jit.kernel
-        def outer(x):
-            return inner(inner(x))
-
-        return [getattr(kernel, "py_func", kernel).__qualname__ for kernel in (inner, outer)]
-
-    assert names(True) == names(True)
-    for some in zip(names(True), names(False), names(True, 2), strict=True):
-        assert len(set(some)) == (1 if jit.DISABLE_JIT else 3)

@@ -11,8 +11,8 @@ import pytest
 from remote_cases import BLOCK, KINDS, pair
 
 from preprocess import TokenFile, build
-from preprocess.dataset import block_cache
 from preprocess.dataset import columns as table
+from preprocess.dataset import remote as block_cache
 from preprocess.storage.remote import open_objects
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from remote_cases import BLOCK, assert_same_batches, disk_usage, flip, make_dataset, pair, upload
+from remote_cases import BLOCK, assert_same_batches, disk_usage, flip, pair
 
 from preprocess import Sampler, TokenFile, TokenFileError, get_batch, open_tokens
-from preprocess.dataset import block_cache
 from preprocess.dataset import columns as table
-from preprocess.dataset.block_cache import CacheError
+from preprocess.dataset import remote as block_cache
+from preprocess.dataset.remote import CacheError
 from preprocess.storage import forked
 from preprocess.storage.remote import RemoteError
 
@@ -47,17 +47,6 @@ def test_a_batch_may_need_more_blocks_than_the_cache_has(
     assert_same_batches(*samplers)
     np.testing.assert_array_equal(remote[:], local[:])
     assert 0 < disk_usage(tmp_path / "cache") <= 4 * BLOCK
-
-
-def test_the_limit_is_of_all_datasets(bucket: str, tmp_path: Path) -> None:
-    first, other = (tmp_path / name for name in ("local", "other"))
-    files = [make_dataset(first, 90_000), make_dataset(other, 90_000, seed=1)]
-    urls = [upload(directory, bucket, directory.name) for directory in (first, other)]
-    remote = [open_tokens(f"{url}/train.bin") for url in urls]
-    for _ in range(2):
-        for local, opened in zip(files, remote, strict=True):
-            np.testing.assert_array_equal(local[:], opened[:])
-            assert 40 * BLOCK < disk_usage(tmp_path / "cache") <= 64 * BLOCK
 
 
 def test_what_was_used_last_stays(
@@ -126,7 +115,7 @@ def test_several_processes_keep_the_limit(
 
 _KILLED = """
 import os, signal, sys
-from preprocess.dataset import block_cache, columns
+from preprocess.dataset import columns, remote as block_cache
 columns.BLOCK_BYTES = 4096
 from preprocess import open_tokens
 remote = open_tokens(sys.argv[2])

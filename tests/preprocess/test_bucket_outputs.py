@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import faults
 import memory_objects
-import numpy as np
 import pytest
 import torture
 from memory_objects import Bucket, MemoryObjects
-from run_cases import DOCUMENTS, END, cut_off
+from run_cases import DOCUMENTS, END
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import LocationError
 from preprocess import ChatTemplateTransform, build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.writer import TokenFileWriter
 from preprocess.settings import SettingsError
 from preprocess.storage import DamagedStateError, OutputError, open_storage
 from preprocess.storage.bucket import BucketStorage
-from preprocess.storage.files import Spool
+from preprocess.storage.files import UrlFiles
 from preprocess.storage.remote import RemoteError
 
 WORK = "data/.build.partial/"
@@ -79,22 +76,6 @@ def test_a_file_is_one_object_as_of_its_last_sync(bucket: Bucket) -> None:
     assert bucket.contents() == {"data/x": b"abcde"}
 
 
-def test_no_shard_is_kept_here_that_ended_within_a_document(bucket: Bucket) -> None:
-    with BucketStorage("s3://b/data", "build") as storage:
-        writer = TokenFileWriter(storage, "x", vocab_size=300, shard_tokens=1000)
-        for _ in range(9):  # two documents fit, and the first part of a third
-            writer.append(np.zeros(200, np.int64), np.array([], np.int64))
-            writer.append(np.zeros(200, np.int64), np.array([200]))
-        writer.finish(
-            end_of_text_id=1, n_bytes=1, tokenizer_fingerprint="", pattern="", unicode_version="",
-            sources=[],
-        )
-        storage.publish([])  # waits for uploads
-        assert not list(storage.path().glob("x*"))
-        sizes = {name: size for name, size in storage.sizes().items() if name.endswith(".bin")}
-        assert list(sizes.values()) == [1600] * 4 + [800]
-
-
 @pytest.mark.parametrize("n_bytes", [0, 3, 4, 9])
 def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes: int) -> None:
     content = b"abcdefghi"
@@ -110,33 +91,6 @@ def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes:
             storage.stream("x", 13)
         storage.remove("x")
         assert storage.names() == []
-
-
-def test_an_entry_of_the_journal_waits_for_a_file_that_is_being_finished(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with BucketStorage("s3://b/data", "build") as storage:
-        stream, journal = storage.stream("x"), storage.stream("journal.jsonl")
-        stream.append(memoryview(b"abc"))
-
-        def write_entry() -> None:
-            stream.sync()
-            journal.append(memoryview(b"x has 3 bytes"))
-            journal.sync()
-            assert bucket.contents(WORK)["x"] == b"abc"
-
-        writing, finish = threading.Thread(target=write_entry), storage.finish
-
-        def finish_late(name: str, n_bytes: int) -> None:
-            writing.start()
-            writing.join(0.05)
-            assert not bucket.contents(f"{WORK}journal")
-            finish(name, n_bytes)
-
-        monkeypatch.setattr(storage, "finish", finish_late)
-        stream.finish(3)
-        writing.join()
-        assert storage.get("journal.jsonl") == b"x has 3 bytes"
 
 
 def test_files_that_take_long_to_put_are_put_less_often(
@@ -164,36 +118,6 @@ def test_an_object_has_a_largest_size(
         build(**options, out="s3://b/data")
 
 
-@pytest.mark.parametrize("name", ["x-in-order.bin", "standard-input", "rows-0"])
-def test_a_file_that_is_not_published_may_have_several_objects(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setattr("preprocess.storage.bucket.LARGEST_OBJECT", 4)
-    content = b"abcdefghij"
-    with BucketStorage("s3://b/data", "build") as storage:
-        append(storage, name, content)
-        assert bucket.contents(WORK) == {
-            name: b"abcd", f"{name}.more1": b"efgh", f"{name}.more2": b"ij"
-        }
-    with BucketStorage("s3://b/data", "build") as storage:
-        assert (storage.names(), storage.size(name)) == ([name], 10)
-        assert storage.read(name, 3, 9) == content[3:9]
-        append(storage, name, b"", 5)
-        assert bucket.contents(WORK) == {name: b"abcd", f"{name}.more1": b"e"}
-        assert storage.path(name).read_bytes() == b"abcde"
-        storage.remove(name)
-        assert not bucket.contents(WORK)
-
-
-def test_documents_are_shuffled_on_their_way_to_a_bucket(
-    bucket: Bucket, options: dict[str, Any], tmp_path: Path
-) -> None:
-    build(**options, shuffle_documents=3, out=tmp_path / "local")
-    build(**options, shuffle_documents=3, out="s3://b/data")
-    found = bucket.contents("data/")
-    assert {x: found[x] for x in found if x != "stats.json"} == torture.contents(tmp_path / "local")
-
-
 def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, Any]) -> None:
     assert build(**options | {"shard_tokens": None}, out="s3://b/whole").stats
     assert "whole/train_00000.bin" in bucket.contents()
@@ -218,7 +142,7 @@ def test_outputs_in_a_bucket_are_found_again(
     whole = bucket.objects["data/train_00001.bin"]
     bucket.objects["data/train_00001.bin"] = b"short", "v"
     check, bucket.check = bucket.check, lambda: None
-    with pytest.raises(TokenFileError, match="found 5; restore it, or build all of them again"):
+    with pytest.raises(TokenFileError, match="found 5; restore or repair it"):
         build(**options, out="s3://b/data")
     bucket.check = check
     bucket.objects["data/train_00001.bin"] = whole
@@ -231,19 +155,6 @@ def test_outputs_in_a_bucket_are_found_again(
     assert "output: train.bin, val.bin in s3://b/data, about" in capsys.readouterr().out
 
 
-def test_what_another_run_left_is_named_and_replaced(
-    bucket: Bucket, options: dict[str, Any]
-) -> None:
-    cut_off(options | {"workers": 1, "out": "s3://b/data"})
-    left = bucket.contents()
-    other = options | {"shard_tokens": 300}
-    with pytest.raises(OutputError, match=r"/data/.build.partial: an unfinished run with other"):
-        build(**other, out="s3://b/data")
-    assert bucket.contents() == left
-    build(**other, out="s3://b/data", overwrite=True)
-    assert not bucket.contents(WORK)
-
-
 def test_an_unfinished_run_of_an_earlier_version_is_named(
     bucket: Bucket, options: dict[str, Any]
 ) -> None:
@@ -254,15 +165,6 @@ def test_an_unfinished_run_of_an_earlier_version_is_named(
     assert bucket.contents(WORK) == left
     build(**options, out="s3://b/data", overwrite=True)
     assert not bucket.contents(WORK)
-
-
-def test_a_file_that_vanished_while_it_was_published(
-    bucket: Bucket, options: dict[str, Any]
-) -> None:
-    with BucketStorage("s3://b/data", "build") as storage:
-        storage.put("x", b"x")
-        with pytest.raises(DamagedStateError, match="/data/y: was complete, and is missing"):
-            storage.publish(["x", "y"])
 
 
 def test_a_server_that_is_away_is_asked_once(
@@ -304,11 +206,9 @@ def test_local_copies_of_processes_that_were_killed_are_removed(
     strange.symlink_to(tmp_path)
     with open(used / ".lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        mine = Spool()
-        assert mine.path("x").parent.is_dir()
-        assert sorted(tmp_path.iterdir()) == sorted([used, strange, mine.directory])
-        assert mine.space()[0] > 0
-        there = mine.directory
+        mine = UrlFiles("s3://bucket/data")
+        there = mine.spool
+        assert sorted(tmp_path.iterdir()) == sorted([used, strange, there])
         for _ in range(2):
             mine.close()
         assert not there.exists()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trained
 
 from bpe import AddedToken, Tokenizer, Vocabulary, WordLevelTokenizer
 from bpe.errors import TokenizerFileError
+from preprocess import cli
 from preprocess.check.compare import compare, format_lines
 from preprocess.check.inspect import describe_tokenizer as describe
 from preprocess.check.inspect import format_lines as inspected
@@ -29,9 +29,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "preprocess", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:
+    """The exit code of a command, what it printed, and its messages."""
+    code = cli.run([*map(str, arguments)])
+    return (code, *capsys.readouterr())
 
 
 def test_both_get_the_same_text(directory: Path) -> None:
@@ -103,52 +104,45 @@ def test_the_default_is_what_python_ships(directory: Path) -> None:
     assert found["text"]["documents"] > 10
 
 
-def test_as_commands(directory: Path) -> None:
+def test_as_commands(directory: Path, capsys: Any) -> None:
     a, b, text = (directory / name for name in ("a.json", "b.json", "text.txt"))
-    ran = run("compare", a, b, text, "--quiet")
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines()[0].split() == [
+    code, out, _ = run(capsys, "compare", a, b, text, "--quiet")
+    assert code == 0
+    assert out.splitlines()[0].split() == [
         "ids", "only", "here", "tokens", "bytes/token", "tokens/document", "MB/s", "tokenizer",
     ]  # fmt: skip
-    ran = run("compare", a, b, text, "--json", "--quiet")
-    assert [one["name"] for one in json.loads(ran.stdout)["tokenizers"]] == [str(a), str(b)]
-    ran = run("inspect", b)
-    assert "  pattern: o200k\n  unicode version: 16.0.0\n" in ran.stdout
-    assert json.loads(run("inspect", "--json", b).stdout)["pattern"] == "o200k"
-
-
-def test_what_cannot_be_found_is_said(directory: Path) -> None:
-    ran = run("compare", directory / "a.json", directory / "none.json")
-    assert ran.returncode == 1
-    assert (
-        "none.json: No such file or directory: expected a tokenizer.json, a directory" in ran.stderr
-    )
-    ran = run("inspect", "--json", directory / "text.txt")
-    assert ran.returncode == 1
-    assert "a .bin, its manifest, a tokenizer.json or a directory of them is expected" in ran.stderr
+    found = json.loads(run(capsys, "compare", a, b, text, "--json", "--quiet")[1])
+    assert [one["name"] for one in found["tokenizers"]] == [str(a), str(b)]
+    assert "  pattern: o200k\n  unicode version: 16.0.0\n" in run(capsys, "inspect", b)[1]
+    assert json.loads(run(capsys, "inspect", "--json", b)[1])["pattern"] == "o200k"
+    for arguments, said in [
+        (("compare", a, directory / "none.json"),
+         "none.json: No such file or directory: expected a tokenizer.json, a directory"),
+        (("inspect", "--json", text),
+         "a .bin, its manifest, a tokenizer.json or a directory of them is expected"),
+        (("count", text, "--tokenizer", a, "--pattern", "o200k"),
+         "a pattern ('o200k') is only for a .tiktoken file"),
+    ]:  # fmt: skip
+        code, _, errors = run(capsys, *arguments)
+        assert code == 1
+        assert said in errors
 
 
 def test_facts_of_a_byte_level_tokenizer() -> None:
     tokens = {**BASE.tokens, 900: b"unreached", 901: b"\xf4\x8f", 902: b"\x00\x00"}
-    added = [*BASE.added_tokens, AddedToken("    ", 950, special=False)]
+    many = [AddedToken(f"<|{number}|>", 960 + number) for number in range(23)]
+    added = [*BASE.added_tokens, AddedToken("    ", 950, special=False), *many]
     tokenizer = Tokenizer.from_vocabulary(Vocabulary(tokens, BASE.merges, added))
     said = describe(Path("t.json"), tokenizer)
     assert said["kind"] == "byte-level BPE"
     assert said["pattern_text"].startswith("'s|'t")
     assert said["added_tokens_not_special"] == {"    ": 950}
-    assert said["ids_without_token"] == 951 - len(tokenizer.vocab)
+    assert said["ids_without_token"] == 983 - len(tokenizer.vocab)
     assert json.loads(json.dumps(said)) == said
     told = "\n".join(inspected(said))
     assert "  added tokens not special:      950" in told
+    assert "<|18|> 978 and 4 more" in told
     assert f"  ids without token: {said['ids_without_token']}" in told
-
-
-def test_many_special_tokens_are_not_all_listed() -> None:
-    special = [f"<|{number}|>" for number in range(23)]
-    tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges([], special))
-    told = "\n".join(inspected(describe(Path("t"), tokenizer)))
-    assert "<|0|> 256, <|1|> 257" in told
-    assert "<|19|> 275 and 3 more" in told
 
 
 def test_facts_of_a_word_level_tokenizer(tmp_path: Path) -> None:
@@ -190,56 +184,26 @@ def test_a_name_is_asked_for_at_tiktoken_and_the_hub(monkeypatch: pytest.MonkeyP
     assert load_tokenizer("cl100k_base") == ("cl100k_base", made)
 
 
-def test_a_pattern_is_only_for_ranks(directory: Path) -> None:
-    ran = run(
-        "count", directory / "text.txt", "--tokenizer", directory / "a.json", "--pattern", "o200k"
-    )
-    assert ran.returncode == 1
-    assert "a pattern ('o200k') is only for a .tiktoken file" in ran.stderr
-
-
-def test_ranks_get_the_special_tokens_that_are_asked_for(directory: Path, tmp_path: Path) -> None:
+def test_ranks_get_the_special_tokens_that_are_asked_for(
+    directory: Path, tmp_path: Path, capsys: Any
+) -> None:
     Tokenizer.from_vocabulary(BASE).save_tiktoken(tmp_path / "a.tiktoken")
-    n = len(BASE.tokens)
-    text, ranks, out = directory / "text.txt", tmp_path / "a.tiktoken", tmp_path / "out"
-    ran = run("count", text, "--tokenizer", ranks)
-    assert ran.returncode == 1
-    assert "a file of ranks does not say how text is split" in ran.stderr
-    given_options = ["--tokenizer", ranks, "--pattern", "gpt2", "--quiet"]
-    ran = run("encode", text, *given_options, "--out", tmp_path / "x.bin", "--begin-of-text", "<s>")
-    assert ran.returncode == 0, ran.stderr
+    n, text, out = len(BASE.tokens), directory / "text.txt", tmp_path / "out"
+    given = ["--tokenizer", tmp_path / "a.tiktoken"]
+    code, _, errors = run(capsys, "count", text, *given)
+    assert code == 1
+    assert "a file of ranks does not say how text is split" in errors
+    given += ["--pattern", "gpt2", "--quiet"]
+    bin_file = tmp_path / "x.bin"
+    assert run(capsys, "encode", text, *given, "--out", bin_file, "--begin-of-text", "<s>")[0] == 0
     manifest = json.loads((tmp_path / "x.json").read_text())
     assert (manifest["end_of_text_id"], manifest["begin_of_text_id"]) == (n, n + 1)
-    ran = run(
-        "build",
-        "--train",
-        text,
-        "--val",
-        text,
-        *given_options,
-        "--special-token",
-        "<|pad|>",
-        "--out",
-        out,
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "not used" not in ran.stderr
+    # Then a second corpus beside the first, by the same ranks.
+    given += ["--special-token", "<|pad|>", "--out", out]
+    for more in ([], ["--name", "more"]):
+        code, _, errors = run(capsys, "build", "--train", text, "--val", text, *given, *more)
+        assert code == 0
+        assert "not used" not in errors
     made = Tokenizer.from_file(out / "tokenizer.json")
     assert made.special_tokens == {"<|endoftext|>": n, "<|pad|>": n + 1}
-    assert run("verify", out).returncode == 0
-    # A second corpus beside the first, by the same ranks.
-    ran = run(
-        "build",
-        "--train",
-        text,
-        "--val",
-        text,
-        *given_options,
-        "--special-token",
-        "<|pad|>",
-        "--out",
-        out,
-        "--name",
-        "more",
-    )
-    assert ran.returncode == 0, ran.stderr
+    assert run(capsys, "verify", out)[0] == 0

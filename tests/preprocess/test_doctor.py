@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from bpe import Tokenizer
 from preprocess import pipeline
 from preprocess.check import doctor
 from preprocess.cli import run
-from preprocess.storage import LocalStorage, LocalStream
+from preprocess.storage import LocalStorage, Stream
 
 NAMES = [
     "versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer",
@@ -70,7 +71,7 @@ def test_problems_are_named_and_the_rest_is_done(
     assert "tokenizer.json" in problems["tokenizer"]
     (tmp_path / "file").write_text("")
     checks = {check.name: check for check in doctor.run_doctor(tmp_path / "file" / "below")}
-    assert "is not a directory" in checks["output directory"].text
+    assert "Not a directory" in checks["output directory"].text
     assert not checks["disk"].fit
 
 
@@ -142,9 +143,9 @@ def test_what_a_build_does_is_tried(
 def test_a_disk_that_gives_something_else_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    append = LocalStream.append
+    append = Stream.append
     monkeypatch.setattr(
-        LocalStream, "append", lambda self, data: append(self, data[::-1].tobytes())
+        Stream, "append", lambda self, data: append(self, data[::-1].tobytes())
     )
     check = one("output directory", tmp_path)
     assert not check.fit
@@ -165,13 +166,13 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, monkeypatch: pytest.Monkey
         ("0::/a\n", {"a/memory.max": "7", "memory.max": "max"}, 7),
         ("0::/elsewhere\n", {"memory.max": "9"}, 9),
         ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "11"}, 11),
-        ("3:cpu:/a\n0::/a\n", {"a/memory.max": "max"}, None),
+        ("3:cpu:/a\n0::/a\n", {"a/memory.max": "max"}, math.inf),
     ],
 )
 def test_limits_of_control_groups(
     groups: str,
     files: dict[str, str],
-    limit: int | None,
+    limit: float,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -183,8 +184,8 @@ def test_limits_of_control_groups(
     monkeypatch.setattr(doctor, "_GROUP_ROOT", tmp_path / "root")
     assert doctor._memory_limit() == limit
     check = one("memory", tmp_path / "out")
-    assert check.fit == (limit is None)
-    if limit is not None:
+    assert check.fit == (limit == math.inf)
+    if not check.fit:
         assert "for this group of processes (cgroup)" in check.text
         assert "end other work, raise the limit, or take a machine that has more" in check.text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,32 +164,3 @@ def test_a_failure_on_the_disk_comes_out_at_the_next_call(tmp_path: Path) -> Non
         journal.rest()
         with pytest.raises(OutputError, match="full"):
             journal.submit("y", 2)
-
-
-def test_it_is_due_after_its_seconds_and_sooner_if_the_disk_is_ready(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [100.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    slow = Slow()
-    with Journal(LocalStorage(tmp_path, "run")) as journal:
-
-        def pause() -> float:
-            before, passed = now[0], 0.0
-            while not journal.due():
-                passed += 1 / 64
-                now[0] = before + passed
-            now[0] = before
-            return passed
-
-        assert pause() == 1 / 16
-        journal.submit("x", 1, [slow])  # type: ignore[list-item]  # it only syncs
-        assert pause() == 1.0  # the disk is at work
-        assert not journal.due(ends_soon=True)
-        slow.may.set()
-        journal.wait()
-        assert journal.due(ends_soon=True)
-        for passed, expected in ((0.5, 1 / 16), (2, 1 / 8), (8, 0.5), (100, 1.0)):
-            now[0] = 100.0 + passed
-            journal.save("y", 2)
-            assert pause() == pytest.approx(expected, abs=0.05)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import token_file
 
@@ -26,7 +25,7 @@ from preprocess.dataset.reader import TokenFile
 END = "<|endoftext|>"
 TRAIN = ["low low lower", "low low lower", "a \ufffd", "it spells <|pad|>", "", "x" * 200]
 VAL = ["low low lower", "only here", "a \ufffd"]
-A_FEW_AT_A_TIME = (1, 2, 7, 1 << 20)
+A_FEW_AT_A_TIME = (2, 1 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +95,7 @@ def test_parts_of_any_size_say_the_same(
 
 
 @pytest.mark.parametrize("at_a_time", A_FEW_AT_A_TIME)
+@settings(max_examples=30, deadline=None)
 @given(
     documents=st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=12),
     others=st.lists(st.lists(st.integers(0, 2), max_size=2), max_size=6),
@@ -128,18 +128,15 @@ def test_copies_and_lengths(
             ]
 
 
-def test_a_document_of_special_tokens_is_empty(tmp_path: Path) -> None:
-    file = written(tmp_path, [[8, 9], [8, 1, 9], [8, 9]], 10, begin=8)
-    found = quality.describe(file, None)
-    assert found["empty_documents"] == 2
-    assert found["tokens_per_document"]["percentiles"]["100"] == 3
-
-
 def test_no_documents(tmp_path: Path) -> None:
     file = written(tmp_path, [], 4)
     found = quality.describe(file, None)
     assert (found["tokens"], found["empty_documents"], found["tokens_per_document"]) == (0, 0, None)
     assert quality.count_copies(quality.document_hashes(file)) == 0
+    file = written(tmp_path / "special", [[8, 9], [8, 1, 9], [8, 9]], 10, begin=8)
+    found = quality.describe(file, None)
+    assert found["empty_documents"] == 2
+    assert found["tokens_per_document"]["percentiles"]["100"] == 3
 
 
 def test_the_vocabulary_is_judged(data: Path) -> None:
@@ -152,13 +149,6 @@ def test_the_vocabulary_is_judged(data: Path) -> None:
     assert most == [(spelled, 6), ("b", 3), ("c", 3), ("a", 1)]
     assert (found["ordinary_tokens"], found["unused"]) == (263, 259)
     assert [each["id"] for each in found["unused_first"]] == [0, 1, 2, 3, 4]
-
-
-def test_counts_of_frequent_tokens_are_right(data: Path) -> None:
-    counts = Counter(open_tokens(data / "train.bin").tokens.tolist())
-    found = facts(data / "train.bin")["vocabulary"]
-    ordinary = {i: n for i, n in counts.items() if i < 263}
-    assert [each["count"] for each in found["most_frequent"]] == sorted(ordinary.values())[::-1][:5]
 
 
 def test_a_tokenizer_that_does_not_join_bytes(tmp_path: Path) -> None:
@@ -206,7 +196,7 @@ def test_an_id_that_is_not_in_the_vocabulary(data: Path, tmp_path: Path) -> None
     assert message in bad
 
 
-@pytest.mark.parametrize("value", [0, 3, 10**6, 2**64 - 1])
+@pytest.mark.parametrize("value", [0, 10**6, 2**64 - 1])
 def test_an_end_that_cannot_be_one(data: Path, tmp_path: Path, value: int) -> None:
     file = damaged(data, tmp_path / "data", "train.docs", 1, value, "<u8")
     first = int(file.document_ends[0])
@@ -217,11 +207,8 @@ def test_an_end_that_cannot_be_one(data: Path, tmp_path: Path, value: int) -> No
     for judge in (quality.document_hashes, lambda file: quality.describe(file, None)):
         with pytest.raises(TokenFileError, match=re.escape(message)):
             judge(file)
-
-
-def test_documents_that_end_too_early(data: Path, tmp_path: Path) -> None:
     ends = np.fromfile(data / "train.docs", "<u8")
-    file = damaged(data, tmp_path / "data", "train.docs", 4, int(ends[3]) + 1, "<u8")
+    file = damaged(data, tmp_path / "early", "train.docs", 4, int(ends[3]) + 1, "<u8")
     message = f"the last document should end at {len(file)}, the number of tokens, and ends at"
     with pytest.raises(TokenFileError, match=message):
         quality.document_hashes(file)

@@ -12,10 +12,9 @@ import numpy as np
 import object_server
 import pytest
 import written
-from remote_cases import assert_same_batches, flip, make_dataset, pair, upload
+from remote_cases import assert_same_batches, flip, pair, upload
 
-from preprocess import Mixture, Sampler, TokenFile, TokenFileError, get_batch, open_tokens
-from preprocess.sampling.data import gather
+from preprocess import Sampler, TokenFile, TokenFileError, get_batch, open_tokens
 from preprocess.storage.remote import RemoteError, open_objects
 
 
@@ -43,17 +42,6 @@ def test_what_is_read_is_what_a_local_dataset_has(files: list[TokenFile]) -> Non
         remote.tokens[20_000]
 
 
-def test_batches_are_those_of_a_local_dataset(files: list[TokenFile]) -> None:
-    rngs = [np.random.default_rng(3), np.random.default_rng(3)]
-    for length in (1, 30, 5_000):
-        arrays = [
-            get_batch(file, 8, length, rng=rng, with_mask=True)
-            for file, rng in zip(files, rngs, strict=True)
-        ]
-        for expected, found in zip(*arrays, strict=True):
-            np.testing.assert_array_equal(expected, found)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -74,35 +62,6 @@ def test_samplers_draw_the_same_windows(files: list[TokenFile], options: dict[st
     local, remote = (Sampler(file, 8, 100, fields=fields, **options) for file in files)
     assert_same_batches(local, remote)
     assert_same_batches(local, pickle.loads(pickle.dumps(remote)))
-
-
-def test_a_mixture_of_local_and_remote_datasets(bucket: str, tmp_path: Path) -> None:
-    local, remote = pair(bucket, tmp_path)
-    other = make_dataset(tmp_path / "other", 5_000, seed=1)
-    mixtures = [
-        Mixture({"a": Sampler(file, 8, 50), "b": Sampler(other, 8, 50)}, {"a": 2, "b": 1})
-        for file in (local, remote)
-    ]
-    assert_same_batches(*mixtures)
-
-
-def test_a_state_continues_on_the_remote_dataset(bucket: str, tmp_path: Path) -> None:
-    local, remote = (Sampler(file, 8, 50, order="epoch") for file in pair(bucket, tmp_path))
-    iterator = iter(local)
-    for _ in range(3):
-        next(iterator)
-    remote.load_state_dict(local.state_dict())
-    for expected, found in zip(iterator, remote, strict=True):
-        np.testing.assert_array_equal(expected["inputs"], found["inputs"])
-
-
-def test_rows_are_gathered(files: list[TokenFile]) -> None:
-    starts, lengths = np.array([2_950, 10, 19_000]), np.array([100, 3, 1_000])
-    places = np.append(0, np.cumsum(lengths)[:-1])
-    found = [np.zeros(1_103, np.int32) for _ in files]
-    for file, out in zip(files, found, strict=True):
-        gather(file.tokens, starts, lengths, places, out)
-    np.testing.assert_array_equal(*found)
 
 
 def test_a_url_is_opened_once(bucket: str, tmp_path: Path) -> None:
@@ -151,7 +110,7 @@ def test_a_flipped_byte_is_refused(
     flip(bucket, f"data/{name}", 2_000)
     expected = (
         rf"^{bucket}/data/{name}: damaged or replaced in block 0, bytes 0 to [\d,]+: expected the"
-        r" digest \w{32} of its manifest, found \w{32}; restore the file"
+        r" digest \w{32}, found \w{32} .*; restore the file"
     )
     for _ in range(2):
         with pytest.raises(TokenFileError, match=expected):
@@ -167,7 +126,7 @@ def test_a_flipped_byte_of_the_manifest_is_refused(bucket: str, tmp_path: Path) 
     with pytest.raises(TokenFileError, match="does not have the digest at its end, so it was chan"):
         open_tokens(f"{bucket}/data/train.bin")
     open_objects(bucket).put("data/train.json", b"\xff")
-    with pytest.raises(TokenFileError, match="not a manifest, for it is not UTF-8"):
+    with pytest.raises(TokenFileError, match="not a manifest, for it is not JSON"):
         open_tokens(f"{bucket}/data/train.bin")
 
 
@@ -175,10 +134,10 @@ def test_missing_and_shorter_objects(bucket: str, tmp_path: Path) -> None:
     _, remote = pair(bucket, tmp_path)
     objects = open_objects(bucket)
     objects.put("data/train.bin", (objects.get("data/train.bin") or b"")[:-1])
-    with pytest.raises(TokenFileError, match=r"39,999, though its manifest .* was there; restor"):
+    with pytest.raises(TokenFileError, match=r"39,999, though its manifest was there .*; restor"):
         remote[-1]
     objects.remove("data/train.bin")
-    with pytest.raises(TokenFileError, match="bin: missing, though its manifest s3://"):
+    with pytest.raises(TokenFileError, match="bin: missing, though its manifest was there"):
         remote[0]
     objects.remove("data/train.json")
     with pytest.raises(TokenFileError, match="a dataset at a URL is read by its manifest; chec"):
@@ -188,7 +147,7 @@ def test_missing_and_shorter_objects(bucket: str, tmp_path: Path) -> None:
 def test_urls_that_cannot_be_datasets(bucket: str) -> None:
     with pytest.raises(TokenFileError, match=r"s3://b/x\.txt: the .bin of a built corpus"):
         open_tokens("s3://b/x.txt")
-    with pytest.raises(RemoteError, match=r"https://h/x\.bin: has a query, such as a signature"):
+    with pytest.raises(RemoteError, match=r"(?i)https://h/x\.bin: has a query, such as a"):
         open_tokens("HTTPS://h/x.bin?signature=very-secret")
     with pytest.raises(RemoteError, match="give the path without file"):
         get_batch("file:///a.bin", 1, 1)

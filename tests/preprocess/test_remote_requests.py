@@ -21,7 +21,7 @@ from preprocess import build
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources
 from preprocess.sources import remote as sources_remote
-from preprocess.storage import fsspec_objects, remote
+from preprocess.storage import remote
 
 ROOT = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
@@ -46,14 +46,14 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.n, self.n_bytes = 0, 0
-        read, lock = fsspec_objects.FsspecObjects.read, threading.Lock()
+        read, lock = remote._Fsspec.read, threading.Lock()
 
         def counted(store: Any, key: str, start: int, stop: int, version: str = "") -> Any:
             with lock:
                 self.n, self.n_bytes = self.n + 1, self.n_bytes + stop - start
             return read(store, key, start, stop, version)
 
-        monkeypatch.setattr(fsspec_objects.FsspecObjects, "read", counted)
+        monkeypatch.setattr(remote._Fsspec, "read", counted)
 
 
 def parquet_of(documents: list[str]) -> bytes:

@@ -30,7 +30,7 @@ from preprocess import (
     tokenize_and_save,
     write_rows,
 )
-from preprocess.dataset import block_cache
+from preprocess.dataset import remote as block_cache
 from preprocess.rows.access import open_rows
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.places import place_of
@@ -163,7 +163,7 @@ def test_a_killed_run_makes_its_unfinished_shard_again(
     with pytest.raises(OutputError, match="or write the rows again"):
         write_rows(data, **options)
     bucket.change("out/rows.json", b"{}")
-    with pytest.raises(RowsError, match=r"^s3://b/out/rows\.json: is no manifest of its kind"):
+    with pytest.raises(RowsError, match=r"^s3://b/out/rows\.json: not a manifest: a JSON obj"):
         write_rows(data, **options)
 
 

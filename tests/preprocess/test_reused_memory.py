@@ -75,24 +75,6 @@ def test_who_keeps_an_array_keeps_little_more(n_bytes: int) -> None:
     assert n_bytes == 100 * STEP or 100 * STEP in map(len, reused._free)
 
 
-@pytest.mark.parametrize("grow", [False, True])
-def test_little_more_is_free_than_is_in_use(grow: bool) -> None:
-    """Free memory is bounded while arrays become larger or smaller, too."""
-    reused = ReusedMemory(limit=256, largest=1 << 26)
-    sizes = [1 << 26]
-    while sizes[-1] > 2 * STEP:
-        sizes.append(sizes[-1] * 5 // 8)
-    for n_bytes in sizes[::-1] if grow else sizes:
-        held = [reused.array(n_bytes) for _ in range(4)]
-        used = sum(map(len, held))
-        # Rounded, and the spare.
-        assert sum(map(len, reused._free)) <= used + 4 * STEP + (1 << 25)
-        # All that is in use is known, and is used again.
-        again = {address(array) for array in held}
-        del held
-        assert {address(each) for each in [reused.array(n_bytes) for _ in range(4)]} == again
-
-
 def test_threads_never_share_memory() -> None:
     reused = ReusedMemory(limit=8, largest=4 * STEP)
     wrong: list[int] = []

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import written
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +27,6 @@ from preprocess import (
     SamplingError,
     TransformedShardedSource,
 )
-from preprocess.rows.write import write_rows
 
 CLASSES: dict[str, Any] = {
     "jsonl": JsonShardedSource, "parquet": ParquetShardedSource, "arrow": ArrowShardedSource,
@@ -272,31 +270,6 @@ def test_no_files(tmp_path: Path, paths: str, message: str) -> None:
 # Batches.
 
 
-@pytest.mark.parametrize("kind", [*CLASSES])
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_loader_counts_what_was_used(tmp_path: Path, kind: str, enabled: bool) -> None:
-    """Not what is prepared; so a run resumes with the next batch."""
-    shards(tmp_path, kind)
-    for n in range(6):
-
-        def loader() -> tuple[Any, AsyncDataLoader]:
-            source = TransformedShardedSource(
-                class_of(kind)(tmp_path), lambda record: {"ids": record["ids"]}
-            )
-            return source, AsyncDataLoader(source, batch_size=3, prefetch_enabled=enabled)
-
-        source, batches = loader()
-        assert len(batches) == 5
-        found = [batch["ids"][:, 0].tolist() for batch in islice(batches, n)]
-        state = source.state_dict()
-        assert state["place"] is None or n
-        source, batches = loader()
-        source.load_state_dict(state)
-        found += [batch["ids"][:, 0].tolist() for batch in batches]
-        assert found == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13]]
-        assert source.state_dict()["place"] is None
-
-
 @pytest.mark.parametrize("pad_id", [None, 7])
 def test_batches_of_rows_are_padded(tmp_path: Path, pad_id: int | None) -> None:
     rows: list[dict[str, Any]] = [
@@ -454,24 +427,6 @@ def test_bad_lines(tmp_path: Path, line: bytes) -> None:
     path.write_bytes(b'{"a": 1}\n\n' + line + b"\n")
     with pytest.raises(RowsError, match=r"x\.jsonl: line 3 is no JSON object \(.*\); correct the"):
         list(JsonShardedSource(path))
-
-
-@pytest.mark.parametrize("kind", [*CLASSES])
-def test_rows_of_tokens(tmp_path: Path, kind: Any) -> None:
-    if kind != "jsonl":
-        pytest.importorskip("pyarrow")
-    ids = np.arange(40) % 290
-    file = written.write(tmp_path, ids, [7, 19, 40])
-    written_rows = write_rows(str(file.path), out=tmp_path / "rows", format=kind, num_shards=2)
-    source = CLASSES[kind](written_rows[0].path)
-    assert len(source) == 3
-    assert len(source.shard_names) == 2
-    rows = [*source]
-    assert [row["input_ids"].tolist() for row in rows] == [
-        ids[:7].tolist(), ids[7:19].tolist(), ids[19:].tolist(),
-    ]  # fmt: skip
-    assert {row["labels"].dtype for row in rows} == {np.dtype("i8" if kind == "jsonl" else "i4")}
-    assert next(iter(pickle.loads(pickle.dumps(source)))).keys() == rows[0].keys()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])

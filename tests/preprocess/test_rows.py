@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_cases import dataset, documents_of, need, rows_in, rows_of
 
-from bpe import load_tokenizer, train_bpe
+from bpe import train_bpe
 from preprocess import build
 from preprocess.check.verify import verify
 from preprocess.cli import run
@@ -47,7 +47,7 @@ def windows(document: list[int], length: int, stride: int) -> list[list[int]]:
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_rows_of_documents(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=30))
     length = data.draw(st.none() | st.integers(1, 9))
@@ -96,7 +96,7 @@ def test_rows_of_documents(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @pytest.mark.parametrize("shards", [None, 7])
 def test_arrays_of_rows(
     tmp_path_factory: pytest.TempPathFactory, shards: int | None, data: st.DataObject
@@ -436,25 +436,6 @@ def test_padding_of_another_tokenizer_is_another_run(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_padding_that_a_tokenizer_has(tmp_path: Path) -> None:
-    """Of those that are named so, the first; that of the configuration before them."""
-    (tmp_path / "text.txt").write_text("a<|endoftext|>bcd")
-    for number, (special, padding) in enumerate([
-        (["<pad>", "[PAD]", "<|pad|>"], "<|pad|>"), (["[PAD]", "<pad>"], "<pad>"),
-        (["[PAD]"], "[PAD]"), (["<padding>"], "<|endoftext|>"),
-    ]):
-        out = tmp_path / str(number)
-        build(train=tmp_path / "text.txt", val_fraction=0, vocab_size=262, out=out,
-              special_tokens=special)
-        (result,) = write_rows(out, out=out / "rows", format="jsonl", padding="longest")
-        special_tokens = load_tokenizer(out).special_tokens
-        assert result.manifest.pad_id == special_tokens[padding]
-        row = rows_in(result.path)[0]
-        pad_id = result.manifest.pad_id
-        assert row["input_ids"] == [97, special_tokens["<|endoftext|>"], pad_id, pad_id]
-        assert row["attention_mask"] == [1, 1, 0, 0]
-
-
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_of_pickled_rows_is_known(tmp_path: Path, side: Any, capsys: Any) -> None:
     """Whoever loads the pickle has a list of lists; its reader here has the mask as well."""
@@ -532,7 +513,7 @@ def test_the_time_limit_and_the_bar(tmp_path: Path, capfd: Any, monkeypatch: Any
             assert "not finished: writing rows of train: " in capfd.readouterr().out
     assert runs
     assert result.manifest == peace.manifest
-    with pytest.raises(OutOfTimeError, match="no file was complete, so the limit is too short for"):
+    with pytest.raises(OutOfTimeError, match="if none was complete, raise max_minutes"):
         write_rows(
             tmp_path / "data", out=tmp_path / "short", max_minutes=0.1,
             progress=Progress(clock=Clock()), **options,
@@ -570,9 +551,9 @@ def test_manifests_that_are_no_manifests(tmp_path: Path) -> None:
     text = path.read_text()
     for changed, message in [
         (text.replace('"rows": 3', '"rows": 4', 1), "was changed since it was written; write the"),
-        (text.replace('"format_version": 1', '"format_version": 2'), "version 2, expected 'tokenm"),
-        ("{}", "is no manifest of its kind"),
-        (text[:50], "is no manifest of its kind"),
+        (text.replace('"format_version": 1', '"format_version": 2'), "format version 2; this"),
+        ("{}", "not a manifest: a JSON object with"),
+        (text[:50], "not a manifest, for it is not JSON"),
     ]:
         path.write_text(changed)
         with pytest.raises(RowsError, match=message):

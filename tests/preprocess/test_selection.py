@@ -19,11 +19,10 @@ from verify_cases import damages, flip
 from bpe import Tokenizer
 from preprocess import CorpusError, SettingsError, build, merge_parts, open_tokens
 from preprocess.check.verify import verify
-from preprocess.documents.batch import ReadOptions
+from preprocess.dataset.writer import TokenFileWriter
 from preprocess.pipeline import encode, train
 from preprocess.report.progress import Progress
 from preprocess.run import journal, selection, shuffle
-from preprocess.run.encode_pass import TokenFiles
 from preprocess.storage import DamagedStateError, open_storage
 
 END = "<|endoftext|>"
@@ -238,16 +237,6 @@ def test_tasks_select_the_documents_of_one_build(
         assert np.array_equal(whole.document_ends, parts.document_ends)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_the_order_does_not_depend_on_the_workers(
-    corpus: dict[str, Any], tmp_path: Path, workers: int
-) -> None:
-    build(out=tmp_path / "peace", **corpus)
-    corpus |= {"workers": workers, "unit_size": 5000 * workers}
-    build(out=tmp_path / "out", **corpus)
-    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "peace")
-
-
 def test_it_is_killed_and_resumed(corpus: dict[str, Any], tmp_path: Path) -> None:
     build(out=tmp_path / "peace", **corpus)
     left = 0
@@ -314,18 +303,6 @@ def test_damaged_work_files_are_refused(
         build(out=tmp_path / "out", **corpus)
 
 
-def test_a_token_file_that_changes_before_it_is_shuffled_is_refused(tmp_path: Path) -> None:
-    with open_storage(str(tmp_path), "x") as storage:
-        files = TokenFiles(storage, 300)
-        writer, other = files.open("x"), files.open("y")
-        writer.append(np.arange(9), np.array([9]))
-        about: dict[str, Any] = {"tokenizer_fingerprint": "", "pattern": "", "unicode_version": ""}
-        manifest = writer.finish(end_of_text_id=8, n_bytes=8, sources=[], **about)
-        flip(storage.path("x.bin"), 3)
-        with pytest.raises(DamagedStateError, match="block 0 is damaged since it was written"):
-            shuffle.shuffle_token_file(storage, "x", manifest, other, 1, Progress())
-
-
 def test_copies_of_train_do_not_fill_the_slice_of_val(
     tmp_path: Path, tokenizer: Path, small: None
 ) -> None:
@@ -337,17 +314,6 @@ def test_copies_of_train_do_not_fill_the_slice_of_val(
         out = tmp_path / str(unit_size)
         build(**given, unit_size=unit_size, out=out)
         assert documents_of(out / "val.bin", Tokenizer.from_file(tokenizer)) == ["c", "d"]
-
-
-def test_stages_are_listed_once(corpus: dict[str, Any], tmp_path: Path) -> None:
-    stopping = faults.Stopping("encoding train", 3)
-    with pytest.raises(faults.CutOff):
-        build(out=tmp_path / "out", progress=stopping, **corpus)
-    stages = [each["name"] for each in build(out=tmp_path / "out", **corpus).stats["stages"]]
-    assert stages == [
-        "reading documents", "reading documents", "counting", "merging", "encoding train",
-        "shuffling train", "encoding val", "shuffling val",
-    ]  # fmt: skip
 
 
 def test_memory_does_not_grow_with_short_or_equal_documents(
@@ -381,24 +347,6 @@ def test_only_what_is_needed_is_read_to_verify(tmp_path: Path) -> None:
         flip(tmp_path / name / "train.bin", 9)
         verify(tmp_path / name / "train.bin", repair=True)
         assert not damages(verify(tmp_path / name / "train.bin", deep=True))
-
-
-def test_a_directory_in_use_is_not_compared(corpus: dict[str, Any], tmp_path: Path) -> None:
-    build(out=tmp_path / "out", **corpus)
-    with open_storage(str(tmp_path / "out"), "other"):
-        found = damages(verify(tmp_path / "out", deep=True))
-    assert "not compared with its sources" in found[0]
-    assert "is writing in this directory" in found[0]
-
-
-def test_formats_that_divide_documents_are_refused(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ReadOptions, "keeps_whole", False)
-    (tmp_path / "x.txt").write_text("word " * 100)
-    with pytest.raises(CorpusError, match="a format that divides documents cannot be read while"):
-        encode(paths=tmp_path / "x.txt", tokenizer=tokenizer, out=tmp_path / "x.bin", unit_size=50,
-               max_documents=1)  # fmt: skip
 
 
 def test_a_finished_selection_is_up_to_date(corpus: dict[str, Any], tmp_path: Path) -> None:
@@ -459,3 +407,14 @@ def test_wrong_values(tmp_path: Path, tokenizer: Path) -> None:
         encode(**given, start_character=9)
     with pytest.raises(SettingsError, match="both given: Ray divides the text"):
         encode(**given, max_documents=9, executor="ray")
+
+
+def test_a_token_file_that_changes_before_it_is_shuffled_is_refused(tmp_path: Path) -> None:
+    with open_storage(str(tmp_path), "x") as storage:
+        writer, other = (TokenFileWriter(storage, x, vocab_size=300) for x in "xy")
+        writer.append(np.arange(9), np.array([9]))
+        about: dict[str, Any] = {"tokenizer_fingerprint": "", "pattern": "", "unicode_version": ""}
+        manifest = writer.finish(end_of_text_id=8, n_bytes=8, sources=[], **about)
+        flip(storage.path("x.bin"), 3)
+        with pytest.raises(DamagedStateError, match="block 0 is damaged since it was written"):
+            shuffle.shuffle_token_file(storage, "x", manifest, other, 1, Progress())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -62,15 +61,6 @@ def test_a_selection_of_an_earlier_version_is_not_damage(data: Path) -> None:
     assert not [each for each in damages(findings) if "sources" in each]
 
 
-@pytest.mark.parametrize("name", ["train.bin", "train.docs"])
-def test_a_flipped_bit_is_found(data: Path, name: str) -> None:
-    content = bytearray((data / name).read_bytes())
-    content[17] ^= 4
-    (data / name).write_bytes(content)
-    found = damages(verify(data / "train.bin"))
-    assert any(f"{name}: 1 of 1 blocks are damaged: 0 (from byte 0" in line for line in found)
-
-
 @pytest.mark.parametrize("how", ["carriage return", "cut", "not UTF-8"])
 def test_every_byte_of_a_manifest_counts(data: Path, how: str) -> None:
     path = data / "train.json"
@@ -83,24 +73,6 @@ def test_every_byte_of_a_manifest_counts(data: Path, how: str) -> None:
         path.write_bytes(content.replace(b'"text"', b'"te\xfft"', 1))
     changed = "the manifest was changed: its own digest differs"
     assert any(changed in line for line in damages(verify(data)))
-
-
-def test_a_tokenizer_without_its_last_byte_is_found(data: Path) -> None:
-    path = data / "tokenizer.json"
-    path.write_bytes(path.read_bytes()[:-1])
-    assert any("bytes of its file were changed" in line for line in damages(verify(data)))
-
-
-def test_a_manifest_with_more_documents_than_there_are(data: Path) -> None:
-    path = data / "train.json"
-    n_documents = json.loads(path.read_text())["n_documents"]
-    said = f'"n_documents": {n_documents}'
-    assert said in path.read_text()
-    path.write_text(path.read_text().replace(said, f'"n_documents": {n_documents + 1}'))
-    assert re.search(
-        r"train\.docs: [\d,]+ bytes are expected and [\d,]+ were found",
-        str(damages(verify(data))),
-    )
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -118,13 +90,15 @@ def test_what_is_no_file_is_not_waited_for(data: Path, name: str, make: Any) -> 
     assert (len(others) == 6) == (name != "tokenizer.json")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_instead_of_stats_is_not_waited_for(data: Path) -> None:
-    (data / "stats.json").unlink()
-    os.mkfifo(data / "stats.json")
-    assert not damages(verify(data))
-    flip(data / "train.bin", 4)
-    assert "cannot be repaired" in str(damages(verify(data, repair=True)))
+def test_a_tokenizer_whose_bytes_are_others(data: Path) -> None:
+    path = data / "tokenizer.json"
+    sound = path.read_bytes()
+    path.write_bytes(sound[:-1])
+    assert any("bytes of its file were changed" in line for line in damages(verify(data)))
+    path.write_text(json.dumps(json.loads(sound), indent=7))
+    findings = verify(data / "train.bin")
+    assert not damages(findings)
+    assert any("saved by another program" in finding.text for finding in findings)
 
 
 def test_a_wrong_size_is_found(data: Path) -> None:
@@ -142,7 +116,8 @@ def test_another_tokenizer_is_found(data: Path, tmp_path: Path) -> None:
     assert len(found) == 2
     assert all("built with the tokenizer" in line for line in found)
     (data / "tokenizer.json").unlink()
-    assert "no tokenizer.json in its directory" in damages(verify(data))[0]
+    missing = "no tokenizer.json in its directory; give the tokenizer that it was built"
+    assert missing in damages(verify(data))[0]
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -217,7 +192,12 @@ def test_text_that_is_changed_before_it_is_encoded(data: Path, tmp_path: Path) -
 
 def test_ids_beyond_the_vocabulary_and_ends_out_of_order_are_found(data: Path) -> None:
     tokens = np.fromfile(data / "train.bin", np.uint16)
-    tokens[5] = 400
+    first = tokens[0]
+    tokens[0] = 97
+    tokens.tofile(data / "train.bin")
+    begin = "document 0 does not begin with the begin-of-text id 279"
+    assert begin in str(damages(verify(data / "train.bin")))
+    tokens[[0, 5]] = first, 400
     tokens.tofile(data / "train.bin")
     ends = np.fromfile(data / "train.docs", np.uint64)
     ends[[3, 4]] = ends[[4, 3]]
@@ -229,14 +209,6 @@ def test_ids_beyond_the_vocabulary_and_ends_out_of_order_are_found(data: Path) -
     ends[-1] -= 1
     ends.tofile(data / "train.docs")
     assert "the last document should end at" in str(damages(verify(data / "train.bin")))
-
-
-def test_begin_of_text_ids_are_looked_at(data: Path) -> None:
-    tokens = np.fromfile(data / "train.bin", np.uint16)
-    tokens[0] = 97
-    tokens.tofile(data / "train.bin")
-    found = damages(verify(data / "train.bin"))
-    assert any("document 0 does not begin with the begin-of-text id 279" in line for line in found)
 
 
 def test_json_that_is_too_deep_is_no_output_of_ours(data: Path) -> None:
@@ -306,14 +278,6 @@ def test_json_and_exit_codes(data: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert run(["verify", str(data), "--repair"]) == 0
     assert "1 of 1 damaged files were rebuilt from the sources" in capsys.readouterr().out
     assert run(["verify", str(data)]) == 0
-
-
-def test_a_tokenizer_in_another_layout_is_said_to_be_one(data: Path, tmp_path: Path) -> None:
-    path = data / "tokenizer.json"
-    path.write_text(json.dumps(json.loads(path.read_text()), indent=7))
-    findings = verify(data / "train.bin")
-    assert not damages(findings)
-    assert any("saved by another program" in finding.text for finding in findings)
 
 
 _values = st.one_of(

@@ -10,7 +10,7 @@ import pytest
 
 from bpe.errors import ChangedError
 from preprocess.dataset.manifest import Manifest
-from preprocess.storage.remote import ANY, ObjectInfo, RemoteError
+from preprocess.storage.remote import ANY, ObjectInfo, ObjectStore, RemoteError
 
 
 class Bucket:
@@ -51,7 +51,7 @@ class Bucket:
         return {key[len(prefix) :]: x for key, (x, _) in found if key.startswith(prefix)}
 
 
-class MemoryObjects:
+class MemoryObjects(ObjectStore):
     """An `ObjectStore` of one process.
 
     Args:
@@ -84,11 +84,6 @@ class MemoryObjects:
             raise faults.CutOff
         if is_over:
             raise RemoteError(f"memory://{key}: the request failed: the server is away")
-
-    is_conditional = True
-
-    def pinned(self, key: str) -> str:
-        return key
 
     def info(self, key: str) -> ObjectInfo | None:
         self._request("info", key)

@@ -29,8 +29,8 @@ class Proxy:
         server: (host, port) that it stands before.
         plan: Is given the number of each request, from 1, and says what happens to it: "" (it is
             forwarded), "busy" (503), "reset" (before it is forwarded), "half" (when half of its
-            first part was), "lost" (when it was answered), "cut" (after the first 2,000 bytes of
-            the answer), "slow" (forwarded byte by byte).
+            first part was), "lost" (when it was answered), "cut" (after 5,000 bytes of the
+            answer, if it has as many), "slow" (forwarded byte by byte).
         port: Port of the proxy; 0: any.
 
     Attributes:
@@ -65,7 +65,7 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError), client, socket.create_connection(self._server) as server:
-            what = ""
+            what, sent = "", 0
             while True:
                 ready, _, _ = select.select([client, server], [], [])
                 if client in ready:
@@ -74,8 +74,8 @@ class Proxy:
                     if _REQUEST.match(data):
                         with self._lock:
                             self.n_requests += 1
-                            what = self._plan(self.n_requests)
-                            self.did += [what] if what else []
+                            what, sent = self._plan(self.n_requests), 0
+                            self.did += [what] if what not in ("", "cut") else []
                     if what == "busy":
                         client.sendall(_BUSY)
                         return
@@ -90,8 +90,11 @@ class Proxy:
                         server.sendall(data[start : start + step])
                 if server in ready:
                     data = server.recv(1 << 16)
-                    if what in ("lost", "cut"):
-                        client.sendall(data[: 2000 if what == "cut" else 0])
+                    if what == "lost":
+                        return _reset(client)
+                    if what == "cut" and (sent := sent + len(data)) > 5000:
+                        client.sendall(data[:-1])
+                        self.did.append(what)
                         return _reset(client)
                     if not data:
                         return

@@ -30,7 +30,7 @@ import format_files
 
 from bpe.errors import TokenmillError
 from preprocess import pipeline
-from preprocess.run import count_pass, encode_pass, journal, shuffle
+from preprocess.run import count_pass, journal, shuffle
 from preprocess.run import memory_limit as memory
 
 WORDS = [
@@ -170,7 +170,6 @@ def tortured(
         journal.SECONDS_BETWEEN_COMMITS = chosen.choice([0.0, 0.0, 0.01, 1.0])
         journal._LONG_BYTES = chosen.choice([1 << 20, 3000])
         shuffle._PIECE_TOKENS = chosen.choice([8 << 20, 9000])
-        encode_pass._FEW_BYTES = chosen.choice([1 << 22, 20_000])
         count_pass._WORK_PER_SAVING = chosen.choice([0, 40])
         count_pass.bytes_for_tables = chosen.choice([kept_in_memory, kept_in_files])
         workers, unit_size = chosen.choice([1, 2]), chosen.choice([500, 4000, 30_000])

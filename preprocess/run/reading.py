@@ -1,0 +1,172 @@
+"""The passes over the text of a run: which sources they read, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
+
+from preprocess.documents.batch import ReadOptions
+from preprocess.options import (
+    BuildSettings,
+    EncodeSettings,
+    ReadSettings,
+    RunSettings,
+    TextSettings,
+    TrainFileSettings,
+    TrainSettings,
+)
+from preprocess.settings import StrPath
+from preprocess.sources import Source, find_sources
+from preprocess.sources.parts import sources_of_task
+from preprocess.sources.standard_library import StandardLibrary
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.sources.text_file import SafeCut
+
+
+class Pass(Struct, dict=True):
+    """Sources that are read together and the outputs they fill; counted first to train on them.
+
+    Attributes:
+        number: Index of the pass in its run.
+        names: Output, "train" or "val" -> stem of its files; {} if only a tokenizer is trained.
+        paths: Files and directories to read, in order; (): the default corpus.
+        reading: How sources are read.
+        selects: True if documents are selected before they are read.
+        selected: The sources with their selected documents; None: they are not selected yet.
+        task: (index, number of tasks) of the task that reads its part; index None: all parts are
+            read, one after another. None: the text is not divided.
+    """
+
+    number: int
+    names: dict[str, str]
+    paths: Sequence[StrPath]
+    reading: ReadOptions
+    selects: bool = False
+    selected: Sequence[Source] | None = None
+    task: tuple[int | None, int] | None = None
+
+    @cached_property
+    def binary_files(self) -> list[Path | str]:
+        """The files that were skipped when `all_files` were found."""
+        return []
+
+    @cached_property
+    def all_files(self) -> list[Source]:
+        """The sources in `paths`, in order, also of other tasks."""
+        reading = structs.replace(self.reading, whole_documents=self.selects)
+        if self.paths:
+            return find_sources(self.paths, reading, self.binary_files)
+        return [StandardLibrary(reading)]
+
+    @cached_property
+    def files(self) -> list[Source]:
+        """The sources in `paths`, in order; of a task, those of its part."""
+        index, count = self.task or (None, 0)
+        return self._of_tasks(range(count) if index is None else [index])
+
+    def _of_tasks(self, indices: Iterable[int]) -> list[Source]:
+        if self.task is None:
+            return self.all_files
+        return [x for i in indices for x in sources_of_task(self.all_files, i, self.task[1])]
+
+    @property
+    def decisive(self) -> tuple[list[Source], int]:
+        """The sources that decide which documents are selected, and how many precede `files`.
+
+        They are those of all tasks, and a task has all documents of earlier tasks before its own.
+        """
+        index, count = self.task or (None, 0)
+        if index is None:
+            return self.files, 0
+        return self._of_tasks(range(count)), len(self._of_tasks(range(index)))
+
+    @property
+    def recorded(self) -> list[Source]:
+        """The sources of the record of a run: `files`, but not divided if all parts are read."""
+        return self.all_files if self.task is not None and self.task[0] is None else self.files
+
+    @property
+    def sources(self) -> Sequence[Source]:
+        """The sources to read."""
+        return self.files if self.selected is None else self.selected
+
+
+def make_passes(
+    settings: BuildSettings | EncodeSettings | TrainFileSettings,
+    tokenizer: AnyTokenizer | None,
+) -> list[Pass]:
+    """Make the passes over the text, the first for training if `tokenizer` is None."""
+    reading = make_read_options(settings, tokenizer)
+    selects = settings.selects
+    if isinstance(settings, TrainFileSettings):
+        return [Pass(0, {}, settings.paths, reading, selects)]
+    stems, count = settings.stems, settings.task_count
+    task = None if count is None else (settings.task_index, count)
+    if isinstance(settings, EncodeSettings):
+        return [Pass(0, stems, settings.paths, reading, selects, task=task)]
+    of_val = {"val": stems.pop("val")} if settings.val else {}
+    passes = [Pass(0, stems, settings.train, reading, selects, task=task)]
+    if of_val:
+        passes.append(Pass(1, of_val, settings.val, reading, selects, task=task))
+    return passes
+
+
+def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
+    """Make the options for reading sources, for training if `tokenizer` is None."""
+    from bpe.split.pretokenizer import Pretokenizer
+
+    if tokenizer is None:
+        assert isinstance(settings, TrainSettings)
+        safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
+        reading = read_options(settings, safe_cut, atomic)
+        return structs.replace(reading, chat=settings.chat)
+    reading = read_options(settings, tokenizer.safe_cut, tokenizer.atomic_texts)
+    if not isinstance(settings, RunSettings) or settings.chat == "off":
+        return reading
+    from preprocess.run.chat_format import chat_format_of
+
+    form = chat_format_of(settings, tokenizer)
+    return structs.replace(reading, chat=settings.chat, chat_format=form)
+
+
+def training_options(dataset: BuildSettings, training: TrainSettings) -> ReadOptions:
+    """Make the options for reading a dataset to train on it together with others."""
+    from bpe.split.pretokenizer import Pretokenizer
+
+    safe_cut = Pretokenizer(training.pattern).safe_cut
+    return read_options(dataset, safe_cut, training.all_special_tokens)
+
+
+def read_options(
+    settings: TextSettings, safe_cut: SafeCut | None, atomic: Iterable[str]
+) -> ReadOptions:
+    """Make the options for reading sources; the arguments are attributes of `ReadOptions`."""
+    return ReadOptions(
+        separator=settings.separator_bytes, unit_size=settings.unit_size,
+        on_invalid_utf8=settings.on_invalid_utf8,
+        validation_fraction=getattr(settings, "validation_fraction", 0.0), safe_cut=safe_cut,
+        atomic=tuple(token.encode() for token in atomic), format=settings.format or "",
+        content_field=settings.content_field, text_preset=settings.text_preset or "",
+        strip=settings.strip, min_length=settings.min_length, max_length=settings.max_length_chars,
+        skip_bad_records=settings.on_bad_record == "skip",
+    )
+
+
+def find_passes(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, file_name: str
+) -> tuple[Pass, list[Pass]]:
+    """Find (the pass that fills a token file, perhaps among others; the passes that it needs).
+
+    It needs itself, and earlier ones if copies of their documents are left out.
+    """
+    passes = make_passes(settings, tokenizer)
+    found = next(each for each in passes if file_name in each.names.values())
+    if settings.deduplicate:
+        return found, [each for each in passes if each.number <= found.number]
+    return found, [found]
