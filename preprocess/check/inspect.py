@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.locations import is_bucket, is_url, join_location
 from preprocess.check import quality, rows
-from preprocess.check.findings import load_tokenizer_of, reason_of
+from preprocess.check.findings import reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
@@ -95,16 +95,13 @@ def _tokenizer_of(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer
     """Load the given tokenizer, else that beside a token file, and compare it."""
     from bpe import load_tokenizer
 
-    if isinstance(file.path, Path):
-        tokenizer = load_tokenizer_of(file.path, given)
-    else:
-        path, where = (given, "") if given is not None else file.tokenizer_file()
-        if path is None:
-            raise TokenizerFileError(
-                f"{where}: there is no such file; give the tokenizer that the token file was built"
-                " with (--tokenizer)"
-            )
-        tokenizer = load_tokenizer(path)
+    path, where = (given, "") if given is not None else file.tokenizer_file()
+    if path is None:
+        raise TokenizerFileError(
+            f"{where}: there is no such file; give the tokenizer that the token file was built"
+            " with (--tokenizer)"
+        )
+    tokenizer = load_tokenizer(path)
     check_tokenizer(file.path, file.manifest, tokenizer.fingerprint)
     return tokenizer
 

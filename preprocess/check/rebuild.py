@@ -150,15 +150,24 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
             manifest = next(y for x, y in joined.items() if settings.stems[x] == bin_path.stem)
             storage.put(name, manifest.to_json().encode())
         else:
-            read, passes = find_passes(settings, tokenizer, bin_path.stem)
-            with Journal(storage) as journal:
-                select_documents(passes, settings, settings, journal, progress)
-                EncodePass(read, settings, tokenizer, Report(), progress, journal).fill()
+            _make_again(settings, tokenizer, bin_path.stem, storage, progress)
         if digest_of(storage.get(name)) != stats.manifests.get(name):
             raise RebuildError(
                 "the manifest rebuilt from the sources does not match the digest in stats.json"
             )
         storage.publish([], [name])
+
+
+def _make_again(
+    settings: BuildSettings | EncodeSettings, tokenizer: AnyTokenizer, name: str,
+    storage: Storage, progress: Progress,
+) -> Manifest:
+    """Make the token file NAME again, in the storage of a repair, and return its manifest."""
+    read, passes = find_passes(settings, tokenizer, name)
+    with Journal(storage) as journal:
+        select_documents(passes, settings, settings, journal, progress)
+        made = EncodePass(read, settings, tokenizer, Report(), progress, journal).fill()
+    return next(made[output] for output, stem in read.names.items() if stem == name)
 
 
 def rebuild_tokenizer(
@@ -330,12 +339,10 @@ class Origin:
     def _digests_now(self) -> dict[str, tuple[str, ...]]:
         """Make all files again, in the storage; return name -> digests of the blocks."""
         assert self._storage is not None
-        with Journal(self._storage) as journal:
-            made = EncodePass(
-                self._read, self._settings, self._tokenizer, Report(), self._progress, journal
-            ).fill()
-        output = next(x for x, stem in self._read.names.items() if stem == self._name)
-        return {file.name: file.digests for file in made[output].files(self._name)}
+        made = _make_again(
+            self._settings, self._tokenizer, self._name, self._storage, self._progress
+        )
+        return {file.name: file.digests for file in made.files(self._name)}
 
 
 def _values(values_of: Mapping[str, Values], column: Column) -> Values:

@@ -99,10 +99,15 @@ def read_batches(path: Path) -> Iterator[RowBatch]:
     """Yield the rows of a file, many at a time.
 
     Raises:
-        RowsError: The file is damaged, or something in it is no row.
+        RowsError: The file is damaged, something in it is no row, or there is no column of ids.
     """
     rows, n = list[Row](), 0
     for row in open_file(path).rows():
+        if not rows and "input_ids" not in row:
+            raise RowsError(
+                f"{path}: has no column input_ids, its columns are {', '.join(row)}; rename the one"
+                " with token ids"
+            )
         rows.append(row)
         n += sum(map(len, row.values()))
         if n >= _VALUES_AT_ONCE:
@@ -116,15 +121,6 @@ def _joined(rows: Sequence[Row]) -> RowBatch:
     lengths = [len(next(iter(row.values()), ())) for row in rows]
     values = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     return RowBatch(np.append(0, np.cumsum(lengths)), values)
-
-
-def _check_names(path: Path, batch: RowBatch) -> None:
-    """Raise RowsError if there is no column of ids."""
-    if "input_ids" not in batch.values:
-        raise RowsError(
-            f"{path}: has no column input_ids, its columns are {', '.join(batch.values)}; rename"
-            " the one with token ids"
-        )
 
 
 def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
@@ -154,7 +150,6 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
                         f"{path}: has the columns {', '.join(names)}, and files before it"
                         f" {', '.join(columns)}; keep different rows in different directories"
                     )
-                _check_names(path, batch)
                 mask = values.get("attention_mask", values.get("segment_ids"))
                 is_token = np.ones(len(values["input_ids"]), bool) if mask is None else mask > 0
                 before = np.append(0, np.cumsum(is_token))[batch.offsets]
@@ -343,7 +338,6 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
         n_rows = n_tokens = 0
         try:
             for batch in read_batches(path):
-                _check_names(path, batch)
                 ids, has_mask = batch.values["input_ids"], "attention_mask" in batch.values
                 if vocab_size is not None and len(ids) and int(ids.max()) >= vocab_size:
                     place = int((ids >= vocab_size).argmax())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, overload
 
@@ -70,11 +70,8 @@ class ShardView:
             raise IndexError(f"positions of {len(self):,} ids are from 0 to {len(self) - 1:,}")
         places = np.where(key < 0, key + len(self), key).astype(np.int64)
         found = np.empty(len(places), self.dtype)
-        of = np.searchsorted(self.starts, places, "right") - 1
-        with self.at(lambda: (places, places + 1)) as here:
-            for number in np.unique(of).tolist():
-                chosen = of == number
-                found[chosen] = here.arrays[number][places[chosen] - self.starts[number]]
+        for array, begins, chosen in self.spans(places, places + 1):
+            found[chosen] = array[begins]
         return found
 
     def _between(self, start: int, stop: int) -> Ids:
@@ -98,20 +95,35 @@ class ShardView:
         Returns:
             uint16|uint32[n, length].
         """
-        with self.at(lambda: (starts, starts + length)) as here:
+        found: Ids = np.empty((len(starts), length), self.dtype)
+        for array, begins, chosen in self.spans(starts, starts + length):
+            if isinstance(chosen, slice):
+                return windows_of(array, length)[begins]
+            found[chosen] = windows_of(array, length)[begins]
+        return found
+
+    def spans(
+        self, starts: Positions, stops: Positions
+    ) -> Iterator[tuple[Any, Positions, Positions | slice]]:
+        """Yield (an array, where spans begin in it, an index of these spans) for all spans.
+
+        One that crosses arrays has an array of its own. Each array is valid until the next one.
+
+        Args:
+            starts: int64[n], where spans begin, inside the view.
+            stops: int64[n], where they end, each at least one value later.
+        """
+        with self.at(lambda: (starts, stops)) as here:
             if len(here.arrays) == 1:
-                return windows_of(here.arrays[0], length)[starts]
-            found = np.empty((len(starts), length), self.dtype)
+                yield here.arrays[0], starts, slice(None)
+                return
             of = np.searchsorted(self.starts, starts, "right") - 1
-            inside = starts + length <= self.starts[of + 1]
-            for number in np.unique(of[inside]).tolist():
-                rows = np.flatnonzero(inside & (of == number))
-                places = starts[rows] - self.starts[number]
-                found[rows] = windows_of(here.arrays[number], length)[places]
-            for row in np.flatnonzero(~inside).tolist():
-                start = int(starts[row])
-                found[row] = here[start : start + length]
-            return found
+            is_inside = stops <= self.starts[of + 1]
+            for number in np.unique(of[is_inside]).tolist():
+                chosen = np.flatnonzero(is_inside & (of == number))
+                yield here.arrays[number], starts[chosen] - self.starts[number], chosen
+            for i in np.flatnonzero(~is_inside).tolist():
+                yield here[int(starts[i]) : int(stops[i])], np.zeros(1, np.int64), np.array([i])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:

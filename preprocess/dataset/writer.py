@@ -241,9 +241,10 @@ class TokenFileWriter:
             most = np.iinfo(file.dtype).max if limit is None else limit - 1
             if count and not 0 <= values.min() <= values.max() <= most:
                 place = int(((values < 0) | (values > most)).argmax())
+                number = place + (self.n_tokens if column.per == "token" else self.n_documents)
                 raise self._refused(
                     file, f"{column.noun}s are from 0 to {most:,}, and that of {column.per}"
-                    f" {self.n_tokens + place:,} is {values[place]}"
+                    f" {number:,} is {values[place]}"
                 )
         before = np.append(0, ends[:-1])
         wrong = (ends <= before) | (ends > n_ids)

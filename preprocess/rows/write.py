@@ -62,10 +62,9 @@ STATS_FILE = "tokenization_stats.json"
 _RUN = "rows"
 _BUFFER = 1 << 20  # bytes that are appended to a shard at a time
 _WRITTEN_AT_ONCE = 1 << 24  # bytes after which the disk is asked to write
-_RESUMES = "files that are complete are kept, and the others are written"
-_NO_FILE = (
-    "no file was complete, so the limit is too short for one: raise --max-minutes, or have more and"
-    " smaller files (--num-shards)"
+_RESUMES = (
+    "files that are complete are kept, and the others are written; if none was complete, raise"
+    " --max-minutes, or have more and smaller files (--num-shards)"
 )
 
 
@@ -237,7 +236,7 @@ class _Run:
             with lock:
                 stage.advance(n_rows)
             if stage.done < total and progress.out_of_time():
-                raise OutOfTimeError(out_of_time(progress, _RESUMES if done else _NO_FILE))
+                raise OutOfTimeError(out_of_time(progress, _RESUMES))
 
         title = f"writing rows of {self._name}"
         todo = [number for number in range(len(files)) if number not in done]

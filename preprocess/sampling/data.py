@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -230,26 +230,9 @@ def read_spans(
         return
     if len(starts) and (starts.min() < 0 or stops.max() > len(values)):
         raise outside()
-    with values.at(lambda: (starts, stops)) as here:
-        for array, begins, chosen in _arrays_with(here, starts, stops):
-            if not copy(array, begins, chosen):
-                raise outside()
-
-
-def _arrays_with(
-    view: ShardView, starts: Batch, stops: Batch
-) -> Iterator[tuple[npt.NDArray[Any], Batch, Chosen]]:
-    """Yield (an array, where spans begin in it, an index of these spans) for all spans."""
-    if len(view.arrays) == 1:
-        yield view.arrays[0], starts, _ALL
-        return
-    of = np.searchsorted(view.starts, starts, "right") - 1
-    is_inside = stops <= view.starts[of + 1]
-    for number in np.unique(of[is_inside]).tolist():
-        here = np.flatnonzero(is_inside & (of == number))
-        yield view.arrays[number], starts[here] - view.starts[number], here
-    for i in np.flatnonzero(~is_inside).tolist():
-        yield view[int(starts[i]) : int(stops[i])], np.zeros(1, np.int64), np.array([i])
+    for array, begins, chosen in values.spans(starts, stops):
+        if not copy(array, begins, chosen):
+            raise outside()
 
 
 def outside() -> TokenFileError:

@@ -53,11 +53,12 @@ class Fields:
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
         n_rows, length = self.inputs.shape
-        if self.pieces[1].sum() == self.inputs.size:
-            return np.ones(self.inputs.shape, np.int64)
-        found, ones = new_batch(n_rows, length), new_batch(n_rows, length, np.int32)
-        number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, ones)
-        found[:] = ones
+        found: Array = new_batch(n_rows, length)
+        found[:] = 1
+        if self.pieces[1].sum() < found.size:
+            ones = new_batch(n_rows, length, np.int32)
+            number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, ones)
+            found[:] = ones
         return found
 
     @cached_property

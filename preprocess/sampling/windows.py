@@ -83,7 +83,8 @@ class DocumentSpans:
         totals = [np.zeros(1, np.int64)]
         step = self.BLOCK << 12
         for first in range(0, len(self._chosen), step):
-            _, sizes, counts, n_short = self._count(first, first + step)
+            places = np.arange(first, min(first + step, len(self._chosen)))
+            _, sizes, counts, n_short = self._count(places)
             # All spans of a document but the last have all tokens.
             left = sizes - (counts - 1) * self._stride
             lasts = np.where(counts > 0, np.minimum(left, length), 0)
@@ -103,24 +104,24 @@ class DocumentSpans:
 
         Both are int64[n]; those before and after that are in no span are not counted.
         """
-        starts, left = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-        blocks = np.searchsorted(self._before, numbers, side="right") - 1
-        order = np.argsort(blocks, kind="stable")
-        for here in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
-            block = int(blocks[here[0]]) if len(here) else 0
-            begins, sizes, counts, _ = self._count(block * self.BLOCK, (block + 1) * self.BLOCK)
-            before = np.append(0, np.cumsum(counts)) + self._before[block]
-            document = np.searchsorted(before, numbers[here], side="right") - 1
-            inside = (numbers[here] - before[document]) * self._stride
-            starts[here], left[here] = begins[document] + inside, sizes[document] - inside
-        return starts, left
+        blocks = np.unique(self._before.searchsorted(numbers, side="right") - 1)
+        places = blocks[:, np.newaxis] * self.BLOCK + np.arange(self.BLOCK)
+        begins, sizes, counts, _ = self._count(
+            np.minimum(places, len(self._chosen) - 1).reshape(-1)
+        )
+        after = counts.reshape(places.shape).cumsum(axis=1) + self._before[blocks, np.newaxis]
+        after = after.reshape(-1)  # spans up to and with each document
+        of = after.searchsorted(numbers, side="right")
+        inside = (numbers - after[of] + counts[of]) * self._stride
+        return begins[of] + inside, sizes[of] - inside
 
-    def _count(self, first: int, stop: int) -> tuple[Numbers, Numbers, Numbers, int]:
-        """Return (begins, sizes, numbers of spans, spans left out) of documents [first, stop)."""
-        chosen = self._chosen[first:stop]
-        ends = self._ends[chosen.start : chosen.stop].astype(np.int64)
-        begin = int(self._ends[chosen.start - 1]) if chosen.start else 0
-        begins = np.append(begin, ends[:-1]) + self._n_before
+    def _count(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
+        """Return (begins, sizes, numbers of spans, spans left out) of documents by their places."""
+        documents = places + self._chosen.start
+        ends = self._ends[documents].astype(np.int64)
+        begins = self._ends[documents - 1].astype(np.int64)
+        begins[documents == 0] = 0
+        begins += self._n_before
         sizes = np.maximum(ends - self._n_after - begins, 0)
         counts = count_windows(sizes + 1, self._length, self._stride)
         if self._first_only:

@@ -68,7 +68,6 @@ class BucketStorage(UrlFiles):
         lock_file = f".{run}.lock" if own_lock else LOCK_FILE
         self._lock = ObjectLock(self._objects, f"{self._prefix}{lock_file}", final.where())
         self._known: dict[str, ObjectInfo] | None = None  # objects of work files; None: not listed
-        self._local = set[str]()  # names of files whose content is in the temporary directory
         self._uploads = Threads(_UPLOADS_AT_ONCE)
         self._waiting: dict[str, Task[None]] = {}  # name of a finished file -> its upload
         self._syncing = self._pause = 0.0  # seconds of syncs since the last entry of the journal
@@ -99,7 +98,6 @@ class BucketStorage(UrlFiles):
                 self._lock.release(any(isinstance(x, RemoteError) for x in (error, cause)))
         finally:
             self.close()
-            self._local.clear()
 
     def _end_uploads(self) -> None:
         """Wait until nothing is uploaded any more; what has not begun is left out."""
@@ -124,13 +122,16 @@ class BucketStorage(UrlFiles):
 
     @property
     def _here(self) -> LocalFiles:
+        """The files whose content is in the temporary directory."""
         return LocalFiles(self.spool)
 
     def names(self) -> list[str]:
-        return sorted({*list(self.known), *self._local})  # a copy, for uploads add names meanwhile
+        # A copy, for uploads add names meanwhile. The directory itself has a hidden lock.
+        local = (name for name in self._here.names() if name[0] != ".")
+        return sorted({*list(self.known), *local})
 
     def size(self, name: str) -> int | None:
-        if name in self._local and (found := self._here.size(name)) is not None:
+        if (found := self._here.size(name)) is not None:
             return found
         return self.known[name].n_bytes if name in self.known else None
 
@@ -142,17 +143,15 @@ class BucketStorage(UrlFiles):
         return None if size is None else self.read(name, 0, size)
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        if name in self._local:
-            found = self._here.read(name, start, stop)
-            if found or name in self._local:  # else the copy was removed meanwhile
-                return found
         size = self.size(name) or 0
-        return super().read(name, start, min(stop, size)) if start < size else b""
+        found = self._here.read(name, start, stop)
+        if found or start >= size:
+            return found
+        return super().read(name, start, min(stop, size))  # the local copy is not there any more
 
     def path(self, name: str = "") -> Path:
-        if name and name not in self._local and name in self.known:
-            copy_to(self._here.path(name), self, name)
-            self._local.add(name)
+        if name and self._here.size(name) is None and name in self.known:
+            return copy_to(self._here.path(name), UrlFiles(self.url("")), name)
         return self._here.path(name)
 
     def put(self, name: str, data: bytes) -> None:
@@ -199,7 +198,6 @@ class BucketStorage(UrlFiles):
                 self._objects.remove(key)
 
     def _drop(self, name: str) -> None:
-        self._local.discard(name)
         self._here.path(name).unlink(missing_ok=True)
 
     # --- streams ---
@@ -210,7 +208,6 @@ class BucketStorage(UrlFiles):
         is_synced = name in self.known and self.known[name].n_bytes == n_bytes
         if n_bytes:
             self.path(name)
-        self._local.add(name)
         return _BucketStream(self, name, n_bytes, is_synced)
 
     def sync(self, name: str, n_bytes: int) -> None:
@@ -288,7 +285,7 @@ class BucketStorage(UrlFiles):
         )
         self._remove_keys(journal, OUTPUTS_KEPT)
         self._known = {}
-        for name in list(self._local):
+        for name in self.names():
             self._drop(name)
 
     def runs(self) -> list[str]:

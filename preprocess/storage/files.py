@@ -7,7 +7,7 @@ import os
 import weakref
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 from urllib.parse import quote
 
 from bpe.errors import ChangedError
@@ -20,29 +20,8 @@ from preprocess.storage.remote import ObjectStore, RemoteError, split_url
 READ_AT_ONCE = 16 << 20  # bytes
 
 
-class Files(Protocol):
-    """Complete files by name. At a URL, all methods may raise `RemoteError`."""
-
-    def names(self) -> list[str]:
-        """Return the names of all files, sorted; raise `RemoteError` for a web server."""
-
-    def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
-
-    def sizes(self) -> dict[str, int]:
-        """Return the sizes of all files in bytes, by name; raises as `names`."""
-
-    def get(self, name: str) -> bytes | None:
-        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
-
-    def read(self, name: str, start: int, stop: int) -> bytes:
-        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
-
-    def where(self, name: str = "") -> str:
-        """Format the location of a file, or of the directory, for messages."""
-
-    def path(self, name: str = "") -> Path:
-        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
+# Both have the methods that `LocalFiles` describes.
+Files: TypeAlias = "LocalFiles | UrlFiles"
 
 
 def open_files(location: str | os.PathLike[str]) -> Files:
@@ -57,15 +36,17 @@ def open_files(location: str | os.PathLike[str]) -> Files:
 
 
 class LocalFiles:
-    """Complete files of a directory, which need not exist."""
+    """Complete files of a directory, which need not exist, by name."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def names(self) -> list[str]:
+        """Return the names of all files, sorted; raise `RemoteError` for a web server."""
         return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def size(self, name: str) -> int | None:
+        """Return the size of a file in bytes, None if it does not exist."""
         try:
             return os.stat(self.directory / name).st_size
         except OSError as error:
@@ -74,10 +55,12 @@ class LocalFiles:
             raise
 
     def sizes(self) -> dict[str, int]:
+        """Return the sizes of all files in bytes, by name; raises as `names`."""
         sizes = {name: self.size(name) for name in self.names()}
         return {name: size for name, size in sizes.items() if size is not None}
 
     def get(self, name: str) -> bytes | None:
+        """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
         path = self.directory / name
         try:
             if path.is_fifo():  # reading it would block
@@ -92,6 +75,7 @@ class LocalFiles:
             ) from error
 
     def read(self, name: str, start: int, stop: int) -> bytes:
+        """Read bytes [start, stop) of a file; fewer if it is shorter or missing."""
         try:
             with open(self.directory / name, "rb") as file:
                 file.seek(start)
@@ -100,9 +84,11 @@ class LocalFiles:
             return b""
 
     def where(self, name: str = "") -> str:
+        """Format the location of a file, or of the directory, for messages."""
         return str(self.directory / name)
 
     def path(self, name: str = "") -> Path:
+        """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
         return self.directory / name
 
     def space(self) -> tuple[int, int]:
@@ -112,7 +98,10 @@ class LocalFiles:
 
 
 class UrlFiles:
-    """Complete files below the URL of a directory: each is an object of a server."""
+    """As `LocalFiles`, below the URL of a directory: each file is an object of a server.
+
+    All methods may raise `RemoteError`.
+    """
 
     def __init__(self, location: str) -> None:
         scheme, _, rest = location.rstrip("/").partition("://")

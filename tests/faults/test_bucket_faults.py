@@ -115,25 +115,6 @@ def test_a_run_of_which_every_answer_is_lost_once(
     assert built(made.bucket) == torture.contents(tmp_path / "local")
 
 
-def test_a_run_that_is_stopped_again_and_again_goes_on(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each process does but 25 requests more than it needs to find out where it was."""
-    run, options = runs(text)["trained"]
-    run(**options, out=tmp_path / "local")
-    bucket, n_ended, at = Bucket(), 0, 25
-    while True:
-        memory_objects.install(monkeypatch, MemoryObjects(bucket, at, "die after"))
-        try:
-            run(**options, out="s3://bucket/data")
-            break
-        except faults.CutOff:
-            n_ended += 1
-            at += 3
-    assert n_ended > 4
-    assert built(bucket) == torture.contents(tmp_path / "local")
-
-
 # Two writers.
 
 
@@ -268,16 +249,3 @@ def test_a_run_whose_lock_was_taken_writes_nothing_more(
     monkeypatch.setattr(locks, "pause", lambda seconds: None)
     run(**options, out="s3://bucket/data")
     assert built(made.bucket) == torture.contents(tmp_path / "local")
-
-
-def test_two_processes_cannot_both_write_a_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = memory_objects.install(monkeypatch, MemoryObjects(Bucket()))
-    with bucket_storage.BucketStorage("s3://b/data", "build") as storage:
-        stream = storage.stream("journal.jsonl")
-        stream.append(memoryview(b"one"))
-        stream.sync()
-        made.bucket.change("data/.build.partial/journal.jsonl", b"one of another")
-        stream.append(memoryview(b"two"))
-        with pytest.raises(OutputError, match="another process writes the files of this run"):
-            stream.sync()
-        assert made.bucket.contents("data/.build.partial/") == {"journal.jsonl": b"one of another"}

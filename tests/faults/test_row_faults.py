@@ -289,6 +289,7 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     rows.mkdir()
     (rows / "good.jsonl").write_text('{"input_ids": [1, 259]}\n')
     (rows / "ids.jsonl").write_text('{"input_ids": [1, 2]}\n{"input_ids": [260]}\n')
+    (rows / "more.jsonl").write_text('{"input_ids": [1], "labels": [1]}\n')
     (rows / "names.jsonl").write_text('{"text": [1, 2]}\n')
     (rows / "other.jsonl").write_text('{"input_ids": "text"}\n')
     (rows / "uneven.jsonl").write_text('{"input_ids": [1, 2], "labels": [1]}\n')
@@ -312,10 +313,10 @@ def test_rows_of_others(tmp_path: Path, capsys: Any) -> None:
     assert "ids not checked without tokenizer" in first.text
     assert run(["inspect", str(rows)]) == 1
     said = capsys.readouterr().out
-    assert "  files: 8\n  columns: input_ids\n  dtype: read as int32\n  rows: 3\n" in said
+    assert "  files: 9\n  columns: input_ids\n  dtype: read as int32\n  rows: 3\n" in said
     for name in ("names", "other", "uneven", "wide", "wider"):
         assert f"{name}.jsonl: BAD: " in said
-    assert "has the columns text, and files before it input_ids; keep different rows" in said
+    assert "has the columns input_ids, labels, and files before it input_ids; keep" in said
     for path in rows.iterdir():
         if path.name != "names.jsonl":
             path.unlink()

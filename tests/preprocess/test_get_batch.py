@@ -169,45 +169,26 @@ def test_many_paths_are_not_all_kept_open(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("n_tokens", "context_length"), [(0, 1), (1, 1), (4, 4), (5, 5), (5, 1000)]
-)
-def test_data_that_is_too_short(n_tokens: int, context_length: int) -> None:
-    message = (
-        rf"the array has {n_tokens} tokens, and a window needs context_length \+ 1 = "
-        rf"{context_length + 1:,}: choose a context_length below {n_tokens} or more data"
-    )
-    with pytest.raises(SamplingError, match=message):
-        get_batch(np.arange(n_tokens), 1, context_length)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "found"),
+    ("given", "message"),
     [
-        (np.zeros(9), r"got float64\[9\]"),
-        (np.zeros((3, 3), np.uint16), r"got uint16\[3, 3\]"),
-        ([1, 2, 3], "got list"),
-        (None, "got NoneType"),
+        *(({"dataset": np.arange(n), "context_length": length},
+           rf"the array has {n} tokens, and a window needs context_length \+ 1 = {length + 1:,}:"
+           f" choose a context_length below {n} or more data")
+          for n, length in ((0, 1), (1, 1), (4, 4), (5, 1000))),
+        ({"dataset": np.zeros(9)}, r"a dataset is what open_tokens.*got float64\[9\]"),
+        ({"dataset": np.zeros((3, 3), np.uint16)}, r"open_tokens.*got uint16\[3, 3\]"),
+        ({"dataset": [1, 2, 3]}, "a dataset is what open_tokens.*got list"),
+        ({"dataset": None}, "a dataset is what open_tokens.*got NoneType"),
+        ({"batch_size": 0}, "batch_size should be at least 1; got 0"),
+        ({"context_length": -2}, "context_length should be at least 1; got -2"),
+        ({"rng": 0}, r"rng should be a numpy Generator.*default_rng\(seed\)"),
+        ({"rng": np.random.RandomState(0)}, r"rng should be a numpy Generator.*default_rng\(seed"),
     ],
 )
-def test_dataset_of_another_kind(dataset: Any, found: str) -> None:
-    with pytest.raises(SamplingError, match=f"a dataset is what open_tokens.*{found}"):
-        get_batch(dataset, 1, 1)
-
-
-@pytest.mark.parametrize(("batch_size", "context_length"), [(0, 4), (-1, 4), (4, 0), (4, -2)])
-def test_sizes_below_one(batch_size: int, context_length: int) -> None:
-    with pytest.raises(
-        SamplingError, match=r"(batch_size|context_length) should be at least 1; got"
-    ):
-        get_batch(np.arange(99), batch_size, context_length)
-
-
-@pytest.mark.parametrize("rng", [0, np.random.RandomState(0)])
-def test_generator_of_another_kind(rng: Any) -> None:
-    with pytest.raises(
-        SamplingError, match=r"rng should be a numpy Generator.*default_rng\(seed\)"
-    ):
-        get_batch(np.arange(99), 1, 1, rng=rng)
+def test_wrong_arguments(given: dict[str, Any], message: str) -> None:
+    sound: dict[str, Any] = {"dataset": np.arange(99), "batch_size": 1, "context_length": 1}
+    with pytest.raises(SamplingError, match=message):
+        get_batch(**sound | given)
 
 
 def test_arrays_of_the_caller_are_filled() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import object_server
 import pytest
 import written
-from remote_cases import assert_same_batches, flip, make_dataset, pair, upload
+from remote_cases import assert_same_batches, flip, pair, upload
 
-from preprocess import Mixture, Sampler, TokenFile, TokenFileError, get_batch, open_tokens
+from preprocess import Sampler, TokenFile, TokenFileError, get_batch, open_tokens
 from preprocess.storage.remote import RemoteError, open_objects
 
 
@@ -62,16 +62,6 @@ def test_samplers_draw_the_same_windows(files: list[TokenFile], options: dict[st
     local, remote = (Sampler(file, 8, 100, fields=fields, **options) for file in files)
     assert_same_batches(local, remote)
     assert_same_batches(local, pickle.loads(pickle.dumps(remote)))
-
-
-def test_a_mixture_of_local_and_remote_datasets(bucket: str, tmp_path: Path) -> None:
-    local, remote = pair(bucket, tmp_path)
-    other = make_dataset(tmp_path / "other", 5_000, seed=1)
-    mixtures = [
-        Mixture({"a": Sampler(file, 8, 50), "b": Sampler(other, 8, 50)}, {"a": 2, "b": 1})
-        for file in (local, remote)
-    ]
-    assert_same_batches(*mixtures)
 
 
 def test_a_url_is_opened_once(bucket: str, tmp_path: Path) -> None:

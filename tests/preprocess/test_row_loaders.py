@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import written
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +27,6 @@ from preprocess import (
     SamplingError,
     TransformedShardedSource,
 )
-from preprocess.rows.write import write_rows
 
 CLASSES: dict[str, Any] = {
     "jsonl": JsonShardedSource, "parquet": ParquetShardedSource, "arrow": ArrowShardedSource,
@@ -429,24 +427,6 @@ def test_bad_lines(tmp_path: Path, line: bytes) -> None:
     path.write_bytes(b'{"a": 1}\n\n' + line + b"\n")
     with pytest.raises(RowsError, match=r"x\.jsonl: line 3 is no JSON object \(.*\); correct the"):
         list(JsonShardedSource(path))
-
-
-@pytest.mark.parametrize("kind", [*CLASSES])
-def test_rows_of_tokens(tmp_path: Path, kind: Any) -> None:
-    if kind != "jsonl":
-        pytest.importorskip("pyarrow")
-    ids = np.arange(40) % 290
-    file = written.write(tmp_path, ids, [7, 19, 40])
-    written_rows = write_rows(str(file.path), out=tmp_path / "rows", format=kind, num_shards=2)
-    source = CLASSES[kind](written_rows[0].path)
-    assert len(source) == 3
-    assert len(source.shard_names) == 2
-    rows = [*source]
-    assert [row["input_ids"].tolist() for row in rows] == [
-        ids[:7].tolist(), ids[7:19].tolist(), ids[19:].tolist(),
-    ]  # fmt: skip
-    assert {row["labels"].dtype for row in rows} == {np.dtype("i8" if kind == "jsonl" else "i4")}
-    assert next(iter(pickle.loads(pickle.dumps(source)))).keys() == rows[0].keys()
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])

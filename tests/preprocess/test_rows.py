@@ -513,7 +513,7 @@ def test_the_time_limit_and_the_bar(tmp_path: Path, capfd: Any, monkeypatch: Any
             assert "not finished: writing rows of train: " in capfd.readouterr().out
     assert runs
     assert result.manifest == peace.manifest
-    with pytest.raises(OutOfTimeError, match="no file was complete, so the limit is too short for"):
+    with pytest.raises(OutOfTimeError, match="if none was complete, raise max_minutes"):
         write_rows(
             tmp_path / "data", out=tmp_path / "short", max_minutes=0.1,
             progress=Progress(clock=Clock()), **options,

@@ -96,7 +96,7 @@ def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
     faults.install(counting, monkeypatch)
     build(out=tmp_path / "peace", **options)
     assert len(counting.calls) > 100
-    for at in range(1, len(counting.calls), len(counting.calls) // 6):
+    for at in range(1, len(counting.calls), len(counting.calls) // 4):
         out = tmp_path / str(at)
         system = faults.System(at, faults.fail(faults.ERRORS[0]))
         faults.install(system, monkeypatch)

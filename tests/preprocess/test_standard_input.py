@@ -61,7 +61,7 @@ def test_it_is_the_text_of_a_file(
     tokenizer = (tmp_path / "out" / "tokenizer.json").read_bytes()
     (tmp_path / "out" / "tokenizer.json").write_bytes(b"")
     repaired = damages(verify(tmp_path / "out", repair=True))
-    assert "standard input cannot be read here; save the text to a file" in repaired[0]
+    assert "standard input cannot be read here; save the text to a file" in str(repaired)
     (tmp_path / "out" / "tokenizer.json").write_bytes(tokenizer)
     give(monkeypatch, TEXT)
     with pytest.raises(Exception, match="standard input cannot be compared with that of before"):
