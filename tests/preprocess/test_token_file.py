@@ -21,8 +21,8 @@ from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 from bpe.errors import TokenmillError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.reader import open_tokens
-from preprocess.dataset.writer import TokenFileWriter
-from preprocess.storage import LocalFiles, LocalStorage, OutputError
+from preprocess.dataset.writer import TokenFileWriter, read_saved_manifest
+from preprocess.storage import DamagedStateError, LocalFiles, LocalStorage, OutputError
 
 # The format, committed: two documents and an empty one. These bytes are read for ever.
 GOLDEN_BIN = bytes.fromhex("0500 2c01 0000 2b01 2b01 0700 2b01")
@@ -367,3 +367,19 @@ def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str)
         expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes, .* found 13"
         with pytest.raises(TokenmillError, match=expected + r".*overwrite=True"):
             TokenFileWriter(storage, "train", vocab_size=301, states=states)
+
+
+def test_a_saved_manifest_whose_shards_are_inside_a_document(tmp_path: Path) -> None:
+    """No document ends in the first ones, so their .docs are empty."""
+    with LocalStorage(tmp_path, "x") as storage:
+        writer = TokenFileWriter(
+            storage, "train", vocab_size=301, shard_tokens=2, split_documents=True
+        )
+        writer.append(np.array([1, 2, 3, 4, 299]), np.array([5]))
+        made = writer.finish(end_of_text_id=299, **FIELDS)
+        assert read_saved_manifest(storage, "train") == made
+        path = storage.path("train_00001.bin")
+        for content in (b"", b"1234", path.read_bytes() + b"1"):
+            path.write_bytes(content)
+            with pytest.raises(DamagedStateError, match=r"train_00001\.bin: damaged or missing"):
+                read_saved_manifest(storage, "train")
