@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Never
 
 from bpe.arguments import bind, nearest
-from bpe.files.locations import join_location
+from preprocess.locations import join_location
 from preprocess.options import (
     BuildSettings,
     FileSettings,

@@ -22,7 +22,7 @@ from msgspec import structs
 
 from bpe.arguments import checked
 from bpe.errors import TokenmillError, spelled
-from bpe.files.locations import is_url, shown_url, split_location
+from bpe.files.locations import is_url, shown_url
 from preprocess.config import (
     CORPUS_FORMAT,
     Corpus,
@@ -36,6 +36,7 @@ from preprocess.config import (
 )
 from preprocess.dataset.columns import MASK, manifest_name
 from preprocess.dataset.manifest import Manifest
+from preprocess.locations import split_location
 from preprocess.options import (
     BuildSettings,
     CountSettings,

@@ -47,7 +47,8 @@ from msgspec import Meta
 
 from bpe.arguments import bind, nearest, noun
 from bpe.errors import ArgumentError
-from bpe.files.locations import BUCKETS, EMPTY, LOCAL, given_location, is_bucket, is_url, shown_url
+from bpe.files.locations import EMPTY, LOCAL, given_location, is_url, shown_url
+from preprocess.locations import BUCKETS, is_bucket
 
 StrPath = str | os.PathLike[str]
 # A path or a name, or an object: what `bpe.load_tokenizer` takes.

@@ -170,6 +170,7 @@ def test_who_samples_never_loads_the_builder() -> None:
         "preprocess.dataset.manifest",
         "preprocess.dataset.reader",
         "preprocess.dataset.shards",
+        "preprocess.locations",
         "preprocess.reused_memory",
         "preprocess.sampling",
         "preprocess.sampling.data",

@@ -6,11 +6,10 @@ text is normalized as a whole and then encoded in parts.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -39,8 +38,6 @@ _PART_BYTES = 1 << 21
 
 _STREAM_BYTES = 1 << 16  # of a stream that are collected before a cut is searched
 
-_LOOK_SECONDS = 1.0  # between looks whether other threads still copy
-
 _WARM_ENCODERS = 4  # that keep some 8 MiB while nobody uses them
 
 
@@ -49,6 +46,16 @@ def join_documents(documents: Sequence[bytes]) -> Documents:
     offsets = np.zeros(len(documents) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, documents), np.int64, len(documents)), out=offsets[1:])
     return np.frombuffer(b"".join(documents), np.uint8), offsets
+
+
+def _joined(parts: list[Encoded]) -> Encoded:
+    """Concatenate the ids of parts; a document may end in a later one."""
+    if len(parts) == 1:
+        return parts[0]
+    starts = np.cumsum([0, *(len(ids) for ids, _ in parts)])
+    offsets = [of_part[1:] + start for (_, of_part), start in zip(parts, starts, strict=False)]
+    ids = [np.empty(0, np.uint32), *(ids for ids, _ in parts)]
+    return np.concatenate(ids), np.concatenate([starts[:1], *offsets])
 
 
 class _Part(NamedTuple):
@@ -109,21 +116,21 @@ class ParallelEncoder:
         self._idle_encoders.append(encoder)
 
     def _on_threads(
-        self, units: Iterable[Unit], encode: Callable[[Encoder, int, Unit], object], n: int
-    ) -> None:
-        """Call `encode(encoder, number, unit)` for each unit, on up to `n` threads."""
+        self, units: Iterable[Unit], encode: Callable[[Encoder, Unit], Encoded], n: int
+    ) -> list[Encoded]:
+        """Return `encode(encoder, unit)` of each unit, computed on up to `n` threads."""
         encoders: list[Encoder] = []
 
-        def make_work() -> Callable[[tuple[int, Unit]], object]:
-            encoder = self._idle_encoder()
-            encoders.append(encoder)
-            return lambda unit: encode(encoder, *unit)
+        def make_work() -> Callable[[Unit], Encoded]:
+            encoders.append(self._idle_encoder())
+            return partial(encode, encoders[-1])
 
         workers = max(1, min(available_workers(), n))
-        with closing(run_in_order(enumerate(units), make_work, workers)) as done:
-            deque(done, maxlen=0)
+        with closing(run_in_order(units, make_work, workers)) as done:
+            encoded = list(done)
         for encoder in encoders:
             self._put_back(encoder)
+        return encoded
 
     def new_encoder(self, dtype: np.dtype[Any] | None) -> Encoder:
         """Return an encoder for a thread of its own, see `Tokenizer.new_encoder`."""
@@ -202,29 +209,22 @@ class ParallelEncoder:
         Raises:
             EncodingError: The buffer is not UTF-8.
         """
-        collector = PartCollector(len(buffer))
         is_long = len(buffer) >= 2 * _PART_BYTES
         n_threads = min(available_workers(), len(buffer) // _PART_BYTES) if is_long else 1
 
-        def encode_part(encoder: Encoder, number: int, part: _Part) -> None:
+        def encode_part(encoder: Encoder, part: _Part) -> Encoded:
             text = buffer[part.start : part.stop]
             if not is_checked:
                 check_utf8(text, part.start)
             ids, offsets = encoder.encode_view(text, part.spans)
-            if part.ends_mid_span:
-                offsets = offsets[:-1]
-            collector.put(number, ids, offsets, len(text))
+            kept = zeros(len(ids), np.uint32)  # mapped: an allocator keeps what a thread frees
+            kept[:] = ids
+            return kept, offsets[:-1] if part.ends_mid_span else offsets
 
         parts = self._parts(buffer, spans, n_threads)
-        if n_threads > 1 and encoder is None:
-            self._on_threads(parts, encode_part, n_threads)
-            return collector.result()
-        own = encoder or self._idle_encoder()
-        for number, part in enumerate(parts):
-            encode_part(own, number, part)
-        if encoder is None:
-            self._put_back(own)
-        return collector.result()
+        if encoder is not None:
+            return _joined([encode_part(encoder, part) for part in parts])
+        return _joined(self._on_threads(parts, encode_part, n_threads))
 
     def _parts(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], n_threads: int
@@ -259,19 +259,19 @@ class ParallelEncoder:
         groups = _groups(texts) if self.normalizer is None else [texts]
         if len(groups) <= 1:
             return self.encode(*join_texts(texts), matcher)
-        collector = PartCollector(len(groups))
-
-        def encode_group(encoder: Encoder, _: int, number: int) -> None:
-            buffer, offsets = join_texts(groups[number])
-            collector.put(number, *self.encode(buffer, offsets, matcher, encoder))
-
         # Very long texts are encoded in parts, on all threads.
-        alone = [number for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES]
-        for number in alone:
-            collector.put(number, *self.encode(*join_texts(groups[number]), matcher))
-        together = sorted(set(range(len(groups))) - set(alone))
-        self._on_threads(together, encode_group, len(together))
-        return collector.result()
+        encoded = {
+            number: self.encode(*join_texts(group), matcher)
+            for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES
+        }
+
+        def encode_group(encoder: Encoder, number: int) -> Encoded:
+            return self.encode(*join_texts(groups[number]), matcher, encoder)
+
+        together = [number for number in range(len(groups)) if number not in encoded]
+        found = self._on_threads(together, encode_group, len(together))
+        encoded |= zip(together, found, strict=True)
+        return _joined([encoded[number] for number in range(len(groups))])
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
         """Encode documents between separators, see `Tokenizer.encode_separated_to_numpy`."""
@@ -326,74 +326,3 @@ def _groups(texts: list[str]) -> list[list[str]]:
 def join_texts(texts: Sequence[str]) -> Documents:
     """Concatenate texts, each a document, as UTF-8."""
     return join_documents([utf8(text) for text in texts])
-
-
-class PartCollector:
-    """Concatenates the ids of parts 0 to n - 1; threads put parts in any order, in parallel.
-
-    Args:
-        size: Sum of the sizes of all parts, in any unit; used to estimate memory.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._changed = threading.Condition()
-        self._size = size
-        self._size_so_far = 0
-        self._ids = np.empty(0, np.uint32)
-        self._n_ids = 0
-        self._copying = 0
-        self._offsets = [np.zeros(1, np.int64)]
-        self._waiting: dict[int, tuple[NDArray[np.uint32], NDArray[np.int64], int]] = {}
-        self._next = 0
-
-    def put(
-        self, number: int, ids: NDArray[np.uint32], offsets: NDArray[np.int64], size: int = 1
-    ) -> None:
-        """Copy the ids of part `number`; `offsets` is int64[n_documents + 1], `size` its size."""
-        with self._changed:
-            if number != self._next:
-                # Mapped, for an allocator keeps what a thread frees.
-                kept = zeros(len(ids), np.uint32)
-                kept[:] = ids
-                self._waiting[number] = kept, offsets, size
-                return
-        while True:
-            with self._changed:
-                # Wait until no thread copies: the array may be enlarged. A thread that is short of
-                # memory may not be able to notify.
-                while self._copying and self._n_ids + len(ids) > len(self._ids):
-                    self._changed.wait(_LOOK_SECONDS)
-                target = self._place(ids, offsets, size)
-            try:
-                target[:] = ids
-            finally:
-                with self._changed:
-                    self._copying -= 1
-                    self._changed.notify_all()
-            with self._changed:
-                if self._next not in self._waiting:
-                    return
-                ids, offsets, size = self._waiting.pop(self._next)
-
-    def _place(
-        self, ids: NDArray[np.uint32], offsets: NDArray[np.int64], size: int
-    ) -> NDArray[np.uint32]:
-        """Return the slice for the ids of the next part."""
-        place, end = self._n_ids, self._n_ids + len(ids)
-        self._size_so_far += size
-        if end > len(self._ids):
-            # From the ids per size so far; pages that are not needed are never touched.
-            expected = int(end / self._size_so_far * self._size * 1.2)
-            larger = np.empty(max(expected, end, 2 * len(self._ids)), np.uint32)
-            larger[:place] = self._ids[:place]
-            self._ids = larger
-        self._offsets.append(offsets[1:] + place)
-        self._n_ids = end
-        self._next += 1
-        self._copying += 1
-        return self._ids[place:end]
-
-    def result(self) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return `uint32[n_ids]` and `int64[n_documents + 1]`, after all parts were put."""
-        self._ids.resize(self._n_ids, refcheck=False)
-        return self._ids, np.concatenate(self._offsets)

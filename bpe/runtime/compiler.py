@@ -4,10 +4,9 @@ The entry of a kernel is a C function that takes the address of a block of 64-bi
 by `machine_code`, and returns a status. Kernels that it calls are lowered to LLVM IR without
 wrappers or dispatchers, linked into its module and optimised there, once.
 
-This is the only module that relies on internals of numba and llvmlite. Before it is used,
-`bpe.runtime.jit` compiles a small kernel and runs it; where that or compiling a kernel
-fails, it uses plain `numba.njit(cache=True)`. Only this module, `plain_numba` and the intrinsics
-import numba.
+This is the only module that relies on internals of numba and llvmlite, so their versions have upper
+bounds: those that were tested. Where compiling a kernel fails, `bpe.runtime.jit` uses plain
+`numba.njit(cache=True)`. Only this module, `plain_numba` and the intrinsics import numba.
 """
 
 from __future__ import annotations

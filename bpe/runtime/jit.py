@@ -124,9 +124,9 @@ class Kernel:
         if not _n_reporting:
             warn_once("compiling kernels for this machine; this happens once and takes seconds")
         try:
-            compiler = _checked_compiler()
-            name_of_code = f"tokenmill_{digest}"
-            code: machine_code.MachineCode = compiler.compiled(self, kinds, what, name_of_code)
+            from bpe.runtime import compiler
+
+            code = compiler.compiled(self, kinds, what, f"tokenmill_{digest}")
         except machine_code.KernelError:
             raise
         except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
@@ -214,35 +214,3 @@ def kernel(function: Callable[..., Any]) -> Any:
         return function
     function.__qualname__ = _own_name(function)
     return Kernel(function)
-
-
-@kernel
-def _callee_of_check(values, i):
-    return values[i] + np.uint64(i)
-
-
-@kernel
-def _check(arrays, i):
-    return _callee_of_check(arrays[0], i), arrays[1].size
-
-
-@functools.cache
-def _checked_compiler() -> Any:
-    """Return `bpe.runtime.compiler` after compiling and running a small kernel with it.
-
-    Raise an exception of any type if internals of numba or llvmlite have changed.
-    """
-    from bpe.runtime import compiler
-
-    words: list[int] = []
-    arguments = machine_code.Packed((np.array([5, 6], np.uint64), np.zeros((2, 3), np.uint8))), 1
-    kinds = tuple([machine_code.append(each, words, []) for each in arguments])
-    try:
-        code = compiler.compiled(_check, kinds, "", "tokenmill_check")
-    except machine_code.KernelError as error:  # the small kernel is sound: the compiler is not
-        raise RuntimeError(str(error)) from error
-    entry = machine_code.Entry(code, len(words))
-    found = entry.run(entry.block(words))
-    if found != (7, 6):
-        raise RuntimeError(f"a kernel for a check returned {found}: expected (7, 6)")
-    return compiler

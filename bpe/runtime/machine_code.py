@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import mmap
 import os
 import pickle
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bpe.runtime.user_cache import Cache, digest_of
+from bpe.runtime.user_cache import Cache
 
 _SPARE_BYTES = 1 << 22  # more than LLVM needs to load a kernel, besides its code
 
@@ -45,7 +46,12 @@ def _source_digest() -> str:
         if (spec := find_spec(name)) is not None and spec.origin is not None
     ]
     about = f"{sys.implementation.cache_tag} {sys.byteorder} numpy {np.__version__}"
-    return digest_of(about, [*versions, *sources])
+    digest = hashlib.sha256(about.encode())
+    for path in [*versions, *sources]:
+        if path.is_file():
+            content = path.read_bytes()
+            digest.update(f"\0{path.name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:32]
 
 
 # Of the sources before they are imported: after an edit, this process runs the old ones.
@@ -55,7 +61,7 @@ _DIGEST = _source_digest()
 @functools.cache
 def kept_code() -> Cache:
     """Return the cache of machine code."""
-    return Cache(f"kernels-{_DIGEST}", "kernels are compiled again")
+    return Cache(f"kernels-{_DIGEST}")
 
 
 def numba_settings() -> list[str]:

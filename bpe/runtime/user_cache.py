@@ -15,7 +15,6 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,16 +31,6 @@ def warn_once(message: str, *details: object) -> None:
     if message not in _warned:
         _warned.add(message)
         _logger.warning(message, *details)
-
-
-def digest_of(about: str, paths: Iterable[Path]) -> str:
-    """Return the hexadecimal digest of a text and of the names and contents of files that exist."""
-    digest = hashlib.sha256(about.encode())
-    for path in paths:
-        if path.is_file():
-            content = path.read_bytes()
-            digest.update(f"\0{path.name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()[:32]
 
 
 def _digest(name: str, data: bytes | memoryview) -> bytes:
@@ -62,18 +51,16 @@ def _remove_unused(directory: Path) -> None:
 
 
 class Cache:
-    """A directory of files of one kind.
+    """A directory of files.
 
     Args:
-        name: Name of the directory: the kind of files, and the digest of their sources.
-        otherwise: Effect of a missing cache, for warnings: "kernels are compiled again".
+        name: Name of the directory, with the digest of the sources of the files.
 
     Attributes:
         directory: The directory; None if it is not writable, which is reported.
     """
 
-    def __init__(self, name: str, otherwise: str) -> None:
-        self._otherwise = otherwise
+    def __init__(self, name: str) -> None:
         base = os.environ.get("NUMBA_CACHE_DIR")
         if not base:
             import platformdirs
@@ -90,8 +77,8 @@ class Cache:
             probe.unlink()
         except OSError as error:
             warn_once(
-                f"{otherwise} in every process, because their cache %s cannot be written"
-                " (%s); set NUMBA_CACHE_DIR to a directory of yours",
+                "kernels are compiled again in every process, because their cache %s cannot be"
+                " written (%s); set NUMBA_CACHE_DIR to a directory of yours",
                 self.directory, error.strerror,
             )
             self.directory = None
@@ -111,8 +98,10 @@ class Cache:
             return None
         except OSError as error:
             damage = error.strerror
-        warning = f"{self._otherwise} where their cache is damaged; the first such file is %s (%s)"
-        warn_once(warning, path, damage)
+        warn_once(
+            "kernels are compiled again where their cache is damaged; the first such file is %s"
+            " (%s)", path, damage,
+        )
         return None
 
     def write(self, name: str, data: bytes) -> None:
@@ -125,5 +114,7 @@ class Cache:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_atomically(path, _digest(name, data) + data, durable=False)
         except OSError as error:
-            warning = f"{self._otherwise} in the next process, because %s cannot be written (%s)"
-            warn_once(warning, path, error.strerror)
+            warn_once(
+                "kernels are compiled again in the next process, because %s cannot be written (%s)",
+                path, error.strerror,
+            )

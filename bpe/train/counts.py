@@ -7,7 +7,6 @@ pre-tokens. Special tokens are cut out of text: they are not learnt from or merg
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
@@ -22,7 +21,7 @@ from bpe.parallel import for_each, run_in_order
 from bpe.runtime.arrays import read_only, zeros
 from bpe.special import SpecialTokenMatcher
 from bpe.split.pretokenizer import Pretokenizer
-from bpe.text.spans import check_documents, iter_ranges
+from bpe.text.spans import check_documents, close_gaps, spans_of
 from bpe.train import count_pretokens as kernels
 
 Arrays = tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]
@@ -79,21 +78,13 @@ class PretokenCounts:
             EncodingError: The arrays or offsets are others.
         """
         check_documents(buffer, offsets)
-        spans = self._matcher.find_in_documents(buffer, offsets)[:, :2]
-        if len(spans):
-            # Each occurrence is counted as a document, then subtracted: cheaper than a copy of the
-            # text without special tokens.
-            offsets = np.sort(np.concatenate([offsets, spans.ravel()]))
+        special = self._matcher.find_in_documents(buffer, offsets)[:, :2].ravel()
+        if len(special):
+            # Spans of text end, and begin again, at ends of documents and at special tokens.
+            bounds = np.sort(np.concatenate([spans_of(offsets).ravel(), special]))
+            buffer, offsets = close_gaps(buffer, bounds)
         starts = self._pretokenizer.boundaries(buffer, offsets)
         self._count(buffer, starts, np.empty(0, np.int64))
-        if len(spans):
-            # Not np.unique, whose bytes lose trailing zeros.
-            found = Counter(bytes(buffer[begin:end]) for begin, end in iter_ranges(spans.ravel()))
-            for special, n in found.items():
-                text = np.frombuffer(special, np.uint8)
-                starts = self._pretokenizer.boundaries(text, np.array([0, len(text)]))
-                n_pretokens = int(np.bitwise_count(starts).sum()) - 1
-                self._count(text, starts, np.full(n_pretokens, -n))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process has other seeds.

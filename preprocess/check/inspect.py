@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import TokenizerFileError, TokenmillError
-from bpe.files.locations import is_bucket, is_url, join_location
+from bpe.files.locations import is_url
 from preprocess.check import quality, rows
 from preprocess.check.findings import reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
+from preprocess.locations import is_bucket, join_location
 from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of, percent
 from preprocess.report.summary import listed

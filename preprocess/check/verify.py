@@ -21,7 +21,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError, EncodingError, TokenmillError, spelled
-from bpe.files.locations import is_url, shown_url, url_name
+from bpe.files.locations import is_url, shown_url
 from bpe.parallel import run_in_order
 from preprocess.check import rebuild, rows
 from preprocess.check.findings import Finding as Finding
@@ -31,6 +31,7 @@ from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError,
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.token_lengths import gives_text_back
+from preprocess.locations import url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from bpe.arguments import check, checked, tells_missing
 from bpe.errors import ArgumentError
-from bpe.files.locations import given_location, is_url, shown_url, url_name
+from bpe.files.locations import given_location, is_url, shown_url
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,
@@ -28,6 +28,7 @@ from preprocess.dataset.columns import (
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.shards import ShardView
+from preprocess.locations import url_name
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

@@ -18,12 +18,12 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from bpe.files.locations import relative_location
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import Count, decode_manifest, with_own_digest
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS
 from preprocess.export.source import ExportError, OutputFile, Source
+from preprocess.locations import relative_location
 from preprocess.options import ExportSettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.run.finished import find_token_files, read_object

@@ -18,13 +18,14 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
-from bpe.files.locations import is_url, split_location
+from bpe.files.locations import is_url
 from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.documents.token_lengths import gives_text_back, token_lengths
 from preprocess.imports.formats import FORMATS, Ids
+from preprocess.locations import split_location
 from preprocess.options import ImportSettings
 from preprocess.report.progress import Progress, progress_of
 from preprocess.run.journal import JournalError

@@ -10,7 +10,8 @@ from copy import copy
 from pathlib import Path
 from typing import IO
 
-from bpe.files.locations import given_location, is_url, is_web, shown_url, url_name
+from bpe.files.locations import given_location, is_url, is_web, shown_url
+from preprocess.locations import url_name
 from preprocess.sources.find import matching_files
 from preprocess.sources.remote import Handle, RemoteFile, find_object, read_ahead
 from preprocess.storage.files import url_beside

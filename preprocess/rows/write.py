@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.files.locations import join_location, relative_location, split_location
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.locations import join_location, relative_location, split_location
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time

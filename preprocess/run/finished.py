@@ -16,10 +16,11 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from bpe.files.locations import is_url, join_location
+from bpe.files.locations import is_url
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
+from preprocess.locations import join_location
 from preprocess.run.record import Record
 from preprocess.storage import Files, OutputError, open_files
 

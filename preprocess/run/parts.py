@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct, structs
 
 from bpe.errors import TokenmillError
-from bpe.files.locations import is_bucket
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
+from preprocess.locations import is_bucket
 from preprocess.options import TrainFileSettings, TrainSettings, resources_of
 from preprocess.report import summary
 from preprocess.report.progress import OutOfTimeError, Progress, logger

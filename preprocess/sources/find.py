@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bpe.errors import CorpusError
-from bpe.files.locations import is_url, is_web, shown_url, url_name
+from bpe.files.locations import is_url, is_web, shown_url
 from bpe.parallel import run_in_order
 from preprocess.documents.batch import ReadOptions
+from preprocess.locations import url_name
 from preprocess.sources.base import Source, import_library, open_file
 from preprocess.sources.own_files import is_log, own_files, own_files_in
 from preprocess.sources.registry import is_binary, open_source

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bpe.errors import CorpusError
-from bpe.files.locations import url_name
 from preprocess.documents.batch import ReadOptions
+from preprocess.locations import url_name
 from preprocess.sources.base import Source, open_file
 from preprocess.sources.compressed import (
     CODECS,

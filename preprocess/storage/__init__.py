@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, TypeAlias
 
-from bpe.files.locations import is_bucket, local_path
+from bpe.files.locations import local_path
+from preprocess.locations import is_bucket
 from preprocess.storage.errors import DamagedStateError, LockedError, OutputError, writing
 from preprocess.storage.files import Files, LocalFiles, open_files
 from preprocess.storage.local import IN_ORDER, JOURNAL_FILE, LOCK_FILE, REPAIR, LocalStorage, Stream

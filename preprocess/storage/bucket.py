@@ -24,8 +24,8 @@ from typing import Self
 import numpy as np
 
 from bpe.errors import ChangedError
-from bpe.files.locations import join_location
 from bpe.parallel import Task, Threads, for_each
+from preprocess.locations import join_location
 from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,

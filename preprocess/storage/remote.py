@@ -26,7 +26,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from bpe.errors import ChangedError, TokenmillError
-from bpe.files.locations import BUCKETS, shown_url
+from bpe.files.locations import shown_url
+from preprocess.locations import BUCKETS
 
 WRITABLE = BUCKETS  # schemes
 LARGEST_OBJECT = 5 * 10**9  # bytes that a bucket takes in one request, of all services

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bpe.errors import TokenizerFileError
-from bpe.files.locations import LOCAL, LocationError, shown_url, split_location
+from bpe.files.locations import LOCAL, LocationError, shown_url
+from preprocess.locations import split_location
 from preprocess.storage.files import UrlFiles, copy_to
 
 if TYPE_CHECKING:

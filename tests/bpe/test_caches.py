@@ -28,9 +28,9 @@ def test_directories_of_other_states_are_removed(
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
         os.utime(tmp_path / name, (number, number))
-    Cache(old[3], "kernels are compiled again").write("name", b"used again")
-    used = Cache(old[4], "kernels are compiled again")
-    new = Cache(f"kernels-{99:032x}", "kernels are compiled again")
+    Cache(old[3]).write("name", b"used again")
+    used = Cache(old[4])
+    new = Cache(f"kernels-{99:032x}")
     assert new.directory is not None
     kept = [*old[3:5], *old[15:], new.directory.name]
     assert sorted(each.name for each in tmp_path.iterdir()) == sorted([*others, *kept])
@@ -48,7 +48,7 @@ def test_threads_that_make_a_cache_at_the_same_time(
 ) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda number: Cache(f"kind-{number // 8}", "anew"), range(80)))
+        made = list(pool.map(lambda number: Cache(f"kind-{number // 8}"), range(80)))
     assert all(each.directory is not None for each in made)
     assert not caplog.records
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -13,7 +13,8 @@ import pytest
 from web_server import Page, web_server
 
 from bpe.errors import ChangedError
-from bpe.files.locations import shown_url, url_name
+from bpe.files.locations import shown_url
+from preprocess.locations import url_name
 from preprocess.storage import open_files, remote
 from preprocess.storage.remote import RemoteError, open_objects, split_url
 
