@@ -249,11 +249,17 @@ class _Dataset:
         """Compare a tokenizer with its fingerprint, and that of a local dataset with its bytes."""
         wanted, name = manifest.tokenizer_fingerprint, self._path.name
         given = self._settings.tokenizer
-        if not self._is_local:
-            return self._check_tokenizer_at_url(wanted)
         if not wanted:
             text = "imported without a tokenizer, so there is no text to check or repair the ids by"
-            return self._add(name, True, text)
+            return self._add(name if self._is_local else self._manifest_file, True, text)
+        if not self._is_local:
+            content = self._files.get(TOKENIZER_FILE)
+            found = "" if content is None else hashlib.sha256(content).hexdigest()
+            text = {
+                "": "is not there, so it is not compared with the dataset",
+                wanted: "has the fingerprint in the manifest",
+            }.get(found, "is not the tokenizer of the dataset, or was changed")
+            return self._add(TOKENIZER_FILE, found in ("", wanted), text)
         if self._is_elsewhere(manifest):
             text = "not checked with its tokenizer, which is not beside it; give it (--tokenizer)"
             return self._add(name, not self._settings.deep, text)
@@ -279,17 +285,6 @@ class _Dataset:
             )
         self._findings.append(Finding(path, not is_damaged, text))
         return None
-
-    def _check_tokenizer_at_url(self, wanted: str) -> None:
-        content = self._files.get(TOKENIZER_FILE)
-        if not wanted or content is None:
-            text = "is not there, so it is not compared with the dataset"
-            return self._add(TOKENIZER_FILE, True, text)
-        if hashlib.sha256(content).hexdigest() == wanted:
-            return self._add(TOKENIZER_FILE, True, "has the fingerprint in the manifest")
-        return self._add(
-            TOKENIZER_FILE, False, "is not the tokenizer of the dataset, or was changed"
-        )
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return True if no tokenizer is given, and that of the dataset was never beside it."""

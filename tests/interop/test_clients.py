@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 import pytest
 import written
 
+from preprocess import export_tokens
 from preprocess.dataset.columns import MASK
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,13 +60,12 @@ class Corpus:
     def ids(self) -> list[int]:
         return [id_ for document in self.documents for id_ in document]
 
-    def export(self, to: str) -> Path:
+    def export(self, to: Any) -> Path:
         """The directory of an export, which the first to ask for it writes."""
         out = self.directory / to
         if not out.exists():
-            command = [sys.executable, "-m", "preprocess", "export", self.directory, "--to", to]
-            command += ["--shard-tokens", "500"] if to in ("llmc", "mds", "litdata") else []
-            run([*command, "--out", out], environment={"PYTHONPATH": str(ROOT)})
+            size = 500 if to in ("llmc", "mds", "litdata") else None
+            export_tokens(self.directory, to=to, out=out, shard_tokens=size)
         return out
 
 
@@ -94,8 +93,8 @@ def corpus(request: pytest.FixtureRequest) -> Corpus:
     return found
 
 
-def run(command: list[str | Path], environment: dict[str, str] | None = None) -> str:
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | (environment or {})
+def run(command: list[str | Path]) -> str:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run([*map(str, command)], env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout

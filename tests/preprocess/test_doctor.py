@@ -80,15 +80,6 @@ def one(name: str, path: Path) -> doctor.Check:
     return check
 
 
-def test_a_tokenizer_that_does_not_work_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bpe.Tokenizer.decode", lambda self, ids: "something else")
-    check = one("tokenizer", tmp_path)
-    assert not check.fit
-    assert "the installation is damaged; install tokenmill, numba and llvmlite again" in check.text
-
-
 def test_the_tokenizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "text").write_text("some text " * 50)
     path = tmp_path / "tokenizer.json"
@@ -99,6 +90,11 @@ def test_the_tokenizer_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         # The one that was just trained has a vocabulary of another size, and works.
         return decode(self, ids) + ("more" if self.vocab_size == size else "")
 
+    with monkeypatch.context() as patch:
+        patch.setattr("bpe.Tokenizer.decode", lambda self, ids: "something else")
+        check = one("tokenizer", tmp_path)
+    assert not check.fit
+    assert "the installation is damaged; install tokenmill, numba and llvmlite again" in check.text
     with monkeypatch.context() as patch:
         patch.setattr("bpe.Tokenizer.decode", changing)
         check = one("tokenizer", tmp_path)
@@ -170,10 +166,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_limits_of_control_groups(
-    groups: str,
-    files: dict[str, str],
-    limit: float,
-    tmp_path: Path,
+    groups: str, files: dict[str, str], limit: float, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (tmp_path / "groups").write_text(groups)
