@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
+SafeCut = Callable[[Bytes, int, int], int]
 InvalidText = Literal["error", "replace", "skip"]
 
 
@@ -38,7 +39,7 @@ class ReadOptions(Struct, frozen=True):
     unit_size: int = 4 * 1024 * 1024  # target size of a work unit in bytes, at least 1
     on_invalid_utf8: InvalidText = "error"
     validation_fraction: float = 0.0  # of the documents, in [0, 1)
-    safe_cut: Callable[[Bytes, int, int], int] | None = None
+    safe_cut: SafeCut | None = None
     atomic: tuple[bytes, ...] = ()
     format: str = ""  # of all files, a name in `registry.FORMATS`; empty: by suffix and content
     content_field: tuple[str, ...] = ()  # fields of records with the text; empty: a usual one
@@ -84,16 +85,10 @@ class Spans(Struct, frozen=True, eq=False):
         """Return the index of the document of each range, int64[n]; `bounds` as in a batch."""
         return np.searchsorted(bounds[1::2], self.bounds[::2], side="right")
 
-    def moved(self, document: NDArray[np.intp], chosen: NDArray[np.bool_], shift: Offsets) -> Spans:
-        """Return the ranges of chosen documents, shifted.
-
-        Args:
-            document: Result of `document_of`.
-            chosen: bool[n_documents].
-            shift: int64[n_documents], in bytes.
-        """
-        kept = chosen[document]
-        bounds = self.bounds.reshape(-1, 2)[kept] + shift[document[kept], np.newaxis]
+    def select(self, batch: DocumentBatch, chosen: NDArray[np.bool_], begin: int) -> Spans:
+        """Return the ranges in documents of a batch where `chosen`, from byte `begin` on."""
+        kept = chosen[self.document_of(batch.bounds)]
+        bounds = self.bounds.reshape(-1, 2)[kept] - begin
         return Spans(bounds.ravel(), self.values[kept])
 
 
@@ -156,14 +151,11 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         """Return the documents where `chosen`, bool[n_documents], is True, with their fields."""
         bounds = self.bounds.reshape(-1, 2)[chosen].ravel()
         first, end = (bounds[0], bounds[-1]) if len(bounds) else (0, 0)
-        bounds -= first
-        shift = np.full(len(self), -first)
         spans, special = (
-            each and each.moved(each.document_of(self.bounds), chosen, shift)
-            for each in (self.spans, self.special)
+            each and each.select(self, chosen, int(first)) for each in (self.spans, self.special)
         )
         return replace(
-            self, buffer=self.buffer[first:end], bounds=bounds,
+            self, buffer=self.buffer[first:end], bounds=bounds - first,
             starts_mid_document=self.starts_mid_document and bool(chosen[:1].any()),
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
             in_validation=None if self.in_validation is None else self.in_validation[chosen],
@@ -270,12 +262,7 @@ def strip_bounds(buffer: Bytes, bounds: Offsets) -> Offsets:
         int64[2 * n_documents]; documents of white space become empty.
     """
     stripped = bounds.reshape(-1, 2).copy()
-    if not len(stripped):
-        return bounds
-    # White space of ASCII is below "!"; other white space has bytes from 0x80 on.
-    ends = buffer[stripped - [0, 1]]
-    for number in np.flatnonzero(((ends <= 0x20) | (ends >= 0x80)).any(axis=1)).tolist():
-        start, stop = stripped[number].tolist()
+    for number, (start, stop) in enumerate(stripped.tolist()):
         text = buffer[start:stop].tobytes().decode()
         left = text.lstrip()
         start += len(text[: len(text) - len(left)].encode())
@@ -304,36 +291,21 @@ def invalid_text_error(buffer: Bytes, where: Callable[[int], str]) -> CorpusErro
 
 
 def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
-    """Return (batch without invalid UTF-8, n_skipped, n_replaced); rare, so not optimized."""
+    """Return (batch without invalid UTF-8, n_skipped, n_replaced); rare, so not optimized.
+
+    Conversations are always valid, so no ranges are moved.
+    """
     from bpe.text.spans import iter_ranges
 
-    text, starts, n_replaced = bytearray(), [], 0
-    chosen = np.ones(len(batch), np.bool_)
-    for number, (start, end) in enumerate(iter_ranges(batch.bounds)):
-        document = batch.buffer[start:end].tobytes()
-        replaced, n_in_document = replace_invalid(document)
-        starts.append(len(text))
-        if n_in_document and skip:
-            chosen[number] = False
-        else:
-            n_replaced += n_in_document
-            text += replaced
-    kept, spans = batch.select(chosen), batch.spans
-    if spans is not None:
-        document_of = spans.document_of(batch.bounds)
-        begins = batch.bounds[::2][document_of].repeat(2)
-        sizes = [
-            len(replace_invalid(batch.buffer[begin:place].tobytes())[0])
-            for begin, place in zip(begins, spans.bounds, strict=True)
-        ]
-        shift = np.array(starts, np.int64) - batch.bounds[::2]
-        spans = replace(spans, bounds=begins + sizes).moved(document_of, chosen, shift)
-    offsets = np.append(np.array(starts, np.int64)[chosen], len(text))
-    buffer = np.frombuffer(text, np.uint8)
-    buffer.flags.writeable = False
-    bounds = np.repeat(offsets, 2)[1:-1]
-    n_skipped = len(batch) - len(kept)
-    return replace(kept, buffer=buffer, bounds=bounds, spans=spans), n_skipped, n_replaced
+    documents = [batch.buffer[start:end].tobytes() for start, end in iter_ranges(batch.bounds)]
+    replaced = [replace_invalid(document) for document in documents]
+    chosen = np.array([not (skip and n) for _, n in replaced], np.bool_)
+    texts = [text for text, n in replaced if not (skip and n)]
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    buffer = np.frombuffer(b"".join(texts), np.uint8)
+    kept = replace(batch.select(chosen), buffer=buffer, bounds=np.repeat(offsets, 2)[1:-1])
+    n_replaced = 0 if skip else sum(n for _, n in replaced)
+    return kept, len(batch) - len(kept), n_replaced
 
 
 class SpecialTokenText:

@@ -208,44 +208,30 @@ class _Watch:
     def __init__(self) -> None:
         self._lock = Lock()
         self._until: dict[int, float] = {}  # identity of a thread -> time
-        self._runs_in = 0  # the process whose thread watches
+        self._process = 0  # whose thread watches
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
-            process = os.getpid()
-            if self._runs_in != process:
-                # A thread that was started may never begin: another one is at the next rendering.
-                start_thread(self._run, process)
+            if self._process != os.getpid():
+                start_thread(self._run)
+                self._process = os.getpid()
             self._until[threading.get_ident()] = time.monotonic() + _SECONDS
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             own = threading.get_ident()
             if self._until.pop(own, None) is None:  # it is late: what is not raised yet must not be
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(own), None)
 
-    __enter__ = begin
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
-
-    def _run(self, process: int) -> None:
-        with self._lock:
-            if self._runs_in == process:
-                return
-            self._runs_in = process
+    def _run(self) -> None:
         while True:
             time.sleep(_LOOK_SECONDS)
             with self._lock:
-                if not self._until:
-                    self._runs_in = 0
-                    return
                 now = time.monotonic()
-                late = [each for each, until in self._until.items() if until < now]
-                for each in late:
-                    del self._until[each]
+                for own in [own for own, until in self._until.items() if until < now]:
+                    del self._until[own]
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                        ctypes.c_ulong(each), ctypes.py_object(TemplateTimeoutError)
+                        ctypes.c_ulong(own), ctypes.py_object(TemplateTimeoutError)
                     )
 
 

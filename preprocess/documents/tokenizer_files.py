@@ -13,6 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from bpe.formats.json_file import config_path, parse_json, read_text, refuse
 
 TEMPLATE_FILE, MORE_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
@@ -117,6 +120,21 @@ def _files_of(tokenizer: Any) -> tuple[Path | None, dict[str, Any]]:
     return path, parse_json(read_text(beside), beside) if beside.exists() else {}
 
 
+class _Token(Struct):
+    ids: list[int]
+
+
+class _Step(Struct):
+    """A step of a post-processor, as tokenizers writes it; each kind has some of the keys."""
+
+    type: str
+    processors: list[_Step] = []
+    single: list[dict[str, dict[str, Any]]] = []
+    special_tokens: dict[str, _Token] = {}
+    cls: tuple[str, int] | None = None
+    sep: tuple[str, int] | None = None
+
+
 def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
     """Return the ids (before, after) a text, as `add_special_tokens=True` of transformers.
 
@@ -130,60 +148,38 @@ def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
         path, text = tokenizer, read_text(tokenizer)
     else:
         path, text = Path("tokenizer.json"), tokenizer.to_json()
-    top = parse_json(text, path)
     try:
-        return _around(path, top.get("post_processor"))
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
-        found = f"post_processor cannot be read ({type(error).__name__}: {error})"
-        refuse(path, found, "expected what tokenizers writes")
+        section = msgspec.convert(parse_json(text, path).get("post_processor"), _Step | None)
+    except msgspec.ValidationError as error:
+        refuse(path, f"post_processor cannot be read ({error})", "expected what tokenizers writes")
+    return _around(path, section)
 
 
-def _around(path: Path, section: Any) -> tuple[Ids, Ids]:
-    before, after = list[int](), list[int]()
-    for step in _steps(section):
-        kind = step.get("type")
-        if kind == "TemplateProcessing":
-            first, last = _of_template(path, step)
-        elif kind in ("BertProcessing", "RobertaProcessing"):
-            first, last = [_id(step["cls"][1])], [_id(step["sep"][1])]
-        elif kind == "ByteLevel":  # changes offsets alone
-            continue
-        else:
-            refuse(path, f"post_processor is {kind!r}", "expected TemplateProcessing")
-        before, after = first + before, after + last
-    return tuple(before), tuple(after)
-
-
-def _steps(section: Any) -> list[dict[str, Any]]:
-    if section is None:
-        return []
-    if section.get("type") == "Sequence":
-        return [step for each in _list(section["processors"]) for step in _steps(each)]
-    return [section]
-
-
-def _list(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
-    return value
-
-
-def _id(value: Any) -> int:
-    if type(value) is not int:
-        raise TypeError(f"{value!r} is no id")
-    return value
-
-
-def _of_template(path: Path, step: dict[str, Any]) -> tuple[list[int], list[int]]:
-    before, after = list[int](), list[int]()
-    seen = False
-    for part in _list(step["single"]):
+def _around(path: Path, step: _Step | None) -> tuple[Ids, Ids]:
+    """Return the ids (before, after) a text of a step of a post-processor."""
+    if step is None or step.type == "ByteLevel":  # changes offsets alone
+        return (), ()
+    if step.type in ("BertProcessing", "RobertaProcessing"):
+        if step.cls is None or step.sep is None:
+            refuse(path, f"{step.type} has no cls or sep", "expected what tokenizers writes")
+        return (step.cls[1],), (step.sep[1],)
+    before: Ids = ()
+    after: Ids = ()
+    if step.type == "Sequence":
+        for each in step.processors:
+            first, last = _around(path, each)
+            before, after = first + before, after + last
+        return before, after
+    if step.type != "TemplateProcessing":
+        refuse(path, f"post_processor is {step.type!r}", "expected TemplateProcessing")
+    is_after = False
+    for part in step.single:
         if "Sequence" in part:
-            seen = True
+            is_after = True
             continue
         name = part.get("SpecialToken", {}).get("id")
-        known = step.get("special_tokens", {})
-        if name not in known:
+        if name not in step.special_tokens:
             refuse(path, f"post_processor names {name!r}", "expected one of its special_tokens")
-        (after if seen else before).extend(map(_id, _list(known[name]["ids"])))
+        ids = tuple(step.special_tokens[name].ids)
+        before, after = (before, after + ids) if is_after else (before + ids, after)
     return before, after

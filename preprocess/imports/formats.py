@@ -20,8 +20,7 @@ from preprocess.export.formats import (
     MEGATRON_VERSION,
 )
 from preprocess.settings import SettingsError
-from preprocess.sources.base import open_file
-from preprocess.sources.text_file import TextFile
+from preprocess.sources.text_file import TextFile, open_file
 
 _AT_ONCE = 1 << 20  # sequences that are checked at a time
 _AGAIN = "copy it again, or make it again with Megatron's preprocess_data.py"

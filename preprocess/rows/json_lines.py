@@ -120,7 +120,7 @@ def _numbered_lines(path: AnyPath) -> Iterator[tuple[int, int, bytes]]:
 
 def _decoded(path: AnyPath, number: int, line: bytes | bytearray) -> Record:
     """Return the object in a line, lists of integers as int64[n] as far as they fit."""
-    from preprocess.sources.json_strings import MAX_NESTING, is_nested_deeper
+    from preprocess.sources.json_kernels import MAX_NESTING, is_nested_deeper
 
     try:
         if is_nested_deeper(bytes(line)):

@@ -106,12 +106,9 @@ def _reading_kernels(pattern: str) -> Kernels:
     from bpe.split.patterns import steps
     from bpe.split.pretokenizer import splitting
     from bpe.text import search, utf8
-    from preprocess.sources import json_kernels as json_strings
+    from preprocess.sources.json_kernels import find_element_end
 
-    kernels = {
-        search.find_some: 0.5, utf8.is_valid: 0.2, json_strings.decode_strings: 0.5,
-        json_strings.find_element_end: 0.2,
-    }
+    kernels = {search.find_some: 0.5, utf8.is_valid: 0.2, find_element_end: 0.2}
     for step in steps(pattern):
         if isinstance(step, str):
             kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
@@ -144,12 +141,11 @@ def _call_reading(pattern: str) -> None:
     from bpe.split.pretokenizer import Pretokenizer
     from bpe.text.search import find_all
     from bpe.text.utf8 import is_utf8
-    from preprocess.sources.json_strings import decode_strings, is_nested_deeper
+    from preprocess.sources.json_kernels import is_nested_deeper
 
     text = np.frombuffer(b"ab\nab\n", np.uint8)
     find_all(text, b"\n")
     is_utf8(text)
-    decode_strings([b'"a"'], 1)
     is_nested_deeper(memoryview(b'"a"'))
     Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from bpe.errors import TokenmillError
 from preprocess.documents.batch import DocumentBatch
 from preprocess.sources import Source, WorkUnit
-from preprocess.sources.base import Array
+from preprocess.sources.text_file import Array
 
 # Bytes that are read in less time than processes take to start.
 _FEW_BYTES = 32 * 1024 * 1024

@@ -26,7 +26,7 @@ from preprocess.sources.standard_library import StandardLibrary
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
-    from preprocess.sources.text_file import SafeCut
+    from preprocess.documents.batch import SafeCut
 
 
 class Pass(Struct, dict=True):

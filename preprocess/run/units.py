@@ -26,7 +26,7 @@ from preprocess.reused_memory import ReusedMemory
 from preprocess.run.readers import Read, read_here
 from preprocess.run.signals import watching
 from preprocess.sources import ResumePoint, Source, WorkUnit
-from preprocess.sources.base import Array
+from preprocess.sources.text_file import Array
 
 Result = TypeVar("Result")
 

@@ -6,19 +6,18 @@ import importlib
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from preprocess.documents.batch import Bytes, DocumentBatch, Kept, ReadOptions
+from preprocess.documents.batch import DocumentBatch, Kept, ReadOptions
 from preprocess.sources.digest import SourceDigest, digest_blocks
 from preprocess.sources.remote import RemoteFile, read_ahead
-from preprocess.sources.text_file import FilePart, InputFile, TextFile, new_array
+from preprocess.sources.text_file import Array, Bytes, FilePart, InputFile, new_array
 
 DECOMPRESSED = " (decompressed)"  # after the path of a compressed file in messages
 
@@ -30,8 +29,6 @@ _STRIDE_BYTES = 1024 * 1024
 
 # A position between two units of a source, from `WorkUnit.after`; JSON. Valid for any unit size.
 ResumePoint = list[Any]
-# Returns an array uint8[n] to read n bytes into.
-Array = Callable[[int], Bytes]
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ class Source(ABC):
         file = read_ahead(self.file)
         # Small pieces, so that memory is bounded when a digest is computed.
         for start in range(self.begin, stop, _STRIDE_BYTES):
-            yield start, file.read(start, min(start + _STRIDE_BYTES, stop), new_array)
+            yield start, file.read(start, min(start + _STRIDE_BYTES, stop))
 
 
 def digest_of(source: Source, before: ResumePoint | None = None) -> SourceDigest:
@@ -179,18 +176,6 @@ def digest_of(source: Source, before: ResumePoint | None = None) -> SourceDigest
     for start, piece in source.content(before):
         digest.update(digest_blocks(piece, start))
     return digest
-
-
-def open_file(path: Path) -> TextFile:
-    """Open a file; raise CorpusError if it is missing or cannot be read."""
-    try:
-        return TextFile(path)
-    except FileNotFoundError:
-        raise CorpusError(f"{path}: no such file or directory; check the path") from None
-    except OSError as error:
-        raise CorpusError(
-            f"{path}: cannot be read: {error.strerror}; make it readable or leave it out"
-        ) from error
 
 
 def import_library(module: str, what: str) -> Any:

@@ -4,14 +4,15 @@ pyarrow decodes the columns that are read, some rows at a time; units carry thes
 point is [byte, row]. The bytes of the file are divided among its rows only so that all of them are
 digested.
 
-Parquet holds 4,096 rows or 2 MiB, whatever is less, by the mean encoded size of the rows of a row
-group; a column of dictionary type (pandas: `category`), or an Arrow file, holds a row group, or a
-record batch.
+Parquet holds 4,096 rows or 2 MiB, whatever is less, by the mean encoded size of the rows of a file;
+a column of dictionary type (pandas: `category`), or an Arrow file, holds a row group, or a record
+batch.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
-from preprocess.documents.batch import Bytes, Offsets, ReadOptions
+from preprocess.documents.batch import Offsets, ReadOptions, Rejected
 from preprocess.run_ahead import run_ahead
-from preprocess.sources.base import Array, ResumePoint, import_library
+from preprocess.sources.base import ResumePoint, import_library
 from preprocess.sources.records import (
     BadRecordError,
     Record,
@@ -34,7 +35,7 @@ from preprocess.sources.records import (
     Values,
 )
 from preprocess.sources.remote import Handle, ReadAhead, RemoteFile
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.text_file import Bytes, InputFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,44 +69,30 @@ class RowsUnit(RecordUnit):
     def after(self) -> ResumePoint | None:
         return None if self.is_last else [self.stop, self.end]
 
-    def n_numbers(self, content: Bytes, n_records: int) -> int:
-        return 0
-
-    def texts(self, content: Bytes, array: Array) -> tuple[Bytes, Offsets]:
-        if len(self.fields) > 1 or self.reading.text_preset:
-            raise BadRecordError  # fields are joined in Python
-        columns = [batch.column(0) for batch in self.rows]
-        if any(column.null_count for column in columns):
-            raise BadRecordError
-        return _join_columns(columns, array)
-
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
-        if self.is_rendered:
-            yield from map(Record, self.rows, range(self.first, self.end))
-            return
-        number = self.first
-        for batch in self.rows:
-            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                yield Record(row, number)
-                number += 1
+        rows: Iterator[Any] = iter(self.rows)
+        if not self.is_rendered:
+            columns = ([column.to_pylist() for column in batch.columns] for batch in self.rows)
+            rows = (row for each in columns for row in zip(*each, strict=True))
+        yield from map(Record, rows, range(self.first, self.end))
 
     def place(self, record: Record) -> str:
         return f"row {record.number:,}"
 
-    def values(self, data: tuple[bytes | None, ...]) -> Values:
+    def values(self, data: Values) -> Values:
         if None in data and not self.reading.text_preset:
             field = self.fields[data.index(None)]
             raise BadRecordError(f"column {field!r} is null, expected text; correct or remove it")
-        # `prepare` decides about invalid UTF-8.
-        return [x if x is None else x.decode(errors="surrogateescape") for x in data]
+        return data  # `prepare` decides about invalid UTF-8
 
     def conversation(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
         return {name: _without_null(value) for name, value in data.items()}
 
-    def text_at(self, offsets: Offsets, numbers: Sequence[int], position: int) -> str:
+    def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:
+        left_out = {each.record for each in rejected}
+        numbers = [number for number in range(self.first, self.end) if number not in left_out]
         index = int(np.searchsorted(offsets, position, side="right")) - 1
-        number = numbers[index] if numbers else self.first + index
-        return f"{self.file.path}: row {number:,}"
+        return f"{self.file.path}: row {numbers[index]:,}"
 
 
 class ColumnarSource(RecordSource):
@@ -152,12 +139,12 @@ class ColumnarSource(RecordSource):
         from preprocess.documents.conversations import FIELDS_BESIDE
 
         names = self.schema.names
-        for field in self.fields:
-            if names.count(field) != 1:
-                raise CorpusError(
-                    f"{self.file.path}: has {names.count(field)} columns named {field!r}, expected"
-                    f" one, for conversations need {listed(self.fields)}; choose another --chat"
-                )
+        if wrong := [field for field in self.fields if names.count(field) != 1]:
+            raise CorpusError(
+                f"{self.file.path}: has {names.count(wrong[0])} columns named {wrong[0]!r},"
+                f" expected one, for conversations need {listed(self.fields)}; choose another"
+                " --chat"
+            )
         return (*self.fields, *(x for x in names if x in FIELDS_BESIDE))
 
     def _open_file(self) -> Any:
@@ -180,8 +167,7 @@ class ColumnarSource(RecordSource):
         with arrow_errors(self.file, self.format):
             for rows, end in self._slices(row):
                 if held and n_bytes + rows.nbytes > self.reading.unit_size:
-                    unit = self._unit(start, stop, first, held)
-                    yield unit
+                    yield (unit := self._unit(start, stop, first, held))
                     n_bytes, start, first, held = 0, stop, unit.end, []
                 held.append(rows)
                 n_bytes, stop = n_bytes + rows.nbytes, end
@@ -198,19 +184,15 @@ class ColumnarSource(RecordSource):
     def _slices(self, row: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield (columns that are read of some rows, bytes of the file up to their end).
 
-        They are the rows from `row` on, in slices of at most half a unit unless dictionaries are
-        decoded, or rows are long.
+        They are the rows from `row` on, in slices of at most half a unit unless rows are long.
         """
         for first, read, begin, stop in self._batches(row):
             batch = self._checked(read)
             n = len(batch) * self.reading.unit_size // max(2 * batch.nbytes, 1)
             n = min(max(n, 1), _BATCH_ROWS)
-            for at in range(0, len(batch), n):
+            for at in range(max(row - first, 0), len(batch), n):
                 rows = batch.slice(at, n)
-                end = begin + (stop - begin) * (at + len(rows)) // len(batch)
-                rows = rows.slice(max(row - first - at, 0))
-                if len(rows):
-                    yield rows if self.has_spans else self._without_dictionaries(rows), end
+                yield rows, begin + (stop - begin) * (at + len(rows)) // len(batch)
             self.file.check_unchanged()
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -219,14 +201,6 @@ class ColumnarSource(RecordSource):
             batch.validate(full=True)
             return batch
         columns = [_to_binary(_column(batch, path)) for path in self.columns]
-        return self._pyarrow.record_batch(columns, [*self.fields])
-
-    def _without_dictionaries(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            column.dictionary.take(column.indices)
-            if isinstance(column, self._pyarrow.DictionaryArray) else column
-            for column in rows.columns
-        ]  # fmt: skip
         return self._pyarrow.record_batch(columns, [*self.fields])
 
 
@@ -278,51 +252,60 @@ class ParquetSource(ColumnarSource):
         return min(max(_BATCH_BYTES // of_row, 1), _BATCH_ROWS)
 
 
-class ArrowFileSource(ColumnarSource):
-    """One Arrow IPC file."""
+class ArrowSource(ColumnarSource):
+    """One Arrow IPC file, or one Arrow IPC stream in a file."""
 
     format = "Arrow"
+    _is_stream = False
+
+    @contextmanager
+    def _opened(self, options: pa.ipc.IpcReadOptions | None = None) -> Iterator[tuple[Any, Any]]:
+        """Open (the reader, the file that it reads)."""
+        ipc = self._pyarrow.ipc
+        with self._open_file() as opened:
+            open_reader = ipc.open_stream if self._is_stream else ipc.open_file
+            with open_reader(opened, options=options) as reader:
+                yield reader, opened
 
     def _schema(self) -> pa.Schema:
-        with self._open_file() as opened, self._pyarrow.ipc.open_file(opened) as reader:
+        begins = self.file.read(0, self.file.clip(len(_FILE_MAGIC))).tobytes()
+        if begins.startswith(b"FEA1"):
+            path = self.file.path
+            raise CorpusError(
+                f"{path}: is Feather of version 1, expected version 2, which is Arrow IPC; convert"
+                f" it: python -c \"from pyarrow import feather; feather.write_feather("
+                f"feather.read_table('{path}'), '{path}')\""
+            )
+        self._is_stream = begins != _FILE_MAGIC
+        with self._opened() as (reader, _):
             return reader.schema
 
     def _batches(self, row: int) -> Iterator[Rows]:
-        first, options = 0, _ipc_options(self)
-        with (
-            self._open_file() as opened,
-            self._pyarrow.ipc.open_file(opened, options=options) as reader,
-        ):
-            n = reader.num_record_batches
-            for number in range(n):
-                batch = reader.get_batch(number)
+        first, names = 0, self.schema.names
+        included = sorted({names.index(path[0]) for path in self.columns})
+        options = self._pyarrow.ipc.IpcReadOptions(included_fields=included, use_threads=False)
+        with self._opened(options) as (reader, opened):
+            position = 0
+            for batch, stop in self._with_ends(reader, opened):
+                start, position = position, stop
                 begin, first = first, first + len(batch)
                 if first > row:
-                    yield begin, batch, *(self.n_bytes * x // n for x in (number, number + 1))
+                    yield begin, batch, start, stop
+            if self._is_stream:
+                self._check_end(opened.tell())
 
-
-class ArrowStreamSource(ColumnarSource):
-    """One Arrow IPC stream in a file."""
-
-    format = "Arrow"
-
-    def _schema(self) -> pa.Schema:
-        with self._open_file() as opened, self._pyarrow.ipc.open_stream(opened) as reader:
-            return reader.schema
-
-    def _batches(self, row: int) -> Iterator[Rows]:
-        first = position = 0
-        options = _ipc_options(self)
-        with (
-            self._open_file() as opened,
-            self._pyarrow.ipc.open_stream(opened, options=options) as reader,
-        ):
+    def _with_ends(self, reader: Any, opened: Any) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield the batches, with bytes of the file up to their ends."""
+        if self._is_stream:
             for batch in reader:
-                begin, first = first, first + len(batch)
-                start, position = position, opened.tell()
-                if first > row:
-                    yield begin, batch, start, position
-            position = opened.tell()
+                yield batch, opened.tell()
+            return
+        n = reader.num_record_batches
+        for number in range(n):
+            yield reader.get_batch(number), self.n_bytes * (number + 1) // n
+
+    def _check_end(self, position: int) -> None:
+        """Raise CorpusError unless a stream ends where the file does, with the mark of its end."""
         if position != self.n_bytes:
             raise CorpusError(
                 f"{self.file.path}: the Arrow stream ends at byte {position:,} of {self.n_bytes:,};"
@@ -330,34 +313,11 @@ class ArrowStreamSource(ColumnarSource):
             )
         # A stream that ends after a batch is no error of pyarrow's.
         start = max(0, self.n_bytes - len(_END_OF_STREAM))
-        if self.file.read(start, self.n_bytes, new_array).tobytes() != _END_OF_STREAM:
+        if self.file.read(start, self.n_bytes).tobytes() != _END_OF_STREAM:
             raise CorpusError(
                 f"{self.file.path}: Arrow data ends at byte {self.n_bytes:,} without the mark of"
                 " the end, so the file is truncated; get the file again"
             )
-
-
-def open_arrow(file: InputFile, name: str, reading: ReadOptions) -> ColumnarSource:
-    """Return the source of an Arrow file, or of an Arrow stream."""
-    begins = file.read(0, file.clip(len(_FILE_MAGIC)), new_array).tobytes()
-    if begins.startswith(b"FEA1"):
-        raise CorpusError(
-            f"{file.path}: is Feather of version 1, expected version 2, which is Arrow IPC; convert"
-            f" it: python -c \"from pyarrow import feather; feather.write_feather("
-            f"feather.read_table('{file.path}'), '{file.path}')\""
-        )
-    return (ArrowFileSource if begins == _FILE_MAGIC else ArrowStreamSource)(file, name, reading)
-
-
-def _ipc_options(source: ColumnarSource) -> pa.ipc.IpcReadOptions:
-    """Return options that read only the columns with text."""
-    import pyarrow as pa
-
-    names = source.schema.names
-    return pa.ipc.IpcReadOptions(
-        included_fields=sorted({names.index(path[0]) for path in source.columns}),
-        use_threads=False,
-    )
 
 
 # Columns.
@@ -370,27 +330,17 @@ def _find_column(path: Path | str, schema: pa.Schema, field: str) -> tuple[str, 
     keys = (field,) if field in schema.names else tuple(field.split("."))
     node: Any = schema
     for key in keys:
-        if node is not schema and not types.is_struct(node):
-            raise CorpusError(
-                f"{path}: there is no {field!r}, for what should have {key!r} is {node}, not one"
-                " object; choose another with --content-field, or --chat for conversations"
-            )
-        names = [each.name for each in node]
+        is_inside = node is schema or types.is_struct(node)
+        names = [each.name for each in node] if is_inside else []
         if names.count(key) != 1:
-            found = f"there are {listed(names)}; choose another with --content-field"
-            if key in names:
-                raise CorpusError(
-                    f"{path}: has {names.count(key)} columns named {key!r}, expected one; write it"
-                    " with different names"
-                )
-            raise CorpusError(f"{path}: has no column named {field!r}, {found}")
+            found = f"there are {listed(names)}" if is_inside else f"it would be inside of {node}"
+            raise CorpusError(
+                f"{path}: has {names.count(key)} columns named {key!r}, expected one for {field!r};"
+                f" {found}; choose another with --content-field, or --chat for conversations"
+            )
         node = node.field(key).type
     kind = node.value_type if types.is_dictionary(node) else node
-    is_text = (
-        types.is_string, types.is_large_string, types.is_string_view, types.is_binary,
-        types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary,
-    )  # fmt: skip
-    if not any(check(kind) for check in is_text):
+    if not re.fullmatch(r"(large_)?(string|binary)(_view)?|fixed_size_binary\[\d+\]", str(kind)):
         raise CorpusError(
             f"{path}: column {field!r} is {node}, expected text; choose another with"
             " --content-field"
@@ -410,45 +360,19 @@ def _column(rows: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 
 def _to_binary(column: pa.Array) -> pa.Array:
-    """Return a valid column as (a dictionary of) `binary` or `large_binary`; keep invalid UTF-8."""
+    """Return a valid column as `binary` or `large_binary`; keep invalid UTF-8."""
     import pyarrow as pa
 
     if isinstance(column, pa.DictionaryArray):
         known = _to_binary(column.dictionary).cast(pa.large_binary())  # rows may exceed 2 GiB
-        return pa.DictionaryArray.from_arrays(column.indices, known)  # checks the indices
+        checked = pa.DictionaryArray.from_arrays(column.indices, known)  # checks the indices
+        return checked.dictionary.take(checked.indices)
     plain = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
     if column.type == pa.string_view():
         column = column.cast(pa.binary_view())
     column = column.view(plain.get(column.type, column.type))
     column.validate(full=True)  # a wrong offset would read outside the buffer
     return column if column.type in plain.values() else column.cast(pa.large_binary())
-
-
-def _join_columns(columns: list[pa.Array], array: Array) -> tuple[Bytes, Offsets]:
-    """Return the values of columns, one after another: uint8[n_bytes], int64[n_values + 1]."""
-    parts = [*map(_values_of, columns)]
-    if len(parts) == 1:
-        return parts[0]
-    offsets = np.concatenate([np.zeros(1, np.int64), *(np.diff(each) for _, each in parts)])
-    np.cumsum(offsets, out=offsets)
-    text = array(int(offsets[-1]))
-    if parts:
-        np.concatenate([part for part, _ in parts], out=text)
-    text.flags.writeable = False
-    return text, offsets
-
-
-def _values_of(column: pa.Array) -> tuple[Bytes, Offsets]:
-    """Return the values of a binary column, without a copy: uint8[n_bytes], int64[n_values + 1]."""
-    import pyarrow as pa
-
-    _, offsets_buffer, data = column.buffers()
-    width = "<i8" if pa.types.is_large_binary(column.type) else "<i4"
-    offsets = np.frombuffer(offsets_buffer or bytes(8), width)
-    offsets = offsets[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    text = np.frombuffer(data or b"", np.uint8)[offsets[0] : offsets[-1]]
-    text.flags.writeable = False
-    return text, offsets - offsets[0]
 
 
 def _without_null(value: Any) -> Any:

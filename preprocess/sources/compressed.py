@@ -13,21 +13,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from preprocess.documents.batch import Bytes, DocumentBatch, ReadOptions
+from preprocess.documents.batch import DocumentBatch, ReadOptions
 from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import (
     DECOMPRESSED,
-    Array,
     ResumePoint,
     Source,
     WorkUnit,
@@ -35,7 +31,7 @@ from preprocess.sources.base import (
     import_zstandard,
 )
 from preprocess.sources.remote import read_ahead
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
 
 _MAGIC_BYTES = 16  # at least as many as a codec has
 _INPUT_BYTES = 256 * 1024  # compressed bytes read at a time
@@ -61,48 +57,47 @@ class Decompressor(Protocol):
 
 
 class Codec(NamedTuple):
-    """A compression.
-
-    `load` imports the library and returns (makes a decompressor, the exception for damaged data).
-    """
+    """A compression; `make` imports the library and returns a decompressor."""
 
     name: str
     suffixes: tuple[str, ...]
     magic: bytes  # regular expression of the first bytes
-    load: Callable[[], tuple[Callable[[], Decompressor], type[Exception]]]
+    make: Callable[[], Decompressor]
     command: str  # that checks a file with -t, and decompresses it with -d
 
 
-def _load_gzip() -> tuple[Callable[[], Decompressor], type[Exception]]:
+def _gzip() -> Decompressor:
     isal = import_library("isal.igzip_lib", "gzip")
-    return partial(isal.IgzipDecompressor, flag=isal.DECOMP_GZIP), isal.IsalError
+    made: Decompressor = isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)
+    return made
 
 
-def _load_zstandard() -> tuple[Callable[[], Decompressor], type[Exception]]:
+def _zstandard() -> Decompressor:
     zstd = import_zstandard()
     # Files of `zstd --long=31` have the largest window, which takes 2 GiB.
     options = {zstd.DecompressionParameter.window_log_max: 31}
-    return partial(zstd.ZstdDecompressor, options=options), zstd.ZstdError
+    made: Decompressor = zstd.ZstdDecompressor(options=options)
+    return made
 
 
-def _load_xz() -> tuple[Callable[[], Decompressor], type[Exception]]:
+def _xz() -> Decompressor:
     import lzma
 
-    return lzma.LZMADecompressor, lzma.LZMAError
+    return lzma.LZMADecompressor()
 
 
-def _load_bzip2() -> tuple[Callable[[], Decompressor], type[Exception]]:
+def _bzip2() -> Decompressor:
     import bz2
 
-    return bz2.BZ2Decompressor, OSError
+    return bz2.BZ2Decompressor()
 
 
 _ZSTANDARD = rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"  # a frame, or one to skip
 CODECS = [
-    Codec("gzip", (".gz",), rb"\x1f\x8b", _load_gzip, "gzip"),
-    Codec("Zstandard", (".zst", ".zstd"), _ZSTANDARD, _load_zstandard, "zstd"),
-    Codec("xz", (".xz",), rb"\xfd7zXZ\x00", _load_xz, "xz"),
-    Codec("bzip2", (".bz2",), rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _load_bzip2, "bzip2"),
+    Codec("gzip", (".gz",), rb"\x1f\x8b", _gzip, "gzip"),
+    Codec("Zstandard", (".zst", ".zstd"), _ZSTANDARD, _zstandard, "zstd"),
+    Codec("xz", (".xz",), rb"\xfd7zXZ\x00", _xz, "xz"),
+    Codec("bzip2", (".bz2",), rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _bzip2, "bzip2"),
 ]
 
 
@@ -118,19 +113,18 @@ def codec_of_content(begins: bytes) -> Codec | None:
     return next((codec for codec in CODECS if re.match(codec.magic, begins, re.DOTALL)), None)
 
 
-def _decompress(file: InputFile, codec: Codec) -> Iterator[tuple[Bytes, int]]:
-    """Yield (the next bytes of the text, uint8; number of compressed bytes read so far).
+def _decompress(file: InputFile, codec: Codec) -> Iterator[tuple[bytes, int]]:
+    """Yield (the next bytes of the text, number of compressed bytes read so far).
 
     Raises:
         CorpusError: The data is damaged or truncated, or something else follows it.
     """
-    make, error_of_library = codec.load()
     reader, data, n_read, is_first = read_ahead(file), b"", 0, True
 
     def read() -> bytes:
         nonlocal n_read
         start, n_read = n_read, min(n_read + _INPUT_BYTES, file.n_bytes)
-        return reader.read(start, n_read, new_array).tobytes()
+        return reader.read(start, n_read).tobytes()
 
     def damaged(what: str) -> CorpusError:
         return CorpusError(
@@ -149,17 +143,19 @@ def _decompress(file: InputFile, codec: Codec) -> Iterator[tuple[Bytes, int]]:
         is_cut = is_first and len(data) < _MAGIC_BYTES
         if not (is_cut or re.match(codec.magic, data, re.DOTALL)):
             raise _other_data(file, codec, n_read - len(data))
-        decompressor, is_first = make(), False
+        decompressor, is_first = codec.make(), False
         while not decompressor.eof:
             if decompressor.needs_input and not (data := data or read()):
                 raise damaged("ends early, so the file is truncated")
             try:
                 piece = decompressor.decompress(data, _PIECE_BYTES)
-            except (error_of_library, EOFError) as error:
+            except MemoryError:
+                raise
+            except Exception as error:  # of each library its own
                 raise damaged(f"is damaged ({error})") from error
             data = b""
             if piece:
-                yield np.frombuffer(piece, np.uint8), n_read
+                yield piece, n_read
         data = decompressor.unused_data.lstrip(b"\0")
 
 
@@ -177,41 +173,42 @@ def _other_data(file: InputFile, codec: Codec, at: int) -> CorpusError:
 
 
 class _Stream:
-    """What a file decompresses to, read forwards; the last `kept` bytes can be read.
+    """What a file decompresses to, read forwards; the last `kept` bytes can be read again.
 
     Attributes:
-        stop: Number of bytes decompressed so far.
-        start: The first of them that is still kept.
+        start, stop: The range of the text that can be read.
         n_read: Number of compressed bytes read so far.
         ended: True at the end of the file.
     """
 
     def __init__(self, file: InputFile, codec: Codec, kept: int) -> None:
         self._decompressed, self._kept = _decompress(file, codec), kept
-        self._pieces: deque[Bytes] = deque()
+        self._text = bytearray()
         self.start = self.stop = self.n_read = 0
         self.ended = False
 
     def forward(self, position: int) -> None:
         """Decompress up to a position and not much further, or to the end."""
         while self.stop < position and not self.ended:
-            piece, self.n_read = next(self._decompressed, (None, self.n_read))
-            if piece is None:
-                self.ended = True
-                return
-            self._pieces.append(piece)
-            self.stop += len(piece)
-            while self.stop - self.start - len(self._pieces[0]) > self._kept:
-                self.start += len(self._pieces.popleft())
+            piece, self.n_read = next(self._decompressed, (b"", self.n_read))
+            self.ended = not piece
+            n_dropped = max(len(self._text) - self._kept, 0)
+            del self._text[:n_dropped]
+            self._text += piece
+            self.start, self.stop = self.start + n_dropped, self.stop + len(piece)
 
-    def views(self, start: int, stop: int) -> Iterator[Bytes]:
-        """Yield bytes [start, stop) in views of pieces, uint8; `start` is at least `self.start`."""
-        while start < stop:
-            self.forward(start + 1)
-            assert self.stop > start, "read past the end"
-            for view in _slice(self._pieces, start - self.start, stop - self.start):
-                start += len(view)
-                yield view
+    def read(self, start: int, stop: int, array: Array) -> Bytes:
+        """Read bytes [start, stop); `start` is at least `self.start`."""
+        content, place = array(stop - start), start
+        while place < stop:
+            self.forward(place + 1)
+            end = min(self.stop, stop)
+            part = memoryview(self._text)[place - self.start : end - self.start]
+            content[place - start : end - start] = part
+            part.release()  # so that the text can grow
+            place = end
+        content.flags.writeable = False
+        return content
 
 
 class DecompressedFile:
@@ -220,40 +217,47 @@ class DecompressedFile:
     The last `kept` bytes before the position that was read are remembered. Reading again what is
     further back decompresses the file again, in another stream, which then follows the first: so
     long documents can be scanned to their ends, then cut, then read for a decision, then read in
-    parts.
+    parts. The file of a unit holds its text, (position, bytes), and knows `n_bytes` or not.
     """
 
-    def __init__(self, file: InputFile, codec: Codec, kept: int = _PIECE_BYTES) -> None:
-        self._file, self._codec, self._kept = file, codec, kept
+    def __init__(
+        self, file: InputFile, codec: Codec, kept: int = _PIECE_BYTES,
+        n_bytes: int = sys.maxsize, held: tuple[int, Bytes] | None = None,
+    ) -> None:
+        self._file, self._codec, self._kept, self._held = file, codec, kept, held
         self.path, self.modified = f"{file.path}{DECOMPRESSED}", file.modified
-        self._streams = [_Stream(file, codec, kept)]
-        self.n_bytes = sys.maxsize
+        self.check_unchanged = file.check_unchanged
+        self._streams = list[_Stream]()
+        self.n_bytes = n_bytes
         self.n_read = 0  # compressed bytes before the end of what was read last
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Decompressors are of this process.
+        values = self._file, self._codec, self._kept, self.n_bytes, self._held
+        return DecompressedFile, values
+
     def clip(self, position: int) -> int:
-        if position > self._streams[-1].stop and self.n_bytes == sys.maxsize:
-            self._forward(self._streams[-1], position)
+        if self.n_bytes == sys.maxsize and (self._held is None or position > self._end_of_held()):
+            streams = self._streams or [self._stream_at(0)]
+            self._forward(streams[-1], position)
         return min(position, self.n_bytes)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        return _join(self._views(start, stop), stop - start, array)
-
-    def hold(self, start: int, stop: int) -> DecompressedRange:
-        """Read bytes [start, stop) for a unit: in views, or joined if they are many."""
-        if stop - start > self._kept:
-            views = [self.read(start, stop)]  # copies, so that pieces are freed one by one
-        else:
-            views = [*self._views(start, stop)]
-        return DecompressedRange(self._file, self._codec, self.n_bytes, start, stop, views)
-
-    def _views(self, start: int, stop: int) -> Iterator[Bytes]:
+        if self._held is not None and self._held[0] <= start and stop <= self._end_of_held():
+            return self._held[1][start - self._held[0] : stop - self._held[0]]
         stream = self._stream_at(start)
-        yield from stream.views(start, stop)
+        content = stream.read(start, stop, array)
         self._forward(stream, stop + 1)  # knows that this is the end, if it is
         self.n_read = max(self.n_read, stream.n_read)
+        return content
 
-    def check_unchanged(self) -> None:
-        self._file.check_unchanged()
+    def hold(self, start: int, stop: int) -> DecompressedFile:
+        """Return the file of a unit, with bytes [start, stop) in memory."""
+        held = start, self.read(start, stop)
+        return DecompressedFile(self._file, self._codec, _PIECE_BYTES, self.n_bytes, held)
+
+    def _end_of_held(self) -> int:
+        return 0 if self._held is None else self._held[0] + len(self._held[1])
 
     def _forward(self, stream: _Stream, position: int) -> None:
         stream.forward(position)
@@ -270,70 +274,6 @@ class DecompressedFile:
         # The one that is ahead goes on scanning.
         self._streams = [following, *self._streams[1 - _MAX_STREAMS :]]
         return following
-
-
-def _slice(views: Iterable[Bytes], start: int, stop: int) -> Iterator[Bytes]:
-    """Yield bytes [start, stop) of the joined views, uint8, without copying them."""
-    place = 0
-    for view in views:
-        if place < stop and start < place + len(view):
-            yield view[max(start - place, 0) : stop - place]
-        place += len(view)
-
-
-def _join(views: Iterable[Bytes], n_bytes: int, array: Array) -> Bytes:
-    """Copy views of `n_bytes` bytes in all into one array: uint8[n_bytes], read-only."""
-    content, n_done = array(n_bytes), 0
-    for view in views:
-        content[n_done : n_done + len(view)] = view
-        n_done += len(view)
-    content.flags.writeable = False
-    return content
-
-
-@dataclass(frozen=True)
-class DecompressedRange:
-    """Bytes [start, stop) of a decompressed file in memory; others are decompressed again.
-
-    They are joined by the thread that reads the unit, for all others wait for the only one that
-    decompresses the file.
-    """
-
-    file: InputFile
-    codec: Codec
-    n_bytes: int
-    start: int
-    stop: int
-    views: list[Bytes]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Without `_whole`, whose decompressors are of this process.
-        values = self.file, self.codec, self.n_bytes, self.start, self.stop, self.views
-        return DecompressedRange, values
-
-    @cached_property
-    def _whole(self) -> DecompressedFile:
-        return DecompressedFile(self.file, self.codec)
-
-    @property
-    def path(self) -> str:
-        return f"{self.file.path}{DECOMPRESSED}"
-
-    @property
-    def modified(self) -> int:
-        return self.file.modified
-
-    def clip(self, position: int) -> int:
-        return min(position, self.n_bytes)
-
-    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        if self.start <= start and stop <= self.stop:
-            views = [*_slice(self.views, start - self.start, stop - self.start)]
-            return views[0] if len(views) == 1 else _join(views, stop - start, array)
-        return self._whole.read(start, stop, array)
-
-    def check_unchanged(self) -> None:
-        self.file.check_unchanged()
 
 
 @dataclass(frozen=True)

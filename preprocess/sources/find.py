@@ -24,15 +24,16 @@ from bpe.files.locations import is_url, is_web, shown_url
 from bpe.parallel import run_in_order
 from preprocess.documents.batch import ReadOptions
 from preprocess.locations import url_name
-from preprocess.sources.base import Source, import_library, open_file
+from preprocess.sources.base import Source, import_library
 from preprocess.sources.own_files import is_log, own_files, own_files_in
 from preprocess.sources.registry import is_binary, open_source
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object, open_url
+from preprocess.sources.standard_input import FILE_NAME as STANDARD_INPUT
 from preprocess.sources.standard_input import StandardInput
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.text_file import InputFile, new_array, open_file
 from preprocess.storage import JOURNAL_FILE
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import ObjectInfo, split_url
+from preprocess.storage.remote import split_url
 
 _OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
 logger = logging.getLogger("preprocess")
@@ -77,7 +78,9 @@ def find_sources(
         logger.info("%d outputs of tokenmill are no text, such as %s", len(named), min(named))
     for path in text or expanded:  # if outputs alone are named, it is said what they are
         if path is None:
-            sources.append(StandardInput(reading, open_source))
+            sources.append(
+                StandardInput(lambda path: open_source(path, STANDARD_INPUT, reading))
+            )
             continue
         found = _files_at(path) if isinstance(path, str) else _files_in(path)
         opened = [x for x in _open_all(found, reading) if x is not None]
@@ -288,11 +291,18 @@ def _is_ignored(path: Path, is_directory: bool, ignored: tuple[tuple[Path, Any],
 
 
 class _Object(NamedTuple):
-    """An object below a prefix: the parts of its path below it, its key, what a listing says."""
+    """An object below a prefix: the parts of its path below it, and the file."""
 
     parts: tuple[str, ...]
-    key: str
-    info: ObjectInfo
+    file: RemoteFile
+
+    @property
+    def directory(self) -> tuple[str, ...]:
+        return self.parts[:-1]
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1]
 
 
 def _files_at(url: str) -> list[Found]:
@@ -302,7 +312,7 @@ def _files_at(url: str) -> list[Found]:
         CorpusError: There is none, the URL cannot be used, or its server does not answer.
     """
     with corpus_errors():
-        found = None if _is_directory(url) else find_object(url)
+        found = _object_at(url)
         if found is not None:
             return [Found(found, url_name(url), False)]
         if is_web(url):
@@ -321,23 +331,23 @@ def matching_files(url: str) -> list[RemoteFile]:
     Raises:
         RemoteError: The URL cannot be used, or its server does not answer.
     """
-    found = None if _is_directory(url) else find_object(url)
+    found = _object_at(url)
     if found is not None or is_web(url):
         return [] if found is None else [found]
     base, pattern = _split_pattern(url.rstrip("/"))
-    pattern = pattern or ["*"]
-    return [_remote_file(base, x) for x in _list(base) if _matches_all(pattern, x.parts)]
+    return [x.file for x in _list(base) if _matches_all(pattern or ["*"], x.parts)]
 
 
-def _is_directory(url: str) -> bool:
-    return not is_web(url) and (url.endswith("/") or not split_url(url)[1])
+def _object_at(url: str) -> RemoteFile | None:
+    is_directory = not is_web(url) and (url.endswith("/") or not split_url(url)[1])
+    return None if is_directory else find_object(url)
 
 
 def _matches(url: str) -> list[Found]:
     """Return the files that match a pattern, or a prefix, and those below what matches."""
     base, pattern = _split_pattern(url.rstrip("/"))
     objects, groups = _list(base), defaultdict[tuple[str, ...], list[_Object]](list)
-    for each in _without_own(base, objects):
+    for each in _without_own(objects):
         if (n := _match(pattern, each.parts)) >= 0:
             groups[each.parts[:n]].append(each)
     found: list[Found] = []
@@ -345,20 +355,20 @@ def _matches(url: str) -> list[Found]:
         below, n = groups[matched], len(matched)
         if len(below[0].parts) > n:
             below = _without_left_out(below, n)
-        found += [_found(base, each, n) for each in below]
+        for each in below:  # its name is what is below the part that was named
+            name = "/".join(each.parts[n:] or each.parts[-1:])
+            found.append(Found(each.file, name, n < len(each.parts)))
     if found:
         return found
+    problem = "there is no such object, and none below it; check the URL and the name of the bucket"
     if pattern:
-        raise CorpusError(f"{shown_url(url)}: no object matches this pattern; correct it")
-    if objects:
-        raise CorpusError(
-            f"{shown_url(url)}: no text files below this prefix (names that begin with a dot are"
-            " skipped); give another"
+        problem = "no object matches this pattern; correct it"
+    elif objects:
+        problem = (
+            "no text files below this prefix (names that begin with a dot are skipped); give"
+            " another"
         )
-    raise CorpusError(
-        f"{shown_url(url)}: there is no such object, and none below it; check the URL and the name"
-        " of the bucket"
-    )
+    raise CorpusError(f"{shown_url(url)}: {problem}")
 
 
 def _split_pattern(url: str) -> tuple[str, list[str]]:
@@ -395,49 +405,38 @@ def _list(url: str) -> list[_Object]:
     root, key = split_url(url)
     objects = open_anywhere(root)
     prefix = f"{objects.pinned(key)}/" if key else ""
-    found = [
-        _Object(tuple(path.removeprefix(prefix).split("/")), path, info)
-        for path, info in objects.keys(prefix)
-        if not path.endswith("/")  # stands for an empty directory
-    ]
+    found = []
+    for path, info in objects.keys(prefix):
+        if not path.endswith("/"):  # stands for an empty directory
+            below = path.removeprefix(prefix)
+            file = RemoteFile(f"{url.rstrip('/')}/{below}", path, info)
+            found.append(_Object(tuple(below.split("/")), file))
     return sorted(found, key=lambda each: [part.encode() for part in each.parts])
 
 
-def _without_own(url: str, objects: Sequence[_Object]) -> list[_Object]:
+def _without_own(objects: Sequence[_Object]) -> list[_Object]:
     """Leave out files of tokenmill."""
-    by_path = {"/".join(each.parts): each for each in objects}
-    names, journals = defaultdict[str, set[str]](set), defaultdict[str, dict[str, str]](dict)
+    files = {each.parts: each.file for each in objects}
+    names, runs = defaultdict[Any, set[str]](set), defaultdict[Any, set[str]](set)
     for each in objects:
-        if each.parts[-1] == JOURNAL_FILE and len(each.parts) > 1:
-            *above, run, name = each.parts  # it says which files are renamed
-            journals["/".join(above)][run] = f"{run}/{name}"
-        names["/".join(each.parts[:-1])].add(each.parts[-1])
+        if each.name == JOURNAL_FILE and each.directory:
+            runs[each.directory[:-1]].add(each.directory[-1])  # it says which files are renamed
+        names[each.directory].add(each.name)
 
-    def own_in(directory: str) -> set[str]:
-        def opened(path: str) -> RemoteFile | None:
-            found = by_path.get(f"{directory}/{path}".lstrip("/"))
-            return None if found is None else _remote_file(url, found)
-
-        return own_files(names[directory], journals[directory].values(), opened)
+    def own_in(directory: tuple[str, ...]) -> set[str]:
+        journals = [f"{run}/{JOURNAL_FILE}" for run in runs[directory]]
+        return own_files(
+            names[directory], journals, lambda path: files.get((*directory, *path.split("/")))
+        )
 
     own = {directory: own_in(directory) for directory in [*names]}
-    return [x for x in objects if x.parts[-1] not in own["/".join(x.parts[:-1])]]
+    return [x for x in objects if x.name not in own[x.directory]]
 
 
 def _without_left_out(objects: Sequence[_Object], n: int) -> list[_Object]:
     """Leave out what is left out of a directory, the first `n` parts: hidden files, for example."""
     visible = [x for x in objects if not any(part.startswith(".") for part in x.parts[n:])]
-    names: dict[tuple[str, ...], set[str]] = {}
+    names = defaultdict[Any, set[str]](set)
     for each in visible:
-        names.setdefault(each.parts[:-1], set()).add(each.parts[-1])
-    return [x for x in visible if not _is_beside_data(x.parts[-1], names[x.parts[:-1]])]
-
-
-def _found(base: str, found: _Object, n: int) -> Found:
-    """Return the file of an object below `base`; `n` parts of its path are what was named."""
-    name = found.parts[n:] or found.parts[-1:]
-    return Found(_remote_file(base, found), "/".join(name), n < len(found.parts))
-
-
-def _remote_file(base: str, found: _Object) -> RemoteFile:
-    return RemoteFile("/".join((base.rstrip("/"), *found.parts)), found.key, found.info)
+        names[each.directory].add(each.name)
+    return [x for x in visible if not _is_beside_data(x.name, names[x.directory])]

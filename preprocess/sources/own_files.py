@@ -20,8 +20,7 @@ from msgspec import Struct
 from bpe.errors import CorpusError
 from preprocess.dataset import columns as table
 from preprocess.dataset.manifest import FORMAT, spellings_of
-from preprocess.sources.base import open_file
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.text_file import InputFile, new_array, open_file
 from preprocess.storage import JOURNAL_FILE
 from preprocess.storage.local import LOCK_FILE, PARTIAL, REMOVAL_FILE
 

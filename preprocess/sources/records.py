@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,17 +19,10 @@ import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError, listed
-from preprocess.documents.batch import (
-    Bytes,
-    DocumentBatch,
-    Offsets,
-    ReadOptions,
-    Rejected,
-    prepare,
-)
+from preprocess.documents.batch import DocumentBatch, Offsets, ReadOptions, Rejected, prepare
 from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
-from preprocess.sources.base import DECOMPRESSED, Array, Source, WorkUnit
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.base import DECOMPRESSED, Source, WorkUnit
+from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
 
 if TYPE_CHECKING:
     from preprocess.documents.chat_template import Rendered
@@ -38,7 +31,7 @@ if TYPE_CHECKING:
 USUAL_FIELDS = ("text", "content", "code")
 
 Made = TypeVar("Made")
-Values = Sequence[str | None]  # of the fields of a record that are read; None: null, or missing
+Values = Sequence[bytes | None]  # of the fields of a record that are read; None: null, or missing
 
 
 class BadRecordError(Exception):
@@ -49,10 +42,10 @@ class Preset(NamedTuple):
     """Fields, and a function that makes a text of their values; "" for no document."""
 
     fields: tuple[str, ...]
-    join: Callable[[Values], str]
+    join: Callable[[Sequence[str | None]], str]
 
 
-def _join_title_text(values: Values) -> str:
+def _join_title_text(values: Sequence[str | None]) -> str:
     stripped = (value.strip() for value in values if value is not None)
     return "\n".join(x for x in stripped if x not in ("", "[deleted]", "[removed]"))
 
@@ -79,7 +72,6 @@ class Tally:
     """What is left out of a unit, or replaced in it, before its documents are prepared."""
 
     n_records: int = 0
-    numbers: list[int] = field(default_factory=list)  # of the records that are good
     n_skipped: int = 0
     n_replaced: int = 0
     rejected: list[Rejected] = field(default_factory=list)
@@ -94,14 +86,6 @@ class RecordUnit(WorkUnit):
     @property
     def is_rendered(self) -> bool:
         return self.reading.chat != "off"
-
-    @abstractmethod
-    def texts(self, content: Bytes, array: Array) -> tuple[Bytes, Offsets]:
-        """Decode the texts of all records at once: uint8[n_bytes], int64[n_records + 1].
-
-        Raises:
-            BadRecordError: Records have to be decoded one by one, for some may be bad.
-        """
 
     @abstractmethod
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
@@ -125,59 +109,54 @@ class RecordUnit(WorkUnit):
         if self.is_rendered:
             from preprocess.sources.chats import batch_of
 
-            batch = batch_of([*self._decoded(content, tally, self._render)], content)
+            batch = batch_of([*self._made(content, tally, self._render)], content)
             reading = structs.replace(reading, strip=False)  # white space is of the messages
         else:
-            try:
-                buffer, offsets = self.texts(content, array)
-                tally.n_records = len(offsets) - 1
-            except BadRecordError:
-                tally = Tally()
-                buffer, offsets = _joined(self._decoded(content, tally, self._text))
+            texts = [*self._made(content, tally, self._text)]
+            offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+            buffer = array(int(offsets[-1]))
+            for start, text in zip(offsets.tolist(), texts, strict=False):
+                buffer.data[start : start + len(text)] = text
+            buffer.flags.writeable = False
             batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
-        prepared = prepare(batch, reading, partial(self.text_at, offsets, tally.numbers))
+        prepared = prepare(batch, reading, partial(self.text_at, offsets, tally.rejected))
         return structs.replace(
             prepared, n_skipped=prepared.n_skipped + tally.n_skipped,
             n_replaced=prepared.n_replaced + tally.n_replaced, rejected=tuple(tally.rejected),
-            n_records=self.n_numbers(content, tally.n_records) if reading.skip_bad_records else 0,
+            n_records=tally.n_records if reading.skip_bad_records else 0,
         )  # fmt: skip
 
-    def text_at(self, offsets: Offsets, numbers: Sequence[int], position: int) -> str:
+    def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:
         """Return the place of byte `position` of the texts, for messages.
 
         Args:
             offsets: Of the texts.
-            numbers: Of their records; []: they are all records of the unit.
+            rejected: Records of the unit that have no text.
             position: Of the byte.
         """
         return self.byte(position)  # of formats whose texts are always UTF-8
 
-    def n_numbers(self, content: Bytes, n_records: int) -> int:
-        """Return the numbers that the `n_records` records of the unit take; 0: they go on."""
-        return n_records
-
-    def _decoded(
+    def _made(
         self, content: Bytes, tally: Tally, make: Callable[[Any], Made]
     ) -> Iterator[Made]:
         """Yield what `make` makes of good records; bad ones raise CorpusError, or are listed."""
         for record in self.records(content, tally):
             try:
-                made = make(record.data)
+                yield make(record.data)
             except (BadRecordError, BadConversationError) as error:
                 if not self.reading.skip_bad_records:
                     place = self.place(record)
                     raise CorpusError(f"{self.file.path}: {place}: {error}") from error
                 listed_as = shown_path(self.file), record.number, record.byte, str(error)
                 tally.rejected.append(Rejected(*listed_as))
-            else:
-                tally.numbers.append(record.number)
-                yield made
 
-    def _text(self, data: Any) -> str:
+    def _text(self, data: Any) -> bytes:
         values = self.values(data)
         if self.reading.text_preset:
-            return PRESETS[self.reading.text_preset].join(values)
-        return "\n".join(value for value in values if value is not None)
+            given = [x if x is None else x.decode(errors="surrogateescape") for x in values]
+            joined = PRESETS[self.reading.text_preset].join(given)
+            return joined.encode(errors="surrogateescape")
+        return b"\n".join([value for value in values if value is not None])
 
     def _render(self, data: Any) -> Rendered:
         from preprocess.sources.chats import render_record
@@ -203,11 +182,6 @@ class RecordSource(Source):
         """Return the names of the fields of the first record that has some; [] if none has."""
 
 
-def given_fields(reading: ReadOptions) -> tuple[str, ...]:
-    """Return the fields that the options name; () if they name none."""
-    return PRESETS[reading.text_preset].fields if reading.text_preset else reading.content_field
-
-
 def choose_fields(
     path: Path | str, first_names: Callable[[], list[str]], reading: ReadOptions
 ) -> tuple[str, tuple[str, ...]]:
@@ -219,7 +193,8 @@ def choose_fields(
     Raises:
         CorpusError: It is unclear, or conversations have no chat template.
     """
-    if fields := given_fields(reading):
+    preset = PRESETS.get(reading.text_preset)
+    if fields := reading.content_field if preset is None else preset.fields:
         return "off", fields
     if not (names := first_names()):
         return "off", USUAL_FIELDS[:1]  # reading reports the bad records
@@ -231,48 +206,28 @@ def choose_fields(
             " without --chat off, and nothing else does; choose a field with text: --content-field"
         )
     if kind not in KINDS or reading.chat == "off":
-        return "off", _choose_text_field(path, names, usual)
+        if len(usual) == 1:
+            return "off", tuple(usual)
+        which = f"several have a usual name ({listed(usual)})" if usual else "none is named text"
+        raise CorpusError(
+            f"{path}: the field with the text is not known, for {which}: choose it with"
+            f" --content-field; the first record has {listed(names)}"
+        )
     if usual and reading.chat == "auto":
         raise CorpusError(
             f"{path}: records have conversations ({listed(KINDS[kind])}) and text"
             f" ({listed(usual)}); choose one: --chat {kind}, or --content-field {usual[0]}"
         )
-    check_chat_format(path, reading, kind)
-    return kind, KINDS[kind]
-
-
-def check_chat_format(path: Path | str, reading: ReadOptions, kind: str) -> None:
-    """Raise CorpusError if conversations of a kind have no chat template."""
     if reading.chat_format is None:
         raise CorpusError(
             f"{path}: has conversations ({listed(KINDS[kind])}), and no chat template is"
             " known; give a tokenizer (--tokenizer) that has one, or a tokenizer and"
             " --chat-template FILE or chatml; or a field with text: --content-field"
         )
-
-
-def _choose_text_field(path: Path | str, names: list[str], usual: list[str]) -> tuple[str, ...]:
-    if len(usual) == 1:
-        return tuple(usual)
-    which = f"several have a usual name ({listed(usual)})" if usual else "none is named text"
-    raise CorpusError(
-        f"{path}: the field with the text is not known, for {which}: choose it with"
-        f" --content-field; the first record has {listed(names)}"
-    )
+    return kind, KINDS[kind]
 
 
 def shown_path(file: InputFile) -> str:
     """Return the path of a file as text, also if it is not UTF-8."""
     path = str(file.path).removesuffix(DECOMPRESSED)
     return os.fsencode(path).decode("utf-8", "backslashreplace")
-
-
-def _joined(texts: Iterable[str]) -> tuple[Bytes, Offsets]:
-    """Return (uint8[n_bytes], read-only, offsets int64[n_texts + 1]) of texts in UTF-8.
-
-    Surrogates of `surrogateescape` become the bytes that they stand for.
-    """
-    encoded = [text.encode(errors="surrogateescape") for text in texts]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([*map(len, encoded)], out=offsets[1:])
-    return np.frombuffer(b"".join(encoded), np.uint8), offsets

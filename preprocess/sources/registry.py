@@ -19,7 +19,7 @@ from typing import NamedTuple
 from bpe.errors import CorpusError
 from preprocess.documents.batch import ReadOptions
 from preprocess.locations import url_name
-from preprocess.sources.base import Source, open_file
+from preprocess.sources.base import Source
 from preprocess.sources.compressed import (
     CODECS,
     CompressedSource,
@@ -30,7 +30,7 @@ from preprocess.sources.compressed import (
 from preprocess.sources.own_files import is_log
 from preprocess.sources.remote import RemoteFile
 from preprocess.sources.text import TextSource
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.text_file import InputFile, new_array, open_file
 
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
@@ -83,7 +83,7 @@ FORMATS = [  # files of no other format are text
     Format("json", (".json",), _lazy("json_records.open_json")),
     Format("parquet", (".parquet",), _lazy("columnar.ParquetSource"), (b"PAR1", b"PARE"), False),
     Format(
-        "arrow", (".arrow", ".feather"), _lazy("columnar.open_arrow"),
+        "arrow", (".arrow", ".feather"), _lazy("columnar.ArrowSource"),
         (b"ARROW1", b"\xff\xff\xff\xff"), False,
     ),
     Format("csv", (".csv",), instead=_AS_PARQUET % ","),

@@ -10,13 +10,11 @@ from typing import BinaryIO, NoReturn
 
 from bpe.errors import CorpusError
 from bpe.files.temporary import temporary_directory
-from preprocess.documents.batch import Bytes, ReadOptions
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
+from preprocess.sources.text_file import Bytes
 
 FILE_NAME = "standard-input"
 _PIECE_BYTES = 1 << 20
-
-OpenFile = Callable[[Path, str, ReadOptions], Source]
 
 
 class StandardInput(Source):
@@ -25,17 +23,10 @@ class StandardInput(Source):
     name, n_bytes, stamp, location = FILE_NAME, 0, "", ""
     has_fields = False
 
-    def __init__(self, reading: ReadOptions, open_source: OpenFile) -> None:
-        self._reading, self._open_source = reading, open_source
-
-    def open(self, path: Path) -> Source:
-        """Return the source of the file that has the bytes of standard input."""
-        return self._open_source(path, FILE_NAME, self._reading)
+    def __init__(self, open_file: Callable[[Path], Source]) -> None:
+        self.open = open_file  # returns the source of the file that has its bytes
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
-        self._refuse()
-
-    def estimate_text(self) -> int:
         self._refuse()
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:

@@ -104,19 +104,18 @@ def test_other_errors_say_where_they_are_from(
 ) -> None:
     program = (
         "import sys; sys.path[:] = sys.argv[2:]; from preprocess.sources import json_records;"
-        " json_records.msgspec = None; from preprocess.run.readers import serve;"
+        " json_records._decode_object = None; from preprocess.run.readers import serve;"
         " serve(int(sys.argv[1]))"
     )
     monkeypatch.setattr(readers, "_PROGRAM", program)
     path = write(tmp_path / "a.jsonl", DIALOGUES)
-    with pytest.raises(AttributeError) as caught:
+    with pytest.raises(TypeError) as caught:
         encoded(model, tmp_path, [path], 2)
     assert any("in _render" in note for note in caught.value.__notes__)
-    own = program.replace("msgspec = None", "msgspec = Raising()").replace("from preprocess.s", (
-        "Own = type('Own', (Exception,), {'__module__': 'nowhere'});"
-        " Raising = type('Raising', (), {'__getattr__': lambda self, name: exec('raise Own(7)')});"
-        " from preprocess.s"
-    ))  # fmt: skip
+    own = program.replace("_decode_object = None", "_decode_object = raising").replace(
+        "from preprocess.s", "Own = type('Own', (Exception,), {'__module__': 'nowhere'});"
+        " raising = lambda _: exec('raise Own(7)'); from preprocess.s",
+    )  # fmt: skip
     monkeypatch.setattr(readers, "_PROGRAM", own)
     with pytest.raises(readers.ReaderError, match=r"(?s)a.jsonl, .*in _render.*Own: 7"):
         encoded(model, tmp_path, [path], 2)

@@ -106,15 +106,15 @@ def test_title_and_text_are_optional(tmp_path: Path, suffix: str) -> None:
             assert found == joined
     if suffix in ("parquet", "arrow"):
         write_records(path, [{"body": "some"}])
-        with pytest.raises(CorpusError, match="has no column named 'title', there are 'body'"):
+        with pytest.raises(CorpusError, match=r"has 0 columns named 'title', .* are 'body'"):
             documents_of(path, text_preset="title-text")
 
 
 def test_titles_that_are_no_text(tmp_path: Path) -> None:
     for row, message in (
-        ({"title": "a", "text": 3}, r"line 1 \(byte 0\): field 'text' is a number, expected text"),
-        ({"text": ["a"]}, r"line 1 \(byte 0\): field 'text' is an array, expected text"),
-        ({"title": None, "text": True}, r"line 1 \(byte 0\): field 'text' is a truth value, exp"),
+        ({"title": "a", "text": 3}, r"line 1 \(byte 0\): .*Expected `str \| null`, got `int`"),
+        ({"text": ["a"]}, r"line 1 \(byte 0\): .*Expected `str \| null`, got `array`"),
+        ({"title": None, "text": True}, r"line 1 \(byte 0\): .*Expected `str \| null`, got `bool`"),
     ):
         (tmp_path / "y.jsonl").write_text(json.dumps(row))
         with pytest.raises(CorpusError, match=message):

@@ -163,14 +163,14 @@ def test_a_format_is_recognised_by_name_and_content(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b'[{"text": "a"},\n]', r"byte 16: no element between the last comma and|element 2"),
-        (b'[{"text": "a"}, {"text": 1}]', r"element 2 \(byte 15\): field 'text' is a number, exp"),
+        (b'[{"text": "a"}, {"text": 1}]', r"element 2 \(byte 15\): .*Expected `str`, got `int`"),
         (b'[{"text": "a"}', r"the array is not closed at byte 14, the end of the file"),
         (b'[{"text": "a"}] x', r"byte 16: the array has ended before; expected one"),
-        (b'[{"text": "a"} {"text": "b"}]', r"element 1 \(byte 1\): is not JSON \(Extra data"),
+        (b'[{"text": "a"} {"text": "b"}]', r"element 1 \(byte 1\): is not JSON \(.*trailing"),
         (b"[", r"the array is not closed at byte 1,"),
         (b"[,]", r"element 1 \(byte 1\): is not JSON|no element between the last comma"),
-        (b'[{"text": "a"}, "b"]', r"element 2 \(byte 15\): is a string, expected an object"),
-        (b'[{"text": "a"}, {"x": "b"}]', r"element 2 .* has no field 'text'.*remove the element"),
+        (b'[{"text": "a"}, "b"]', r"element 2 \(byte 15\): .*Expected `object`, got `str`"),
+        (b'[{"text": "a"}, {"x": "b"}]', r"element 2 .* required field `text`.*remove the element"),
     ],
 )
 @pytest.mark.parametrize("unit_size", [1, 10**6])

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from preprocess import CorpusError, JsonShardedSource, RowsError
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources
-from preprocess.sources.base import open_file
 from preprocess.sources.json_records import JsonLinesSource
+from preprocess.sources.text_file import open_file
 
 
 def lines(documents: list[str], **dumps: Any) -> str:
@@ -103,22 +103,18 @@ def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ("{'text': 1}", r"is not JSON \(Expecting property name .*\); correct or remove the line"),
-        ('{"text": "a"', r"is not JSON \(Expecting ',' delimiter"),
-        ('{"text": "a"} x', r"is not JSON \(Extra data"),
-        ('{"text": "a", "x": NaN}', r"is not JSON \(NaN is not JSON\)"),
-        ('{"text": "a\tb"}', r"is not JSON \(Invalid control character"),
-        ('{"x": "a"}', r"has no field 'text', its fields are 'x'; choose another with"),
-        ("{}", r"has no field 'text', its fields are \(none\)"),
-        ('{"text": null}', r"field 'text' is null, expected text; correct or remove it"),
-        ('{"text": 3}', r"field 'text' is a number, expected text"),
-        ('{"text": true}', r"field 'text' is a truth value, expected text"),
-        ('{"text": {"a": "b"}}', r"field 'text' is an object, expected text"),
-        ('{"text": ["a"]}', r"field 'text' is an array, expected text"),
-        ('["a"]', r"is an array, expected an object; correct or remove the line"),
-        ('"a"', r"is a string, expected an object"),
-        ('{"text": "\\ud800"}', r"has the escape of a lone surrogate, which is no character"),
-        ('{"text": "a 1e400", "x": "\\udc00"}', r"has the escape of a lone surrogate"),
+        ("{'text': 1}", r"is not JSON \(.*keys must be strings \(byte 1\)\); correct or rem"),
+        ('{"text": "a"', r"is not JSON \(Input data was truncated"),
+        ('{"text": "a"} x', r"is not JSON \(.*trailing characters"),
+        ('{"text": "a", "x": NaN}', r"is not JSON \(.*invalid character"),
+        ('{"text": "a\tb"}', r"is not JSON \(.*invalid character"),
+        ('{"x": "a"}', r"\(Object missing required field `text`\); choose another"),
+        ('{"text": null}', r"\(Expected `str`, got `null` - at `\$\.text`\); choose an"),
+        ('{"text": 3}', r"\(Expected `str`, got `int`"),
+        ('{"text": {"a": "b"}}', r"\(Expected `str`, got `object`"),
+        ('["a"]', r"Expected `object`, got `array`.*--format json|format json reads a"),
+        ('{"text": "\\ud800"}', r"is not JSON \(.*, which may be the escape of a lone sur"),
+        ('{"text": "a 1e400", "x": "\\udc00"}', r"may be the escape of a lone surrogate"),
         ('{"text": "a", "x": ' + "[" * 300 + "]" * 300 + "}", r"its values are nested too deep"),
         ('{"text": "a", "x": ' + "[" * 5000 + "]" * 5000 + "}", r"its values are nested too deep"),
         ('{"text": ' + "[" * 5000, r"its values are nested too deep"),
@@ -132,7 +128,7 @@ def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first:
     path.write_text(before + record + "\n" + good)
     place = rf"x\.jsonl: line {5 - 4 * first} \(byte {len(before)}\): "
     options = ReadOptions(unit_size=150, content_field=("text",))
-    with pytest.raises(CorpusError, match=place + message):
+    with pytest.raises(CorpusError, match=place + f".*{message}"):
         texts_of(JsonLinesSource(open_file(path), "x", options))
 
 
@@ -140,7 +136,7 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     for value in ('[{"c": "x"}]', '"x"', "null"):
         path.write_text(f'{{"text": {value}}}\n')
-        message = r"has no field 'text\.c', for what should have 'c' is (an array|a string|null); c"
+        message = r"Expected `object`, got `(array|str|null)` - at `\$\.text`"
         options = ReadOptions(content_field=("text.c",))
         with pytest.raises(CorpusError, match=message):
             texts_of(JsonLinesSource(open_file(path), "x", options))
@@ -154,7 +150,7 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
         JsonLinesSource(open_file(path), "x", ReadOptions())
     # What is no record is reported when it is read.
     path.write_text("[1]\n")
-    with pytest.raises(CorpusError, match=r"line 1 \(byte 0\): is an array, expected an object"):
+    with pytest.raises(CorpusError, match=r"line 1 \(byte 0\): .*Expected `object`, got `arr"):
         texts_of(JsonLinesSource(open_file(path), "x", ReadOptions()))
 
 
@@ -182,7 +178,7 @@ def test_invalid_utf8(tmp_path: Path) -> None:
     assert sum(batch.n_skipped for batch in batches) == 1
     # The place of another bad line is that in the file.
     path.write_bytes(b'{"text": "\xff"}\n{"text": 1}\n')
-    with pytest.raises(CorpusError, match=r"line 2 \(byte 14\): field 'text' is a number"):
+    with pytest.raises(CorpusError, match=r"line 2 \(byte 14\): .*Expected `str`, got `int`"):
         texts_of(JsonLinesSource(open_file(path), "x", replacing))
 
 

@@ -18,10 +18,9 @@ from source_cases import parts_of, source_of, units_of
 from bpe.errors import CorpusError
 from bpe.split.pretokenizer import Pretokenizer
 from preprocess.documents.batch import ReadOptions
-from preprocess.sources import text_file
-from preprocess.sources.base import open_file
-from preprocess.sources.text import TextSource, TextUnit
-from preprocess.sources.text_file import Ends, TextFile
+from preprocess.sources import text as text_module
+from preprocess.sources.text import Ends, TextSource, TextUnit
+from preprocess.sources.text_file import TextFile, open_file
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
@@ -216,15 +215,15 @@ def test_what_is_read_of_the_file_is_what_is_looked_at(
         return np.frombuffer(data, np.uint8)[max(start, 0) : max(stop, 0)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_file, "_WINDOW_BYTES", window)
-        patch.setattr(text_file, "_STRIDE_BYTES", stride)
+        patch.setattr(text_module, "_WINDOW_BYTES", window)
+        patch.setattr(text_module, "_STRIDE_BYTES", stride)
         source = source_of(path, data, **choices)
         units = list(source.units())
         for unit in units:
             if unit.after is not None:
                 before = [bytes(piece) for _, piece in source.content(unit.after)]
                 assert b"".join(before) == data[: unit.stop]
-        patch.setattr(text_file.Cutter, "_bytes", of_the_whole)
+        patch.setattr(text_module.Cutter, "_bytes", of_the_whole)
         expected = [unit.after for unit in source.units()]
     assert [unit.after for unit in units] == expected
     documents, totals = documents_of(units)

@@ -25,10 +25,10 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import train
 from preprocess.run.merge import MergeError
 from preprocess.settings import SettingsError
-from preprocess.sources.base import open_file
 from preprocess.sources.json_records import JsonLinesSource
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.text import TextSource
+from preprocess.sources.text_file import open_file
 from preprocess.storage import OutputError, open_storage
 
 N_TASKS = 3

@@ -8,20 +8,17 @@ Bounds checks do not look inside the machine words that read 8 or 64 bytes at on
 from __future__ import annotations
 
 import ctypes
-import json
 import mmap
 
 import numpy as np
 
 from bpe.encode.encoder import Encoder, EncoderTables
-from bpe.runtime.arrays import read_only
 from bpe.split.patterns import PATTERNS
 from bpe.split.pretokenizer import Pretokenizer
 from bpe.text.search import find_all
 from bpe.text.utf8 import is_utf8
 from bpe.train.counts import PretokenCounts
 from bpe.vocabulary import Vocabulary
-from preprocess.sources.json_kernels import PADDING, decode_strings
 
 PAGE = mmap.PAGESIZE
 TEXTS = [
@@ -76,12 +73,6 @@ def main() -> None:
                 counts.add(buffer, offsets)
                 find_all(buffer, b"<|endoftext|>")
                 is_utf8(buffer)
-            string = json.dumps(whole[:length].decode(errors="ignore")).encode()
-            source = page[PAGE - len(string) - PADDING :]
-            source[: len(string)] = np.frombuffer(string, np.uint8)
-            text, offsets = before_guard[-len(source) :], np.zeros(2, np.int64)
-            # Both are readable and writable up to `PADDING` bytes after the string.
-            assert decode_strings(read_only(source), len(string), 1, text, offsets) == 1
     print("every length from 0 to 200")
 
 

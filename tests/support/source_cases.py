@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from preprocess.documents.batch import DocumentBatch, ReadOptions
-from preprocess.sources.base import open_file
 from preprocess.sources.text import TextSource, TextUnit
+from preprocess.sources.text_file import open_file
 
 
 def source_of(path: Path, data: bytes, **choices: Any) -> TextSource:
