@@ -95,7 +95,7 @@ def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
         check_free(run, stats_file, list(texts))
         run.begin()
         put_joined(run, build, merged)
-        stats = sum_stats(report_of(files, parts), parts)
+        _, stats = report_of(files, parts)
         put_stats(run, stats_file, {"settings": build.as_json(), **stats})
         run.publish()
     return merged
@@ -234,27 +234,20 @@ def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
     return whole
 
 
-def report_of(files: Files, parts: Sequence[Part]) -> Report:
-    """Return the counts of all parts together, with their bad records."""
-    report = Report()
+def report_of(files: Files, parts: Sequence[Part]) -> tuple[Report, dict[str, Any]]:
+    """Return (counts of all parts with their bad records, counts for the stats.json)."""
+    report, total = Report(), Counts()
     for part in parts:
+        total.add(part.documents, part.bytes, part.tokens)
         report.left_out.merge(part.left_out)
         report.look_alikes.update(part.look_alikes)
         for name, counts in part.outputs.items():
-            total = report.outputs.setdefault(name, Counts())
-            total.add(counts.documents, counts.bytes, counts.tokens)
+            of_output = report.outputs.setdefault(name, Counts())
+            of_output.add(counts.documents, counts.bytes, counts.tokens)
         for name in part.rejects:
             lines = (files.get(name) or b"").splitlines()
             report.rejected += [msgspec.json.decode(line, type=Rejected) for line in lines]
-    return report
-
-
-def sum_stats(report: Report, parts: Sequence[Part]) -> dict[str, Any]:
-    """Return the counts of all parts together, as in the stats.json of a build."""
-    total = Counts()
-    for part in parts:
-        total.add(part.documents, part.bytes, part.tokens)
-    return {
+    return report, {
         **total.with_ratios(), **structs.asdict(report.left_out),
         "look_alikes": dict(report.look_alikes),
         "seconds_of_tasks": sum(part.seconds for part in parts),

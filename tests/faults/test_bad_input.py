@@ -290,7 +290,7 @@ def test_file_urls_are_paths(text: Path, out: Path) -> None:
 
 
 def test_settings_that_are_missing() -> None:
-    with pytest.raises(SettingsError, match=r"^tokenizer: is required; paths: is required$"):
+    with pytest.raises(SettingsError, match=r"^paths: is required; tokenizer: is required$"):
         CountSettings(**{})
     with pytest.raises(SettingsError, match=r"^paths: should not be empty; got \(\)$"):
         CountSettings(**{"paths": (), "tokenizer": "t"})
