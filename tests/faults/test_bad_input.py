@@ -362,7 +362,7 @@ def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path
     message = refused(capsys, "train", text, "--out", tokenizer)
     assert message == (
         f"{tokenizer}: exists; its inputs were different (vocab_size was 280 and is 32000):"
-        " choose another name, or replace it (--overwrite)"
+        " choose another directory or name, or replace it (--overwrite)"
     )
     assert tokenizer.read_bytes() == before
     assert run(["train", str(text), "--out", str(tokenizer), "--overwrite"]) == 0
