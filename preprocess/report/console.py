@@ -122,6 +122,7 @@ def _open_log(path: str) -> TextIO:
         raise OutputError(f"{path}: {text}") from error
     if os.path.isfile(path) and not os.path.getsize(path):
         log.write(LOG_BEGINS)
+        log.flush()  # before sources are looked for, of which it is none
     return log
 
 
