@@ -42,6 +42,7 @@ _MOST_LOSSES = 3  # of workers that have the same part
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_TO_END = 10.0  # of workers that are told to
 _SECONDS_OF_LOCK = 60.0  # until a worker that was lost has given its lock back
+_BEGIN_BYTES = 28  # of a journal: the check of its first entry, the inputs
 _COUNTS = "_counts-"  # in names of work directories, between those of the run and the part
 
 Given = TypeVar("Given")
@@ -64,6 +65,7 @@ class DividedRun(Struct, frozen=True):
     tokenizer: AnyTokenizer | None
     n_parts: int
     at: str  # directory that relative paths begin at
+    journal: bytes  # how that of the run begins; b"": outputs are in a bucket
 
     @property
     def settings(self) -> Any:
@@ -92,7 +94,8 @@ class DividedRun(Struct, frozen=True):
         """Make relative paths begin where they do for the run; check that the outputs are seen."""
         with chdir(self.at) if os.path.isdir(self.at) else nullcontext():
             work = open_storage(self.directory, self.fields["run"])
-            if not is_bucket(self.directory) and work.get(JOURNAL_FILE) is None:
+            # That of another run may be at the same place on a disk of the worker.
+            if self.journal and work.read(JOURNAL_FILE, 0, _BEGIN_BYTES) != self.journal:
                 raise OutputError(
                     f"{Path(self.directory).absolute()}: {os.uname().nodename}, which has a worker"
                     " of Ray, does not see the outputs there; choose a directory on a file system"
@@ -288,7 +291,11 @@ class Parts:
         if not isinstance(settings, TrainFileSettings):
             self._others()  # raises, before hours of counting
         n_parts = getattr(settings, "task_count", None) or count_parts(plan.training_files)
-        self._divided = DividedRun(structs.asdict(plan), plan.tokenizer, n_parts, os.getcwd())
+        is_local = not is_bucket(plan.directory)
+        begin = run.storage.read(JOURNAL_FILE, 0, _BEGIN_BYTES) if is_local else b""
+        self._divided = DividedRun(
+            structs.asdict(plan), plan.tokenizer, n_parts, os.getcwd(), begin
+        )
 
     def _each(
         self, function: PartFunction[DividedRun, Result], divided: DividedRun, numbers: list[int]

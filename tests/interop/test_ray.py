@@ -32,7 +32,7 @@ from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, parts, passes
 from preprocess.run.merge import MergeError
 from preprocess.run.parts import RayError, Workers, import_ray
-from preprocess.storage import OutputError
+from preprocess.storage import JOURNAL_FILE, OutputError
 
 pytest.importorskip("ray", reason="needs Ray")
 
@@ -354,7 +354,9 @@ def test_a_machine_that_does_not_see_the_outputs(
     machines: Machines, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
-    (tmp_path / "there").mkdir()
+    work = tmp_path / "there" / "out" / ".build.partial"
+    work.mkdir(parents=True)
+    (work / JOURNAL_FILE).write_bytes(b"{}")  # of another run, on a disk of its own
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(parts.os, "getcwd", lambda: str(tmp_path / "there"))
     with pytest.raises(OutputError, match="does not see the outputs there; choose a directory on"):
