@@ -460,7 +460,6 @@ def _read_pad_token(value: Any) -> Any:
 
 PadToken = Annotated[int | str, Kind(_read_pad_token, "a special token, or an id", "TEXT")]
 _OF_STREAM = {"seq_length": "rows are of documents, or of seq_length tokens across them"}
-_OF_PADDED = {"strategy": "packed rows are padded (--padding max-length)"}
 
 
 class WindowSettings(Settings):
@@ -485,7 +484,8 @@ class WindowSettings(Settings):
     drop_short: Is[bool] = option(
         "Leave out rows of fewer tokens than max_length, or seq_length, so that all have the"
         " same length.",
-        default=False, needs=("max_length", "seq_length"), excludes=_OF_PADDED,
+        default=False, needs=("max_length", "seq_length"),
+        excludes={"strategy": "packed rows are padded (--padding max-length)"},
     )
     add_special_tokens: Is[bool] = option(
         "Put the special tokens around each row that the tokenizer puts around a text, instead of"
@@ -649,23 +649,19 @@ class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings
             )
 
 
-class PathsSettings(Settings):
-    """The text of a command."""
-
-    paths: Paths = option("Text: files, directories and URLs.", kw_only=False)
-
-
-class TrainFileSettings(PathsSettings, TrainSettings, ProgressSettings):
+class TrainFileSettings(TrainSettings, ProgressSettings):
     """Options of `train`: a tokenizer.json from text."""
 
+    paths: Paths = option("Text: files, directories and URLs.", kw_only=False)
     out: IsOutput = option(
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
 
 
-class CountSettings(PathsSettings, RanksSettings, ReadSettings, ProgressSettings):
+class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
     """Options of `count`: the number of tokens of text."""
 
+    paths: Paths = option("Text: files, directories and URLs.", kw_only=False)
     tokenizer: Option[GivenTokenizer, TokenizerSource] = option(
         "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a name"
         " (tiktoken, Hugging Face).",

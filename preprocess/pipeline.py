@@ -49,7 +49,7 @@ from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.finished import manifests_in, read_object
-from preprocess.run.given_tokenizer import load_given_tokenizer, load_tokenizer_of_build
+from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.merge import files_of_parts
 from preprocess.run.outputs import put_stats
@@ -173,8 +173,7 @@ def _load_for_build(settings: BuildSettings) -> AnyTokenizer:
     options = options_of(VocabularySettings)
     given = {x for x, y in settings.given.items() if x in options and y != options[x].default}
     used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
-    pattern = settings.pattern if "pattern" in given & used else None
-    tokenizer = load_given_tokenizer(settings, pattern)
+    tokenizer = load_given_tokenizer(settings)
     if unused := sorted(given - used):
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
@@ -236,7 +235,7 @@ def encode(settings: EncodeSettings) -> BuildResult:
         TokenmillError: As `build`.
     """
     settings, progress = _begin(settings)
-    given = load_given_tokenizer(settings, settings.pattern)
+    given = load_given_tokenizer(settings)
     return _encode("encode", settings, given, split_location(settings.out)[0], progress)
 
 
@@ -253,7 +252,7 @@ def count(settings: CountSettings) -> summary.Report:
         TokenmillError: As `build`.
     """
     settings, progress = _begin(settings)
-    given, report = load_given_tokenizer(settings, settings.pattern), summary.Report()
+    given, report = load_given_tokenizer(settings), summary.Report()
     reading = make_read_options(settings, given)
     part = Pass(0, {}, settings.paths, reading)
     with standard_input_in_a_file(part.files):
@@ -333,7 +332,7 @@ def _check_corpus(corpus: Corpus) -> None:
         try:
             given = None
             if plan.build.tokenizer is not None:
-                given = load_tokenizer_of_build(plan.build)
+                given = load_given_tokenizer(plan.build)
             key = (*plan.key, "data_files")
             _check_text(plan.build, given, outputs)
             key = ("save" if plan.pack is None else "pack",)
@@ -385,7 +384,7 @@ def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildS
         return settings
     from preprocess.documents.tokenizer_files import read_special_ids
 
-    tokenizer = trained if settings.tokenizer is None else load_tokenizer_of_build(settings)
+    tokenizer = trained if settings.tokenizer is None else load_given_tokenizer(settings)
     if tokenizer is None:  # not trained yet
         return settings
     if end_id is not None and end_id not in tokenizer.special_tokens.values():

@@ -69,8 +69,9 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "context_length": 4, "global_batch_size": 2, "step": 0, "weights": {"a": 1.0},
         "counts": bpe.PretokenCounts(), "name": "ids", "number": 0, "paths": out / "rows",
         "state": {}, "tokenizer": tokenizer, "transform": lambda record: record,
-        "data_files": "missing.txt", "train": "missing.txt", "output_path": "rows", "to": "npy",
-        "format": "jsonl", "end_of_text_id": 0, "directory": out / "rows", "folders": out / "rows",
+        "data_files": "missing.txt", "build.train": "missing.txt", "output_path": "rows",
+        "to": "npy", "format": "jsonl",
+        "end_of_text_id": 0, "directory": out / "rows", "folders": out / "rows",
         "config": None, "datasets": [{"data_files": "missing.txt"}], "seq_length": 8,
         "ranks": {b"a": 0},
         "merge_ids": np.zeros((0, 2), np.int32), "sampler": sampler, "epoch": 0,
@@ -114,8 +115,8 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
 def arguments_of(name: str, valid: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for each in parameters(FUNCTIONS[name]):
-        if each.default is each.empty:
-            keys = [f"{name}.{each.name}", f"{name.rpartition('.')[2]}.{each.name}", each.name]
+        keys = [f"{name}.{each.name}", f"{name.rpartition('.')[2]}.{each.name}", each.name]
+        if each.default is each.empty or keys[0] in valid:
             found[each.name] = next(valid[key] for key in keys if key in valid)
     return found
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import formats, loaders, report, studies
-from benchmarks.__main__ import parse, versions_elsewhere
+from benchmarks import loaders, report
+from benchmarks.__main__ import parse
 from benchmarks.corpora import sized
-from benchmarks.job import END_OF_TEXT, OURS, SIDES, Clock, Job, documents, installed, side
+from benchmarks.job import END_OF_TEXT, OURS, SIDES, Clock, Job, side
 from benchmarks.rounds import MODULES, WORK, MeasurementError, compare, measure, peers_of
 from bpe import train_bpe
 
@@ -108,15 +108,6 @@ def other_python(tmp_path: Path) -> Path:
     return python
 
 
-def test_versions_of_another_interpreter(other_python: Path) -> None:
-    assert parse([]).python == {}
-    assert parse(["--python", f"regex={other_python}"]).python == {"regex": other_python}
-    assert installed("numpy", other_python) == np.__version__
-    assert installed("no-such-package", other_python) is None
-    assert versions_elsewhere({"regex": other_python}) == {"regex": installed("regex")}
-    assert Path(f"{other_python}.log").exists()
-
-
 def test_a_peer_runs_with_its_own_interpreter(made_up: Job, other_python: Path) -> None:
     peer = replace(made_up, side="equal")
     (found,) = compare(made_up, peer, 2, ("text", "300"), other_python)
@@ -179,19 +170,6 @@ def test_sizes(job: Job, tmp_path: Path) -> None:
     assert longer == text + END_OF_TEXT + text
 
 
-def test_where_the_time_goes(job: Job) -> None:
-    table = studies.breakdown(job, 1)
-    assert [cells[0].split(":")[0] for cells in table.rows] == [
-        "read",
-        "digest of the text",
-        "split",
-        "look-up",
-        "miss",
-        "write",
-    ]
-    assert table.rows[0][0] in report.study(table)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -226,11 +204,3 @@ def test_the_command(job: Job, tmp_path: Path) -> None:
     assert found["comparisons"][0]["equal"] is True
     assert found["about"]["packages"]["numba"]
     assert found["failures"] == []
-
-
-def test_json_lines_in_several_files(job: Job, tmp_path: Path) -> None:
-    path = formats.json_lines(job.corpus, 3, tmp_path)
-    lines = [line for file in sorted(path.iterdir()) for line in file.read_text().splitlines()]
-    assert [json.loads(line)["text"] for line in lines] == documents(job.corpus)
-    found = measure(replace(job, work="jsonl-to-bin", corpus=path))
-    assert found.digest == measure(replace(job, work="to-bin")).digest

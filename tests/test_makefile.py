@@ -19,7 +19,10 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="needs make
 
 
 def make(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    # `make test ARGS=...` hands its own variables on to the tests.
+    settings = re.findall(r"^(\w+) \?=", (ROOT / "Makefile").read_text(), re.M)
+    inherited = {name for name in os.environ if name.startswith("MAKE") or name in settings}
+    environment = {k: v for k, v in os.environ.items() if k not in inherited}
     return subprocess.run(
         ["make", *arguments],
         cwd=ROOT,

@@ -32,11 +32,11 @@ from preprocess.run.finished import (
     manifests_in,
     read_object,
 )
-from preprocess.run.journal import JournalError, journal_errors, read_entries
+from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.run.run import PUBLISHING
 from preprocess.settings import StrPath, takes
-from preprocess.storage import JOURNAL_FILE, REPAIR, open_files, open_storage
+from preprocess.storage import REPAIR, open_files, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -258,13 +258,10 @@ def how_far(location: Path | str, run: str) -> Facts:
     if run == REPAIR:
         return found | {"text": "a repair; the next one removes it (verify --repair)"}
     try:
-        content = storage.get(JOURNAL_FILE) or b""
-        entries = [entry for entry, _, _ in read_entries(content, storage.where(JOURNAL_FILE))]
-        with journal_errors():
-            if entries and entries[-1]["key"] == PUBLISHING:
+        with Journal(storage) as journal, journal_errors():
+            if PUBLISHING in journal.keys:
                 return found | {"stage": "finishing", "text": "complete, except for final names"}
-            shown = next((each["stage"] for each in reversed(entries) if each["stage"]), None)
-            return found if shown is None else found | _describe_stage(shown)
+            return found if journal.stage is None else found | _describe_stage(journal.stage)
     except JournalError as error:
         return found | {"text": str(error)}
 

@@ -19,7 +19,7 @@ from preprocess.options import BuildSettings, SelectSettings
 from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.disk_space import copies_of_tokens, estimate_text, estimate_tokens
-from preprocess.run.given_tokenizer import load_tokenizer_of_build
+from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
 from preprocess.run.plan import Plan
 from preprocess.run.reading import Pass
@@ -60,7 +60,7 @@ def _preview(settings: BuildSettings) -> list[str]:
     """Describe the build of one dataset."""
     given: AnyTokenizer | None = None
     if settings.tokenizer is not None:
-        given = load_tokenizer_of_build(settings)
+        given = load_given_tokenizer(settings)
     run, stats_file = settings.named("build"), settings.named("stats.json")
     plan = Plan("build", settings, given, settings.out, run, stats_file)
     lines = []

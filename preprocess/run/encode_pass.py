@@ -35,11 +35,19 @@ from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import Counts, Report, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
 from preprocess.run.journal import Journal, JournalError, journal_errors
-from preprocess.run.readers import Read, read_here, unit_readers
 from preprocess.run.reading import Pass
 from preprocess.run.record import end_of_text_token
 from preprocess.run.shuffle import shuffle_token_file
-from preprocess.run.units import Item, Reached, ends_early, read_units, run_units
+from preprocess.run.units import (
+    Item,
+    Reached,
+    Read,
+    ends_early,
+    read_here,
+    read_units,
+    run_units,
+    unit_readers,
+)
 from preprocess.sources import Source, digest_of
 from preprocess.sources.digest import BlockDigests, SourceDigest, digest_blocks
 from preprocess.storage import IN_ORDER, JOURNAL_FILE

@@ -15,19 +15,11 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 
-def load_tokenizer_of_build(settings: BuildSettings) -> AnyTokenizer:
-    """Load the tokenizer given to a build; only a .tiktoken file needs the split pattern."""
-    needs_pattern = is_ranks_file(settings.tokenizer)
-    return load_given_tokenizer(settings, settings.pattern if needs_pattern else None)
-
-
-def load_given_tokenizer(
-    settings: BuildSettings | CountSettings, pattern: str | None
-) -> AnyTokenizer:
+def load_given_tokenizer(settings: BuildSettings | CountSettings) -> AnyTokenizer:
     """Load the tokenizer in the settings.
 
-    A .tiktoken file gets a pattern and special tokens, another one without special tokens those
-    around documents that are given.
+    A .tiktoken file gets the given pattern and special tokens, another one without special tokens
+    those around documents that are given. Of a build, the pattern is otherwise one to train with.
 
     Raises:
         TokenizerFileError: It cannot be loaded, or a build could not write it beside the tokens.
@@ -36,7 +28,9 @@ def load_given_tokenizer(
     from bpe.errors import PatternError, TokenizerFileError, VocabularyError
 
     assert settings.tokenizer is not None
-    special_tokens = settings.all_special_tokens
+    special_tokens, pattern = settings.all_special_tokens, settings.given.get("pattern")
+    if isinstance(settings, BuildSettings) and not is_ranks_file(settings.tokenizer):
+        pattern = None
     found = load_tokenizer(settings.tokenizer, pattern=pattern, special_tokens=special_tokens)
     is_file = isinstance(settings.tokenizer, str) and not is_ranks_file(settings.tokenizer)
     if isinstance(settings, BuildSettings) and not is_file:

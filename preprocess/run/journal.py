@@ -107,6 +107,7 @@ class Journal:
 
     Attributes:
         storage: Storage of the journal and of the streams that it describes.
+        stage: The last stage that was noted, as `Stage.facts` and its "total"; None: none was.
 
     Raises:
         JournalError: The journal is damaged.
@@ -114,6 +115,7 @@ class Journal:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self.stage: Any = None
         self._entries: dict[str, list[Entry]] = {}
         self._stream: Stream | None = None
         self._check, self._n_bytes, self._n_anew = "", 0, 0
@@ -130,6 +132,7 @@ class Journal:
         if not entry["adds"]:
             self._entries.pop(entry["key"], None)
         self._entries.setdefault(entry["key"], []).append(entry)
+        self.stage = entry["stage"] or self.stage
 
     @property
     def seconds(self) -> float:

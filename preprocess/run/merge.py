@@ -7,15 +7,16 @@ manifests: each remains a dataset, which its task would resume, find up to date,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
-from preprocess.dataset.columns import manifest_name
+from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
+from preprocess.locations import how_to_repair
 from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
 from preprocess.run.finished import digest_of, open_published
@@ -87,7 +88,7 @@ def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
     record = structs.replace(parts[0].record, sources=read)
     stats_file = build.named("stats.json")
     with Run(settings.path, build.named("merge"), record, settings.overwrite) as run:
-        merged = join_parts(files, build, parts)
+        merged = join_parts(files, build.stems, parts)
         texts = {build.stems[x]: y.to_json().encode() for x, y in merged.items()}
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
             run.storage.clear()
@@ -95,17 +96,17 @@ def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
         check_free(run, stats_file, list(texts))
         run.begin()
         put_joined(run, build, merged)
-        stats = sum_stats(report_of(files, parts), parts)
+        _, stats = report_of(files, parts)
         put_stats(run, stats_file, {"settings": build.as_json(), **stats})
         run.publish()
     return merged
 
 
 def join_parts(
-    files: Files, settings: BuildSettings | EncodeSettings, parts: Sequence[Part]
+    files: Files, outputs: Iterable[str], parts: Sequence[Part]
 ) -> dict[str, Manifest]:
     """Return name of an output -> the manifest that joins all parts."""
-    return {name: _join(files, name, parts) for name in settings.stems}
+    return {name: _join(files, name, parts) for name in outputs}
 
 
 def put_joined(
@@ -210,10 +211,13 @@ def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
         if digest_of(content) != part.manifests.get(path):
             raise MergeError(
                 f"{files.where(path)}: does not have the digest in {part.stats_file}, so it is"
-                " missing, damaged or of another run; repair the part (verify --repair), or build"
-                " it again (--overwrite)"
+                " missing, damaged or of another run; repair the part"
+                f" ({how_to_repair(files.where())}), or build it again (--overwrite)"
             )
-        manifest = open_published(files, stem, sizes=sizes)
+        try:
+            manifest = open_published(files, stem, sizes=sizes)
+        except TokenFileError as error:
+            raise MergeError(str(error)) from error
         named = zip(manifest.parts, manifest.stems(stem), strict=True)
         shards += [structs.replace(shard, stem=own) for shard, own in named]
         manifests.append(manifest)
@@ -234,27 +238,20 @@ def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
     return whole
 
 
-def report_of(files: Files, parts: Sequence[Part]) -> Report:
-    """Return the counts of all parts together, with their bad records."""
-    report = Report()
+def report_of(files: Files, parts: Sequence[Part]) -> tuple[Report, dict[str, Any]]:
+    """Return (counts of all parts with their bad records, counts for the stats.json)."""
+    report, total = Report(), Counts()
     for part in parts:
+        total.add(part.documents, part.bytes, part.tokens)
         report.left_out.merge(part.left_out)
         report.look_alikes.update(part.look_alikes)
         for name, counts in part.outputs.items():
-            total = report.outputs.setdefault(name, Counts())
-            total.add(counts.documents, counts.bytes, counts.tokens)
+            of_output = report.outputs.setdefault(name, Counts())
+            of_output.add(counts.documents, counts.bytes, counts.tokens)
         for name in part.rejects:
             lines = (files.get(name) or b"").splitlines()
             report.rejected += [msgspec.json.decode(line, type=Rejected) for line in lines]
-    return report
-
-
-def sum_stats(report: Report, parts: Sequence[Part]) -> dict[str, Any]:
-    """Return the counts of all parts together, as in the stats.json of a build."""
-    total = Counts()
-    for part in parts:
-        total.add(part.documents, part.bytes, part.tokens)
-    return {
+    return report, {
         **total.with_ratios(), **structs.asdict(report.left_out),
         "look_alikes": dict(report.look_alikes),
         "seconds_of_tasks": sum(part.seconds for part in parts),

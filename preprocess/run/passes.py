@@ -17,9 +17,9 @@ from preprocess.run.count_pass import train_tokenizer
 from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
 from preprocess.run.finished import open_published, sha256_of
-from preprocess.run.given_tokenizer import load_tokenizer_of_build
+from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.journal import Journal, JournalError, journal_errors
-from preprocess.run.merge import join_parts, put_joined, report_of, sum_stats
+from preprocess.run.merge import join_parts, put_joined, report_of
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     add_token_file,
@@ -87,12 +87,10 @@ def run_plan(
                 counts = report.stats(progress, progress.seconds())
             else:
                 made = parts.make(tokenizer, make_part)
-                manifests = join_parts(finished, settings, made)
+                manifests = join_parts(finished, settings.stems, made)
                 put_joined(run, settings, manifests)
-                report = report_of(finished, made)
-                counts = sum_stats(report, made) | summary.run_stats(
-                    progress, report.left_out, progress.seconds()
-                )
+                report, counts = report_of(finished, made)
+                counts |= summary.run_stats(progress, report.left_out, progress.seconds())
         binary_files = [file for each in plan.passes for file in each.binary_files]
         stats = {
             "settings": settings.as_json(), "binary_files": len(binary_files), **counts,
@@ -214,7 +212,7 @@ def _warn_large_shards(manifest: Manifest, file_name: str, most: int | None) -> 
 def reload_tokenizer(settings: BuildSettings, storage: Storage, progress: Progress) -> AnyTokenizer:
     """Load the tokenizer given to a build, or train it again; counts are saved in `storage`."""
     if settings.tokenizer is not None:
-        return load_tokenizer_of_build(settings)
+        return load_given_tokenizer(settings)
     first = make_passes(settings, None)[0]
     with Journal(storage) as journal:
         select_documents([first], settings, settings, journal, progress)

@@ -5,8 +5,8 @@ point is [byte, row]. The bytes of the file are divided among its rows only so t
 digested.
 
 Parquet holds 4,096 rows or 2 MiB, whatever is less, by the mean encoded size of the rows of a file;
-a column of dictionary type (pandas: `category`), or an Arrow file, holds a row group, or a record
-batch.
+a column of dictionary type (pandas: `category`), or an Arrow file, holds the text of a row group,
+or of a record batch.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import mmap
 import pickle
 import random
 import threading
@@ -137,17 +136,6 @@ def test_separated_documents_are_those_of_split(
         ids, offsets = TOKENIZER.encode_separated_to_numpy(text.encode(), separator)
     assert (ids.dtype, offsets.dtype) == (np.uint32, np.int64)
     assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
-
-
-def test_separated_documents_of_a_mapped_file(tmp_path: Path) -> None:
-    documents = [*trained.documents(), "", "e" * 5_000_000, "the <|end"]
-    (tmp_path / "text").write_text("<|endoftext|>".join(documents), newline="")
-    with (tmp_path / "text").open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        ids, offsets = TOKENIZER.encode_separated_to_numpy(mapped)
-        mapped.close()
-    assert len(offsets) == len(documents) + 1
-    assert [TOKENIZER.decode(ids[a:b]) for a, b in pairwise(offsets)] == documents
 
 
 def test_separated_documents_of_a_tokenizer_with_a_normalizer(tmp_path: Path) -> None:

@@ -40,21 +40,6 @@ def encoded(vocabulary: Vocabulary, pretoken: bytes) -> list[int]:
         word[place : place + 2] = [rows[word[place], word[place + 1]][1]]
 
 
-def test_training_numbers_bytes_then_merges_then_special_tokens() -> None:
-    vocabulary = Vocabulary.from_merges([(b"a", b"b"), (b"ab", b"c")], ["<|x|>", "<|y|>"])
-    assert vocabulary.size == 260
-    assert vocabulary.tokens[97] == b"a"
-    assert vocabulary.tokens[257] == b"abc"
-    assert vocabulary.special_tokens == {"<|x|>": 258, "<|y|>": 259}
-    assert vocabulary.byte_ids.tolist() == list(range(256))
-    assert vocabulary.byte_ids.dtype == np.int32
-    assert vocabulary.token_id(b"abc") == 257
-    assert vocabulary.token_id(b"<|x|>") is None
-    assert vocabulary.token_bytes(259) == b"<|y|>"
-    assert list(vocabulary.bytes_of_id) == list(range(260))
-    assert not vocabulary.ignore_merges
-
-
 def test_ids_may_be_in_any_order_and_leave_gaps() -> None:
     tokens = {1000 - byte: bytes([byte]) for byte in range(256)} | {5000: b"ab"}
     vocabulary = Vocabulary(tokens, [(b"a", b"b")], {"<|late|>": 9000, "<|early|>": 3})
@@ -112,23 +97,6 @@ def test_ranks_of_any_tokens_encode_as_the_reference_says(
     by_merges = Vocabulary(vocabulary.tokens, vocabulary.merges, {}, ignore_merges=True)
     for pretoken in [*pretokens, *tokens]:
         assert encoded(by_merges, pretoken) == encoded(vocabulary, pretoken)
-
-
-@settings(max_examples=150)
-@given(
-    st.lists(
-        st.binary(min_size=2, max_size=9).map(lambda b: bytes(97 + x % 2 for x in b)), unique=True
-    )
-)
-def test_merges_of_ranks_are_what_the_ranks_below_leave(tokens: list[bytes]) -> None:
-    ranks = ranks_of(*tokens)
-    below = [
-        reference.encode(
-            token, reference.rank_by_bytes({t: i for t, i in ranks.items() if i < ranks[token]})
-        )
-        for token in tokens
-    ]
-    assert merges_of_ranks(ranks) == [tuple(parts) for parts in below if len(parts) == 2]
 
 
 def test_a_token_of_a_quarter_megabyte_is_taken_in_its_stride() -> None:

@@ -290,7 +290,7 @@ def test_file_urls_are_paths(text: Path, out: Path) -> None:
 
 
 def test_settings_that_are_missing() -> None:
-    with pytest.raises(SettingsError, match=r"^tokenizer: is required; paths: is required$"):
+    with pytest.raises(SettingsError, match=r"^paths: is required; tokenizer: is required$"):
         CountSettings(**{})
     with pytest.raises(SettingsError, match=r"^paths: should not be empty; got \(\)$"):
         CountSettings(**{"paths": (), "tokenizer": "t"})
@@ -362,7 +362,7 @@ def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path
     message = refused(capsys, "train", text, "--out", tokenizer)
     assert message == (
         f"{tokenizer}: exists; its inputs were different (vocab_size was 280 and is 32000):"
-        " choose another name, or replace it (--overwrite)"
+        " choose another directory or name, or replace it (--overwrite)"
     )
     assert tokenizer.read_bytes() == before
     assert run(["train", str(text), "--out", str(tokenizer), "--overwrite"]) == 0

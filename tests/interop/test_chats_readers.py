@@ -17,7 +17,7 @@ from chat_cases import DIALOGUES, make_model, say, write
 from bpe.errors import CorpusError
 from preprocess import open_tokens
 from preprocess.pipeline import encode
-from preprocess.run import readers
+from preprocess.run import units
 
 pytest.importorskip("transformers", reason="needs the extra `chat`")
 
@@ -30,7 +30,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_FEW_BYTES", 0)
+    monkeypatch.setattr(units, "_FEW_BYTES", 0)
 
 
 def encoded(model: Path, out: Path, paths: list[Path], workers: int) -> dict[str, bytes]:
@@ -90,9 +90,9 @@ def test_a_process_that_ends_is_an_error(
 ) -> None:
     path = write(tmp_path / "a.jsonl", DIALOGUES * 10)
     with monkeypatch.context() as patched:
-        patched.setattr(readers, "_PROGRAM", program)
+        patched.setattr(units, "_PROGRAM", program)
         expected = rf"a.jsonl, .*the process that renders conversations ended {how};"
-        with pytest.raises(readers.ReaderError, match=expected):
+        with pytest.raises(units.ReaderError, match=expected):
             encoded(model, tmp_path, [path], 2)
     resumed = encoded(model, tmp_path, [path], 2)
     (tmp_path / "other").mkdir()
@@ -104,10 +104,10 @@ def test_other_errors_say_where_they_are_from(
 ) -> None:
     program = (
         "import sys; sys.path[:] = sys.argv[2:]; from preprocess.sources import json_records;"
-        " json_records._decode_object = None; from preprocess.run.readers import serve;"
+        " json_records._decode_object = None; from preprocess.run.units import serve;"
         " serve(int(sys.argv[1]))"
     )
-    monkeypatch.setattr(readers, "_PROGRAM", program)
+    monkeypatch.setattr(units, "_PROGRAM", program)
     path = write(tmp_path / "a.jsonl", DIALOGUES)
     with pytest.raises(TypeError) as caught:
         encoded(model, tmp_path, [path], 2)
@@ -116,8 +116,8 @@ def test_other_errors_say_where_they_are_from(
         "from preprocess.s", "Own = type('Own', (Exception,), {'__module__': 'nowhere'});"
         " raising = lambda _: exec('raise Own(7)'); from preprocess.s",
     )  # fmt: skip
-    monkeypatch.setattr(readers, "_PROGRAM", own)
-    with pytest.raises(readers.ReaderError, match=r"(?s)a.jsonl, .*in _render.*Own: 7"):
+    monkeypatch.setattr(units, "_PROGRAM", own)
+    with pytest.raises(units.ReaderError, match=r"(?s)a.jsonl, .*in _render.*Own: 7"):
         encoded(model, tmp_path, [path], 2)
 
 
@@ -127,8 +127,8 @@ def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path
     program = tmp_path / "program.py"
     program.write_text(
         "from preprocess.pipeline import encode\n"
-        "from preprocess.run import readers\n"
-        "readers._FEW_BYTES = 0\n"
+        "from preprocess.run import units\n"
+        "units._FEW_BYTES = 0\n"
         f"encode(paths=['/dev/stdin'], tokenizer={str(model)!r}, chat_template='chatml',\n"
         f"       out={str(tmp_path / 'x.bin')!r}, workers=2, unit_size=500, format='jsonl')\n"
         "print('done')\n"
@@ -143,8 +143,8 @@ def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path
 def test_a_process_ends_with_the_one_that_uses_it() -> None:
     program = (
         "import os, signal\n"
-        "from preprocess.run import readers\n"
-        "process = readers._Process()\n"
+        "from preprocess.run import units\n"
+        "process = units._Process()\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     # It returns when both have closed their output.

@@ -183,7 +183,7 @@ def test_given_options_win_also_if_they_are_the_defaults(corpus: Path, capsys: A
     command = ["build", "corpus.yaml", "--executor", "threads", "--max-bad-records", "1000"]
     assert run(command) == 0
     Path("a.jsonl").write_text('{"text": "another document"}\n')
-    with pytest.raises(TokenmillError, match=r"its inputs were different .* overwrite it"):
+    with pytest.raises(TokenmillError, match=r"its inputs were different .* replace it"):
         build(config, **given, overwrite=False)
     assert run([*command, "--vocab-size", "32000"]) == 2
     assert "vocab_size: belongs in the configuration" in capsys.readouterr().err

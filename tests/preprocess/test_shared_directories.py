@@ -47,7 +47,7 @@ def test_files_of_others_beside_the_outputs(tmp_path: Path, capsys: Any) -> None
         with open(tmp_path / "rows" / name, "wb") as file:
             file.truncate(1 << 43)
     assert run([*command[:3], "--out", f"{out}/rows"]) == 1
-    assert "train.json: exists and is not a manifest" in capsys.readouterr().err
+    assert "train.json: exists and was not written by this tokenmill" in capsys.readouterr().err
 
 
 # layout -> how many changes of a name lie between ends of its runs
