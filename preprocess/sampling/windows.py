@@ -237,8 +237,9 @@ def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
     begins[1:] = cuts[:-1]
     begins[after - counts] = starts
     lengths, shift = cuts - begins, (places - starts)[of]
-    if lengths.min(initial=0) < 0:
+    least = lengths.min(initial=1)
+    if least < 0:
         raise outside()
     found = np.stack([begins, lengths, lengths - is_end, begins + shift, cuts + shift])
     found[4, after - 1] = limits
-    return found
+    return found if least else np.ascontiguousarray(found[:, lengths > 0])  # of empty documents

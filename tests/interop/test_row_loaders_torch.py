@@ -264,8 +264,8 @@ def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
 def test_pickled_padding_is_not_trained_on(file: TokenFile, tmp_path: Path, side: str) -> None:
     more = {"padding": "max-length", "padding_side": side, "max_length": 23}
     dataset = PickledTrainerDataset(write(file, tmp_path, "pickle", **more))
-    for row, ids in zip(map(dataset.__getitem__, range(23)), documents(file, "pickle"), strict=True):
-        pads = 23 - len(ids)
+    for i, ids in enumerate(documents(file, "pickle")):
+        row, pads = dataset[i], 23 - len(ids)
         expected = [-100] * pads + ids if side == "left" else ids + [-100] * pads
         assert row["labels"].tolist() == expected
         assert row["attention_mask"].tolist() == [int(label != -100) for label in expected]
