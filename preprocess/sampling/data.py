@@ -101,6 +101,7 @@ def open_dataset(dataset: Dataset) -> OpenDataset:
         path = os.fspath(dataset)
         path = path if is_url(path) else os.path.abspath(path)
         identity, slot = _identity(path), _slot_of(path)
+        file: TokenFile | None
         kept, file = slot
         if file is None or kept != identity:
             file = open_tokens(path)
