@@ -676,10 +676,11 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
         what = what or getattr(error, "strerror", None) or " ".join(str(error).split())
         raise SettingsError(f"{place}: cannot be read as YAML ({what}); correct it") from error
     for key, line in found:
-        if lines.setdefault(key, line) != line:
+        if key in lines:
             raise SettingsError(
                 f"{path}:{line}: {key[-1]}: is in line {lines[key]} already; leave one out"
             )
+        lines[key] = line
     return values, lines
 
 
