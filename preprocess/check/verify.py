@@ -128,11 +128,11 @@ def _find_names(files: Files) -> list[str]:
         }
         for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
     )
-    found = {*manifests_in(files), *(bins & docs)}
+    found, of_files = {*manifests_in(files), *(bins & docs)}, {*bins, *docs, *there}
     for name in there:
         if name.endswith("stats.json") and (stats := read_stats(files, name)) is not None:
             is_joined = rebuild.joins_parts(stats.settings)
-            found |= {x for x in stats.manifests if is_joined or x in {*bins, *docs, *there}}
+            found |= {x for x in stats.manifests if is_joined or x in of_files}
     return sorted(name.removesuffix(".json") for name in found - find_joined(files))
 
 
