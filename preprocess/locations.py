@@ -26,6 +26,15 @@ def is_bucket(location: str) -> bool:
     return location.lower().startswith(tuple(f"{scheme}://" for scheme in BUCKETS))
 
 
+def how_to_repair(location: str) -> str:
+    """Return how files of a dataset at a location are repaired, for messages.
+
+    >>> how_to_repair("data"), how_to_repair("s3://bucket/data")
+    ('verify --repair', 'verify --repair, of a copy on this machine')
+    """
+    return "verify --repair" + ", of a copy on this machine" * is_url(location)
+
+
 def join_location(directory: str, name: str) -> str:
     """Return the location of a file in a directory, or below a URL.
 

@@ -31,7 +31,7 @@ from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError,
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.token_lengths import gives_text_back
-from preprocess.locations import url_name
+from preprocess.locations import how_to_repair, url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
@@ -230,7 +230,7 @@ class _Dataset:
         if not self._has_digests:
             text = (
                 "the manifest was changed: its own digest differs; copy it there again, or rebuild"
-                " it (verify --repair)"
+                f" it ({how_to_repair(where)})"
             )
         return self._add(self._manifest_file, self._has_digests, text)
 

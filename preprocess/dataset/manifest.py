@@ -221,8 +221,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
                 raise ValueError(f"digests should be {DIGEST} of {table.BLOCK_BYTES} bytes")
             shards = data.get("shards")
             for part in [data, *(shards if isinstance(shards, list) else ())]:
-                found = {x[:-8]: part[x] for x in part if x.endswith("_digests")}
-                part["digests"] = found
+                if isinstance(part, dict):
+                    found = {x[:-8]: y for x, y in part.items() if x.endswith("_digests")}
+                    part["digests"] = {x: y for x, y in found.items() if isinstance(y, list)}
             return msgspec.convert(data, cls)._checked()
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, table.TokenFileError):

@@ -448,7 +448,8 @@ def read_bounds(file: TokenFile, first: int, stop: int) -> npt.NDArray[np.int64]
 
 
 def _damaged(file: TokenFile, what: str) -> TokenFileError:
+    rebuilt = "it" if isinstance(file.path, Path) else "a copy on this machine"
     return TokenFileError(
         f"{file.path}: {what}; the file is damaged: 'tokenmill verify {file.path}' reports where,"
-        " and with --repair rebuilds it from the sources"
+        f" and with --repair rebuilds {rebuilt} from the sources"
     )

@@ -24,7 +24,7 @@ from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.locations import join_location, relative_location, split_location
+from preprocess.locations import is_bucket, join_location, relative_location, split_location
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
@@ -204,10 +204,11 @@ class _Run:
         for each in found.shards:
             if (size := sizes.get(each.name)) != each.bytes:
                 state = "is missing" if size is None else f"has {size:,} bytes"
+                is_here = not is_bucket(self.where)
+                repair = f"run tokenmill verify --repair {self.where}, or " if is_here else ""
                 raise OutputError(
                     f"{final.where(each.name)}: {state}, expected {each.bytes:,} bytes as they were"
-                    f" written; run tokenmill verify --repair {self.where}, or write the rows again"
-                    " (--overwrite)"
+                    f" written; {repair}write the rows again (--overwrite)"
                 )
         return True
 

@@ -20,7 +20,7 @@ from bpe.files.locations import is_url
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
-from preprocess.locations import join_location
+from preprocess.locations import how_to_repair, join_location
 from preprocess.run.record import Record
 from preprocess.storage import Files, OutputError, open_files
 
@@ -184,6 +184,6 @@ def open_published(
             raise TokenFileError(
                 f"{files.where(file.name)}: expected {file.n_bytes:,} bytes, as in its manifest"
                 f" {where}, found {'no file' if found is None else f'{found:,}'}; restore or"
-                " repair it (verify --repair), or build all of them again (--overwrite)"
+                f" repair it ({how_to_repair(where)}), or build all of them again (--overwrite)"
             )
     return manifest

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
+from preprocess.locations import how_to_repair
 from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
 from preprocess.run.finished import digest_of, open_published
@@ -210,8 +211,8 @@ def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
         if digest_of(content) != part.manifests.get(path):
             raise MergeError(
                 f"{files.where(path)}: does not have the digest in {part.stats_file}, so it is"
-                " missing, damaged or of another run; repair the part (verify --repair), or build"
-                " it again (--overwrite)"
+                " missing, damaged or of another run; repair the part"
+                f" ({how_to_repair(files.where())}), or build it again (--overwrite)"
             )
         manifest = open_published(files, stem, sizes=sizes)
         named = zip(manifest.parts, manifest.stems(stem), strict=True)

@@ -9,7 +9,8 @@ put once more, while the run goes on, and its local copy is removed. `publish` c
 their final names on the server.
 
 An object is replaced only if it is as this run put or found it. So a process that lost its lock
-changes nothing that another one has written since, not even by a request that arrives late.
+changes nothing that another one has written since, not even by a request that arrives late. Of one
+that is larger than a request, that is compared before it is uploaded, and not again at its end.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ class BucketStorage(UrlFiles):
         is_synced = name in self.known and self.known[name].n_bytes == n_bytes
         if n_bytes:
             self.path(name)
-        return _BucketStream(self, name, n_bytes, is_synced)
+        return _BucketStream(self, self._here.path(name), n_bytes, is_synced)
 
     def sync(self, name: str, n_bytes: int) -> None:
         """Put the first bytes of a local file."""
@@ -246,7 +247,9 @@ class BucketStorage(UrlFiles):
         if missing:
             # Work files are removed only after the last of them, the manifests, were published.
             finished = self.final.sizes()
-            if lost := [name for name in (*names, *last) if name not in finished]:
+            lost = [name for name in (*names, *last) if name not in finished]
+            lost += [x for x in last if x in self.known and self.final.get(x) != self.get(x)]
+            if lost:
                 raise was_lost(self.final.where(lost[0]), self.where())
             return
         self._remove_keys((f"{self._prefix}{name}" for name in (*last, *gone)), PUBLISHED_KEPT)
@@ -300,9 +303,9 @@ class BucketStorage(UrlFiles):
 class _BucketStream(Stream):
     """A `Stream` of a local file that its storage puts as a whole."""
 
-    def __init__(self, storage: BucketStorage, name: str, n_bytes: int, is_synced: bool) -> None:
-        super().__init__(storage.path(name), n_bytes)
-        self._storage, self._name = storage, name
+    def __init__(self, storage: BucketStorage, path: Path, n_bytes: int, is_synced: bool) -> None:
+        super().__init__(path, n_bytes)
+        self._storage, self._name = storage, path.name
         self._synced = n_bytes if is_synced else -1
 
     def sync(self) -> None:

@@ -177,9 +177,15 @@ def copy_to(path: Path, files: Files, name: str) -> Path:
     """Copy a file to a path, which is removed if there is none, and return the path."""
     path.unlink(missing_ok=True)
     if (size := files.size(name)) is not None:
-        with writing(path), open(path, "wb") as file:
-            for start in range(0, size, READ_AT_ONCE):
-                file.write(files.read(name, start, start + READ_AT_ONCE))
+        part = path.with_name(f".{path.name}.part")  # nobody takes it for the whole file
+        with writing(path):
+            part.write_bytes(b"")
+        for start in range(0, size, READ_AT_ONCE):
+            piece = files.read(name, start, start + READ_AT_ONCE)
+            with writing(path), open(part, "ab") as file:
+                file.write(piece)
+        with writing(path):
+            part.rename(path)
     return path
 
 

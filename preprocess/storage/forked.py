@@ -58,13 +58,16 @@ def _ask(root: str, method: str, *arguments: Any) -> Any:
     try:
         connection.send((root, method, arguments))
         found, error = connection.recv()
-    except (OSError, EOFError):
-        raise RemoteError(
-            "the program that makes the requests of a forked process has ended, perhaps because"
-            " memory was used up; run the command again, with fewer workers"
-        ) from None
-    except BaseException:  # interrupted: an answer may still come through this pipe
+    except BaseException as failure:
+        # It may have been interrupted, also by an OSError, and who uses this pipe next would get
+        # the answer.
         program.process.kill()
+        program.process.wait()
+        if isinstance(failure, OSError | EOFError):
+            raise RemoteError(
+                "the program that makes the requests of a forked process has ended, perhaps because"
+                " memory was used up; run the command again, with fewer workers"
+            ) from None
         raise
     finally:
         program.idle.put(connection)
@@ -105,15 +108,16 @@ def answer() -> None:
 
 
 def _answer_all(connection: Any) -> None:
-    with suppress(OSError, EOFError):
+    with suppress(OSError, EOFError), connection:  # closed, too, if the memory is used up
         while True:
-            found, error = _answer(*connection.recv())
-            connection.send((bytes(found) if isinstance(found, memoryview) else found, error))
+            connection.send(_answer(*connection.recv()))
 
 
 def _answer(root: str, method: str, arguments: tuple[Any, ...]) -> tuple[Any, Exception | None]:
     try:
         found = getattr(remote.open_objects(root), method)(*arguments)
+        if isinstance(found, memoryview):
+            found = bytes(found)
         return (list(found) if method == "keys" else found), None
     except (RemoteError, ChangedError) as error:
         return None, error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from bpe.errors import TokenizerFileError
 from bpe.files.locations import LOCAL, LocationError, shown_url
 from preprocess.locations import split_location
-from preprocess.storage.files import UrlFiles, copy_to
+from preprocess.storage.files import UrlFiles
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -34,15 +34,18 @@ def load_tokenizer_at(url: str) -> AnyTokenizer:
         directory, name = url, "tokenizer.json"
     files = UrlFiles(directory)
     config, template = f"{Path(name).stem}_config.json", "chat_template.jinja"
-    paths = [copy_to(files.spool / each, files, each) for each in (name, config, template)]
-    if not paths[0].exists():
+    found = {each: files.get(each) for each in (name, config, template)}
+    if found[name] is None:
         raise TokenizerFileError(
             f"{files.where(name)}: there is no such tokenizer; give the URL of a tokenizer.json, or"
             " of the directory that has it"
         )
     try:
-        _put_template(paths[1], paths[2])
-        return load_tokenizer(paths[0])
+        for each, content in found.items():
+            if content is not None:
+                (files.spool / each).write_bytes(content)
+        _put_template(files.spool / config, files.spool / template)
+        return load_tokenizer(files.spool / name)
     except TokenizerFileError as error:
         raise TokenizerFileError(str(error).replace(str(files.spool), files.where())) from error
     finally:

@@ -190,6 +190,18 @@ def test_blocks_that_were_damaged_are_downloaded_again(
     np.testing.assert_array_equal(open_tokens(f"{bucket}/data/train.bin")[:], local[:])
 
 
+def time_out(_: object) -> None:
+    """As the handler of a signal may do."""
+    raise TimeoutError
+
+
+UNSENT = """
+from preprocess.storage import forked
+forked._answer = lambda root, method, arguments: (None if method == "info" else lambda: 0, None)
+forked.answer()
+"""
+
+
 def test_a_forked_process_reads(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,11 +223,19 @@ def test_a_forked_process_reads(
                 objects.read("nothing", 0, 1)
             with pytest.raises(RemoteError, match="TypeError"):
                 objects.read("data/train.bin", None, 1)  # type: ignore[arg-type]  # a defect
-            for program in ("from preprocess.storage.forked import answer; answer()", ""):
+            with monkeypatch.context() as patched:
+                patched.setattr(forked.Connection, "recv", time_out)
+                with pytest.raises(RemoteError, match="has ended"):
+                    objects.read("data/train.bin", 0, 9)
+            for _ in range(2 * forked._AT_ONCE):  # none has the answer to that request
+                assert objects.info("nothing") is None
+            for program in ("from preprocess.storage.forked import answer; answer()", UNSENT, ""):
                 monkeypatch.setattr(forked, "_PROGRAM", program)
                 forked._programs[os.getpid()].process.kill()
                 forked._programs[os.getpid()].process.wait()
-                if program:
+                if program == UNSENT:  # as if the memory was used up
+                    assert objects.info("data/train.bin") is None
+                elif program:
                     assert len(objects.read("data/train.bin", 0, 9)) == 9  # of another program
             with pytest.raises(RemoteError, match="the program that makes the requests of a for"):
                 objects.read("data/train.bin", 0, 1)

@@ -142,7 +142,7 @@ def test_outputs_in_a_bucket_are_found_again(
     whole = bucket.objects["data/train_00001.bin"]
     bucket.objects["data/train_00001.bin"] = b"short", "v"
     check, bucket.check = bucket.check, lambda: None
-    with pytest.raises(TokenFileError, match="found 5; restore or repair it"):
+    with pytest.raises(TokenFileError, match=r"found 5; restore or repair it \(verify --repair, "):
         build(**options, out="s3://b/data")
     bucket.check = check
     bucket.objects["data/train_00001.bin"] = whole
@@ -234,12 +234,34 @@ def test_a_file_that_is_gone_before_it_is_published(bucket: Bucket) -> None:
     with BucketStorage("s3://b/data", "build") as storage:
         for name in ("train.bin", "train.json"):
             storage.put(name, b"new content")
+        bucket.check = lambda: None
         bucket.change("data/train.bin", b"of before")
         bucket.change(f"{WORK}train.bin", None)
-        storage._known = None
-        with pytest.raises(DamagedStateError, match="was complete, and is missing now, also in s3"):
-            storage.publish(["train.bin"], ["train.json"])
-        assert bucket.contents("data/train.json") == {}
+        for before in (None, b"of before"):  # its manifest
+            bucket.change("data/train.json", before)
+            storage._known = None
+            with pytest.raises(DamagedStateError, match="was complete, and is missing now, also"):
+                storage.publish(["train.bin"], ["train.json"])
+
+
+def test_a_copy_here_is_of_a_whole_object_or_not_made(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("preprocess.storage.files.READ_AT_ONCE", 4)
+    content = b"abcdefghij"
+    with BucketStorage("s3://b/data", "build") as storage:
+        append(storage, "x", content)
+    for at in range(1, 5):
+        with BucketStorage("s3://b/data", "build") as storage:
+            assert storage.size("x") == 10
+            memory_objects.install(monkeypatch, MemoryObjects(bucket, at, "fail"))
+            with pytest.raises(RemoteError, match="the server is away"):
+                storage.path("x")
+            made = memory_objects.install(monkeypatch, MemoryObjects(bucket))
+            assert storage.read("x", 0, 99) == content
+            made.n_requests = 0
+            append(storage, "x", content)  # none of the bytes that it has are needed
+            assert made.n_requests == 0
 
 
 @pytest.mark.parametrize("text", ["s3://b/data", "s3://b/data/*", "s3://b/**"])

@@ -12,11 +12,13 @@ import object_server
 import pytest
 from web_server import Page, web_server
 
+from bpe import Tokenizer
 from bpe.errors import ChangedError
 from bpe.files.locations import shown_url
 from preprocess.locations import url_name
 from preprocess.storage import open_files, remote
 from preprocess.storage.remote import RemoteError, open_objects, split_url
+from preprocess.storage.tokenizers import load_tokenizer_at
 
 
 @pytest.fixture
@@ -163,6 +165,17 @@ def test_files_of_web_servers_are_read_also_if_answers_break_off(web: str) -> No
 def test_a_web_server_without_ranges_is_refused(web: str) -> None:
     with pytest.raises(RemoteError, match="the server sends whole files only"):
         open_objects(f"{web}/whole").read("", 2, 4)
+
+
+def test_a_tokenizer_is_read_whole_and_so_from_any_web_server(tmp_path: Path) -> None:
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
+    tokenizer = Tokenizer({i: bytes([i]) for i in range(256)}, [])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    page = Page((tmp_path / "tokenizer.json").read_bytes(), has_ranges=False)
+    with web_server({"/tokenizer.json": page, "/b/tokenizer.json": Page(b"", status=403)}) as url:
+        assert load_tokenizer_at(url).fingerprint == tokenizer.fingerprint
+        with pytest.raises(RemoteError, match=r"/b/tokenizer\.json: the request failed"):
+            load_tokenizer_at(f"{url}/b/tokenizer.json")
 
 
 def test_other_schemes_are_read_with_fsspec_and_not_written(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
 from bpe.errors import TokenmillError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
+from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, read_saved_manifest
 from preprocess.storage import DamagedStateError, LocalFiles, LocalStorage, OutputError
@@ -102,6 +103,11 @@ def test_reader_reads_the_golden_bytes(tmp_path: Path, manifest: str) -> None:
     assert (file.n_tokens, len(file), file.n_documents, file.vocab_size) == (7, 7, 3, 301)
     assert file.manifest.n_bytes == 12
     assert file.manifest.sources[0]["name"] == "train.txt"
+
+
+def test_unknown_keys_of_a_manifest_are_ignored() -> None:
+    content = json.loads(GOLDEN_MANIFEST) | {"text_digests": {"a": 1}, "digests": 3}
+    assert Manifest.from_json(json.dumps(content), "x").to_json() == GOLDEN_MANIFEST
 
 
 def test_an_open_file_is_pickled_as_its_path(
@@ -226,6 +232,7 @@ def test_what_is_compared_and_what_is_ignored(built: Path) -> None:
         ({"n_tokens": True}, r"Expected `int`, got `bool` - at `\$\.n_tokens`"),
         ({"n_tokens": 10**4000}, r"- at `\$\.n_tokens`"),
         ({"begin_of_text_id": "no"}, r"Expected `int \| null`, got `str`"),
+        ({"shards": [[1]]}, r"Expected `object`, got `array` - at `\$\.shards\[0\]`"),
         ({"sources": [1]}, r"Expected `object`, got `int` - at `\$\.sources\[0\]`"),
         ({"bin_digests": [1]}, r"Expected `str`, got `int` - at `\$\.digests"),
         ({"bin_digests": []}, r"\"bin_digests\" should have 1 entries and has 0"),
