@@ -63,6 +63,7 @@ def verify(settings: VerifySettings) -> list[Finding]:
     Raises:
         TokenFileError: There are no token files to check.
         SettingsError: `deep` or `repair` of a URL.
+        RemoteError: The server of a URL does not answer or refuses the request.
     """
     given, progress = settings.path, progress_of(settings.progress)
     if is_url(given) and (settings.deep or settings.repair):
@@ -168,6 +169,8 @@ class _Dataset:
                 if self._manifest is not None:
                     self._check_parts(self._manifest)
         except OSError as error:
+            if not self._is_local:  # a server that does not answer is no damage
+                raise
             # Other token files are checked all the same.
             text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             self._add(os.path.basename(error.filename or self._manifest_file), False, text)
