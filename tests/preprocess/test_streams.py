@@ -94,3 +94,23 @@ def test_what_is_lost_is_reported(tmp_path: Path) -> None:
     assert code == 0
     assert b"train: " in output
     assert errors.count(b"/dev/full: the log lacks lines, for it could not be written: No sp") == 1
+
+
+def test_lines_are_not_kept_back() -> None:
+    """Also where Python is told to buffer nothing, and in a program that took the stream away."""
+    program = (
+        "import contextlib, io, os, sys\n"
+        "from preprocess import cli\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as taken:\n"
+        "    assert cli.run(['--version']) == 0\n"
+        "assert taken.getvalue().startswith('tokenmill ')\n"
+        "with cli.standard_streams():\n"
+        "    print('a line', file=sys.stderr)\n"
+        "    os._exit(0)\n"
+    )
+    for unbuffered in ("", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+        )
+        assert done.stderr == b"a line\n"
