@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,9 @@ class _Dropping(io.FileIO):
     def write(self, data: Any) -> int:
         """Write bytes, and return how many there are."""
         try:
-            return super().write(data)
+            while (n := super().write(data)) is None:  # another program made it non-blocking
+                select.select([], [self], [])
+            return n
         except OSError as error:
             self.error = error
             return len(data)

@@ -114,3 +114,26 @@ def test_lines_are_not_kept_back() -> None:
             env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
         )
         assert done.stderr == b"a line\n"
+
+
+def test_a_pipe_that_does_not_block_gets_all() -> None:
+    """Another program that has it may have made it so; it is full when a line is written."""
+    program = (
+        "import os\n"
+        "from preprocess.cli import standard_streams\n"
+        "os.set_blocking(1, False)\n"
+        "try:\n"
+        "    while True: os.write(1, b'.')\n"
+        "except BlockingIOError: pass\n"
+        "with standard_streams():\n"
+        "    os.write(2, b'full\\n')\n"
+        "    print('a line', flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"full\n"
+        output, errors = process.communicate()
+    assert (process.returncode, output.lstrip(b"."), errors) == (0, b"a line\n", b"")
