@@ -6,8 +6,8 @@ text is normalized as a whole and then encoded in parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bpe.formats.hf_write import TokenizerParts
 
 Unit = TypeVar("Unit")
+Result = TypeVar("Result")
 # Documents: `uint8[n_bytes]`, UTF-8, and `int64[n_documents + 1]`, ascending from 0 to n_bytes.
 Documents: TypeAlias = tuple[NDArray[np.uint8], NDArray[np.int64]]
 # `uint32[n_ids]`, the ids of all documents, and `int64[n_documents + 1]`, their offsets.
@@ -48,14 +49,37 @@ def join_documents(documents: Sequence[bytes]) -> Documents:
     return np.frombuffer(b"".join(documents), np.uint8), offsets
 
 
-def _joined(parts: list[Encoded]) -> Encoded:
-    """Concatenate the ids of parts; a document may end in a later one."""
-    if len(parts) == 1:
-        return parts[0]
-    starts = np.cumsum([0, *(len(ids) for ids, _ in parts)])
-    offsets = [of_part[1:] + start for (_, of_part), start in zip(parts, starts, strict=False)]
-    ids = [np.empty(0, np.uint32), *(ids for ids, _ in parts)]
-    return np.concatenate(ids), np.concatenate([starts[:1], *offsets])
+def _joined(parts: Generator[tuple[Encoded, int]], size: int) -> Encoded:
+    """Concatenate the ids of parts as they come; a document may end in a later one.
+
+    Args:
+        parts: Their ids, valid until the next one is taken, and their sizes in any unit.
+        size: Sum of the sizes, from which memory is estimated: pages beyond it are never touched.
+    """
+    ids, offsets, n_ids, size_so_far = np.empty(0, np.uint32), [np.zeros(1, np.int64)], 0, 0
+    with closing(parts):
+        for (of_part, part_offsets), part_size in parts:
+            end, size_so_far = n_ids + len(of_part), size_so_far + part_size
+            if end > len(ids):
+                expected = int(1.2 * end * size / size_so_far)
+                larger = np.empty(max(expected, 2 * len(ids), end), np.uint32)
+                larger[:n_ids] = ids[:n_ids]
+                ids = larger
+            ids[n_ids:end] = of_part
+            offsets.append(part_offsets[1:] + n_ids)
+            n_ids = end
+    return ids[:n_ids], np.concatenate(offsets)
+
+
+def _copied(ids: NDArray[np.uint32], spare: list[Any]) -> NDArray[np.uint32]:
+    """Copy ids to an array of `spare`, or a new one: an allocator keeps what a thread frees."""
+    memory = np.empty(0, np.uint32)
+    with suppress(IndexError):
+        memory = spare.pop()
+    if len(memory) < len(ids):
+        memory = zeros(len(ids), np.uint32)
+    memory[: len(ids)] = ids
+    return memory[: len(ids)]
 
 
 class _Part(NamedTuple):
@@ -116,21 +140,20 @@ class ParallelEncoder:
         self._idle_encoders.append(encoder)
 
     def _on_threads(
-        self, units: Iterable[Unit], encode: Callable[[Encoder, Unit], Encoded], n: int
-    ) -> list[Encoded]:
-        """Return `encode(encoder, unit)` of each unit, computed on up to `n` threads."""
+        self, units: Iterable[Unit], encode: Callable[[Encoder, Unit], Result], n: int
+    ) -> Generator[Result]:
+        """Yield `encode(encoder, unit)` of each unit, computed on up to `n` threads."""
         encoders: list[Encoder] = []
 
-        def make_work() -> Callable[[Unit], Encoded]:
+        def make_work() -> Callable[[Unit], Result]:
             encoders.append(self._idle_encoder())
             return partial(encode, encoders[-1])
 
         workers = max(1, min(available_workers(), n))
         with closing(run_in_order(units, make_work, workers)) as done:
-            encoded = list(done)
+            yield from done
         for encoder in encoders:
             self._put_back(encoder)
-        return encoded
 
     def new_encoder(self, dtype: np.dtype[Any] | None) -> Encoder:
         """Return an encoder for a thread of its own, see `Tokenizer.new_encoder`."""
@@ -212,19 +235,25 @@ class ParallelEncoder:
         is_long = len(buffer) >= 2 * _PART_BYTES
         n_threads = min(available_workers(), len(buffer) // _PART_BYTES) if is_long else 1
 
-        def encode_part(encoder: Encoder, part: _Part) -> Encoded:
+        def encode_part(encoder: Encoder, part: _Part) -> tuple[Encoded, int]:
             text = buffer[part.start : part.stop]
             if not is_checked:
                 check_utf8(text, part.start)
             ids, offsets = encoder.encode_view(text, part.spans)
-            kept = zeros(len(ids), np.uint32)  # mapped: an allocator keeps what a thread frees
-            kept[:] = ids
-            return kept, offsets[:-1] if part.ends_mid_span else offsets
+            if n_threads > 1:  # the thread goes on with another part
+                ids = _copied(ids, spare)
+            return (ids, offsets[:-1] if part.ends_mid_span else offsets), len(text)
 
+        def encode_parts() -> Generator[tuple[Encoded, int]]:
+            for each in self._on_threads(parts, encode_part, n_threads):
+                yield each
+                spare.append(each[0][0].base)
+
+        spare: list[Any] = []  # memory of parts that were joined
         parts = self._parts(buffer, spans, n_threads)
-        if encoder is not None:
-            return _joined([encode_part(encoder, part) for part in parts])
-        return _joined(self._on_threads(parts, encode_part, n_threads))
+        if encoder is None:
+            return _joined(encode_parts(), len(buffer))
+        return _joined((encode_part(encoder, part) for part in parts), len(buffer))
 
     def _parts(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], n_threads: int
@@ -260,18 +289,20 @@ class ParallelEncoder:
         if len(groups) <= 1:
             return self.encode(*join_texts(texts), matcher)
         # Very long texts are encoded in parts, on all threads.
-        encoded = {
+        alone = {
             number: self.encode(*join_texts(group), matcher)
             for number, group in enumerate(groups) if len(group[0]) >= 2 * _PART_BYTES
         }
 
-        def encode_group(encoder: Encoder, number: int) -> Encoded:
-            return self.encode(*join_texts(groups[number]), matcher, encoder)
+        sizes = [sum(map(len, group)) for group in groups]
 
-        together = [number for number in range(len(groups)) if number not in encoded]
-        found = self._on_threads(together, encode_group, len(together))
-        encoded |= zip(together, found, strict=True)
-        return _joined([encoded[number] for number in range(len(groups))])
+        def encode_group(encoder: Encoder, number: int) -> tuple[Encoded, int]:
+            if number in alone:
+                return alone.pop(number), sizes[number]
+            return self.encode(*join_texts(groups[number]), matcher, encoder), sizes[number]
+
+        encoded = self._on_threads(range(len(groups)), encode_group, len(groups) - len(alone))
+        return _joined(encoded, sum(sizes))
 
     def encode_separated(self, buffer: NDArray[np.uint8], separator: bytes) -> Encoded:
         """Encode documents between separators, see `Tokenizer.encode_separated_to_numpy`."""

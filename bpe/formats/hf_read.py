@@ -226,7 +226,7 @@ def _parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
         found = f"in model.vocab, {text!r} is not spelled in GPT-2's byte-level alphabet"
         expected = "expected a byte-level BPE, or this token among the added_tokens"
         unsupported(path, found, expected)
-    pairs = _as_ids(path, merges, ids, others)
+    pairs = _as_ids(path, merges, model["merges"], ids, others)
     # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
     both = (texts & ids.keys()) - others.keys()
     alone = (texts & ids.keys()) - both
@@ -403,13 +403,14 @@ def _begins_with_white_space(token: AddedToken) -> bool:
 
 
 def _merges(path: Path, value: object) -> list[Any]:
-    """Return the two texts of each merge, which are such for sure if they are tuples."""
+    """Return the two texts of each merge; refuse what is no such pair."""
     if not isinstance(value, list):
         refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
-    if {*map(type, value)} <= {tuple}:
-        return value
-    pairs = [x.split(" ") if isinstance(x, str) else x for x in value]
-    _merges_as_bytes(path, pairs, value)
+    kinds = {*map(type, value)}
+    pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in kinds else value
+    # Of those that `_parse_large` has read, only the number of texts is not known.
+    if not kinds <= {tuple, str} or not {*map(len, pairs)} <= {2}:
+        _merges_as_bytes(path, pairs, value)
     return pairs
 
 
@@ -429,18 +430,20 @@ def _merges_as_bytes(path: Path, merges: list[Any], given: list[Any]) -> list[Pa
 
 
 def _as_ids(
-    path: Path, merges: list[Any], ids: Mapping[str, int], others: Mapping[str, int]
+    path: Path, merges: list[Any], given: list[Any], ids: Mapping[str, int],
+    others: Mapping[str, int],
 ) -> NDArray[np.int32] | list[Pair]:
     """Return the ids of merges, int32[n, 2]; their bytes if one has no id.
 
-    `others` are the texts that are not in the byte-level alphabet, with their ids.
+    `given` are the merges as such in the file, `others` the texts that are not in the byte-level
+    alphabet, with their ids.
     """
     with suppress(KeyError, OverflowError):
         flat = map(ids.__getitem__, chain.from_iterable(merges))
         pairs = np.fromiter(flat, np.int32, 2 * len(merges)).reshape(-1, 2)
         if not np.isin(pairs, [*others.values(), ids.get("", -1)]).any():
             return pairs
-    return _merges_as_bytes(path, merges, merges)
+    return _merges_as_bytes(path, merges, given)
 
 
 def _in_merges(
@@ -448,7 +451,8 @@ def _in_merges(
 ) -> set[str]:
     """Return the texts that are a part or the result of a merge; `pairs` are from `_as_ids`."""
     if isinstance(pairs, np.ndarray):
-        begins = {text[:n] for text in texts for n in range(1, len(text) + 1)} & ids.keys()
+        lengths = {*map(len, ids)}  # few, while a token of a hostile file may have megabytes
+        begins = {begin for text in texts for n in lengths if (begin := text[:n]) in ids}
         near = np.isin(pairs[:, 0], [ids[text] for text in begins])
         near |= np.isin(pairs[:, 1], [ids[text] for text in texts])
         merges = [merges[number] for number in np.flatnonzero(near)]

@@ -45,8 +45,10 @@ def close_gaps(buffer: Bytes, spans: NDArray[np.int64]) -> tuple[Bytes, NDArray[
     np.cumsum(ends - starts, out=offsets[1:])
     if not len(starts):
         return buffer[:0], offsets
-    if (starts[1:] == ends[:-1]).all():
+    after = np.flatnonzero(starts[1:] != ends[:-1])  # documents with a gap after them
+    if not len(after):
         return buffer[starts[0] : ends[-1]], offsets
+    bounds = np.stack([starts[[0, *after + 1]], ends[[*after, -1]]], axis=1).ravel()
     text = np.empty(offsets[-1], np.uint8)
     slices, filled = (buffer[start:end] for start, end in iter_ranges(bounds)), 0
     while some := list(islice(slices, _RANGES)):

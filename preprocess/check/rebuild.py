@@ -146,8 +146,8 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     with open_repair(bin_path.parent) as storage:
         if joins_parts(stats.settings):
             parts = find_parts(storage.final, settings.name, settings.task_count)
-            joined = join_parts(storage.final, settings, parts)
-            manifest = next(y for x, y in joined.items() if settings.stems[x] == bin_path.stem)
+            outputs = [x for x, stem in settings.stems.items() if stem == bin_path.stem]
+            (manifest,) = join_parts(storage.final, outputs, parts).values()
             storage.put(name, manifest.to_json().encode())
         else:
             _make_again(settings, tokenizer, bin_path.stem, storage, progress)

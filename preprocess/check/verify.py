@@ -172,6 +172,10 @@ class _Dataset:
             self._add(os.path.basename(error.filename or self._manifest_file), False, text)
         return self._findings
 
+    def _own(self, manifest: Manifest) -> Path:
+        """Return the path of its .bin; of one with shards, or joined, which has none: manifest."""
+        return self._path.with_suffix(".json") if manifest.shards else self._path
+
     def _check_parts(self, manifest: Manifest) -> None:
         self._check(
             lambda: self._check_tokenizer(manifest), lambda: self._repair_tokenizer(manifest)
@@ -247,7 +251,7 @@ class _Dataset:
 
     def _check_tokenizer(self, manifest: Manifest) -> None:
         """Compare a tokenizer with its fingerprint, and that of a local dataset with its bytes."""
-        wanted, name = manifest.tokenizer_fingerprint, self._path.name
+        wanted, name = manifest.tokenizer_fingerprint, self._own(manifest).name
         given = self._settings.tokenizer
         if not wanted:
             text = "imported without a tokenizer, so there is no text to check or repair the ids by"
@@ -431,9 +435,10 @@ class _Dataset:
         """Rebuild the files with damaged blocks or wrong sizes."""
         if self._tokenizer is None:
             return None
+        own = self._own(manifest)
         if not self._has_digests:
             text = f"not repaired, for {self._manifest_file}, which has the digests, is damaged"
-            return Finding(self._path, False, text)
+            return Finding(own, False, text)
         sizes, files = self._files.sizes(), manifest.files(self._name)
         damaged = {Path(finding.path).name for finding in self._findings if finding.blocks}
         damaged |= {file.name for file in files if sizes.get(file.name) != file.n_bytes}
@@ -442,12 +447,12 @@ class _Dataset:
             with rebuild.open_repair(self._path.parent) as storage:
                 rebuilt = rebuild.Origin(*given, storage).rebuild(damaged)
         except rebuild.RebuildError as error:
-            return Finding(self._path, False, f"cannot be repaired: {error}")
+            return Finding(own, False, f"cannot be repaired: {error}")
         text = f"{len(rebuilt):,} of {len(damaged):,} damaged files were rebuilt from the sources"
         if lost := damaged.difference(rebuilt):
             names = listed(sorted(lost), _SHOWN)
             text += f"; {names}: the sources encode to other bytes now, their text has changed"
-        return Finding(self._path, not lost, text)
+        return Finding(own, not lost, text)
 
     # --- sources ---
 

@@ -128,8 +128,8 @@ class _Step(Struct):
     """A step of a post-processor, as tokenizers writes it; each kind has some of the keys."""
 
     type: str
-    processors: list[_Step] = []
-    single: list[dict[str, dict[str, Any]]] = []
+    processors: list[_Step] | None = None
+    single: list[dict[str, dict[str, str | int]]] | None = None
     special_tokens: dict[str, _Token] = {}
     cls: tuple[str, int] | None = None
     sep: tuple[str, int] | None = None
@@ -166,12 +166,16 @@ def _around(path: Path, step: _Step | None) -> tuple[Ids, Ids]:
     before: Ids = ()
     after: Ids = ()
     if step.type == "Sequence":
+        if step.processors is None:
+            refuse(path, "Sequence has no processors", "expected what tokenizers writes")
         for each in step.processors:
             first, last = _around(path, each)
             before, after = first + before, after + last
         return before, after
     if step.type != "TemplateProcessing":
         refuse(path, f"post_processor is {step.type!r}", "expected TemplateProcessing")
+    if step.single is None:
+        refuse(path, "TemplateProcessing has no single", "expected what tokenizers writes")
     is_after = False
     for part in step.single:
         if "Sequence" in part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,9 @@ class _Dropping(io.FileIO):
     def write(self, data: Any) -> int:
         """Write bytes, and return how many there are."""
         try:
-            return super().write(data)
+            while (n := super().write(data)) is None:  # another program made it non-blocking
+                select.select([], [self], [])
+            return n
         except OSError as error:
             self.error = error
             return len(data)
@@ -41,18 +44,25 @@ def _stream(file: str | int, encoding: str, **about: Any) -> TextIO:
 
 def error_of(stream: Any) -> OSError | None:
     """Return why something that was written to a standard stream was dropped; None: nothing was."""
-    return getattr(getattr(stream.buffer, "raw", None), "error", None)
+    return getattr(getattr(_buffer(stream), "raw", None), "error", None)
+
+
+def _buffer(stream: Any) -> Any:
+    return getattr(stream, "buffer", None)  # that of a notebook or an `io.StringIO` has none
 
 
 def _kept(stream: Any) -> Any:
     """Return a stream for a standard stream, which may fail; one in memory stays."""
     if stream is None:
         return open(os.devnull, "w")
-    if isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO):
+    buffer = _buffer(stream)
+    if isinstance(getattr(buffer, "raw", buffer), io.FileIO):
         stream.flush()
-        about = {"line_buffering": stream.line_buffering, "write_through": stream.write_through}
-        return _stream(stream.fileno(), stream.encoding, **about)
-    stream.reconfigure(errors="backslashreplace")
+        # One without a buffer (PYTHONUNBUFFERED) gets one, which is to keep no line back.
+        is_by_line = stream.line_buffering or stream.write_through
+        return _stream(stream.fileno(), stream.encoding, line_buffering=is_by_line)
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
     return stream
 
 

@@ -33,9 +33,11 @@ _others: list[subprocess.Popen[bytes]] = []  # processes that compile the kernel
 
 def compile_training(pattern: str, progress: Progress, encodes: bool = False) -> None:
     """Compile the kernels of training that are missing; begin with those of encoding, too."""
+    from bpe.parallel import available_workers
     from bpe.runtime.machine_code import kept_code
 
-    if encodes and find_missing(encoding_kernels()) and kept_code().directory is not None:
+    has_place = available_workers() > 1 and kept_code().directory is not None
+    if encodes and has_place and find_missing(encoding_kernels()):
         with suppress(OSError):  # then this process compiles all
             _start_other(pattern)
     _compile(training_kernels(pattern), lambda: _call_training(pattern), progress)
@@ -44,7 +46,8 @@ def compile_training(pattern: str, progress: Progress, encodes: bool = False) ->
 def _start_other(pattern: str) -> None:
     import subprocess
 
-    paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    # Python ignores entries that are no text.
+    paths = os.pathsep.join(path or os.getcwd() for path in sys.path if isinstance(path, str))
     # -P: do not import a bpe.py of the current directory.
     command = [sys.executable, "-P", "-c", _PROGRAM, pattern]
     null, environment = subprocess.DEVNULL, os.environ | {"PYTHONPATH": paths}

@@ -319,9 +319,11 @@ class CountPass:
                 check_has_documents(name, self.sources, n, at.documents, at.left_out)
         if len(at.files) > at.in_tables:
             self._save(stage)
+            self._empty()
             counts = self._merged(at.files)
         else:
             counts = sum_counts(self._tables or [PretokenCounts(*self._like)])
+            self._empty()
         at.is_all, at.files = True, [write_counts(storage, f"{_PREFIX}all", [counts.arrays()])]
         self.journal.save("counted", at, stage=stage)
         self._remove_leftovers()
@@ -338,9 +340,14 @@ class CountPass:
             at.n_saved += 1
         at.in_tables = bool(tables) and not self._is_full()
         if not at.in_tables:
-            tables.clear()
+            self._empty()
         self.journal.save("counted", at, stage=stage)
         self._remove_leftovers()
+
+    def _empty(self) -> None:
+        """Free the memory of the tables."""
+        self._tables.clear()
+        self._idle.clear()
 
     def _merged(self, files: Sequence[CountsFile]) -> FrozenCounts:
         return merge_counts(self.journal.storage, files, self._like)

@@ -7,13 +7,13 @@ manifests: each remains a dataset, which its task would resume, find up to date,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct, structs
 
-from preprocess.dataset.columns import manifest_name
+from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.documents.batch import Rejected
 from preprocess.locations import how_to_repair
@@ -88,7 +88,7 @@ def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
     record = structs.replace(parts[0].record, sources=read)
     stats_file = build.named("stats.json")
     with Run(settings.path, build.named("merge"), record, settings.overwrite) as run:
-        merged = join_parts(files, build, parts)
+        merged = join_parts(files, build.stems, parts)
         texts = {build.stems[x]: y.to_json().encode() for x, y in merged.items()}
         if all(files.get(manifest_name(x)) == text for x, text in texts.items()):
             run.storage.clear()
@@ -103,10 +103,10 @@ def merge_parts(settings: MergeSettings) -> dict[str, Manifest]:
 
 
 def join_parts(
-    files: Files, settings: BuildSettings | EncodeSettings, parts: Sequence[Part]
+    files: Files, outputs: Iterable[str], parts: Sequence[Part]
 ) -> dict[str, Manifest]:
     """Return name of an output -> the manifest that joins all parts."""
-    return {name: _join(files, name, parts) for name in settings.stems}
+    return {name: _join(files, name, parts) for name in outputs}
 
 
 def put_joined(
@@ -214,7 +214,10 @@ def _join(files: Files, output: str, parts: Sequence[Part]) -> Manifest:
                 " missing, damaged or of another run; repair the part"
                 f" ({how_to_repair(files.where())}), or build it again (--overwrite)"
             )
-        manifest = open_published(files, stem, sizes=sizes)
+        try:
+            manifest = open_published(files, stem, sizes=sizes)
+        except TokenFileError as error:
+            raise MergeError(str(error)) from error
         named = zip(manifest.parts, manifest.stems(stem), strict=True)
         shards += [structs.replace(shard, stem=own) for shard, own in named]
         manifests.append(manifest)

@@ -87,7 +87,7 @@ def run_plan(
                 counts = report.stats(progress, progress.seconds())
             else:
                 made = parts.make(tokenizer, make_part)
-                manifests = join_parts(finished, settings, made)
+                manifests = join_parts(finished, settings.stems, made)
                 put_joined(run, settings, manifests)
                 report, counts = report_of(finished, made)
                 counts |= summary.run_stats(progress, report.left_out, progress.seconds())

@@ -121,7 +121,7 @@ class Run:
         if begun is None or begun.format_version != FORMAT_VERSION:
             raise JournalError(
                 f"{work}/{JOURNAL_FILE}: has no entry of this version of tokenmill with the inputs"
-                " of its run; start over (--overwrite)"
+                " of its run; finish it with the version that began it, or start over (--overwrite)"
             )
         changed = differences(begun.made_from, self.made_from)
         # --overwrite resumes a run that was begun with it, and discards any other.

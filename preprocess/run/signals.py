@@ -117,7 +117,7 @@ class Watch:
 
     def tick(self) -> None:
         """Add `TICK` seconds to every unit, and report those over their limit."""
-        for key, seconds in tuple(self._units.items()):
+        for key, seconds in self._units.copy().items():
             where, n_bytes, _ = key
             seconds[0] += TICK
             if seconds[0] > PATIENCE + n_bytes / BYTES_A_SECOND:

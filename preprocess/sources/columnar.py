@@ -69,11 +69,17 @@ class RowsUnit(RecordUnit):
     def after(self) -> ResumePoint | None:
         return None if self.is_last else [self.stop, self.end]
 
+    def texts(self, content: Bytes) -> list[bytes] | None:
+        if any(column.null_count for batch in self.rows for column in batch.columns):
+            return None
+        return [*map(b"\n".join, self._values_of_rows())]
+
+    def _values_of_rows(self) -> Iterator[Any]:
+        for batch in self.rows:
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
-        rows: Iterator[Any] = iter(self.rows)
-        if not self.is_rendered:
-            columns = ([column.to_pylist() for column in batch.columns] for batch in self.rows)
-            rows = (row for each in columns for row in zip(*each, strict=True))
+        rows = iter(self.rows) if self.is_rendered else self._values_of_rows()
         yield from map(Record, rows, range(self.first, self.end))
 
     def place(self, record: Record) -> str:

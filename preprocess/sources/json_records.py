@@ -4,7 +4,8 @@ A unit of lines is a range of whole lines; blank ones are ignored, and so is a b
 unit of an array is a range of whole elements and the comma after them; the first one has the
 bracket before them, too, and the last one the bracket after them. So documents are never divided.
 
-Only the fields that are read are decoded; of a repeated key the last value counts.
+Only the fields that are read are decoded; of a repeated key the last value counts,
+and all have to be text.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ _MAX_UNITS = 16  # read to find the first object
 
 Data = bytes | memoryview | None  # a record; None: its values are nested too deep
 Decoded = TypeVar("Decoded")
+Decoder = msgspec.json.Decoder[Any]
 _decode_object: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_names: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,6 @@ class JsonUnit(RecordUnit):
         from preprocess.sources.json_kernels import is_nested_deeper
 
         policy = "" if is_utf8(content) else self.reading.on_invalid_utf8
-        is_deep = is_nested_deeper(content)
         for number, position, record in self._split(content):
             data, n = replace_invalid(bytes(record)) if policy else (record, 0)
             if n and policy == "error":
@@ -79,13 +81,12 @@ class JsonUnit(RecordUnit):
                 tally.n_skipped += 1
                 continue
             tally.n_replaced += n
-            known = None if is_deep and is_nested_deeper(data) else data
+            # Each by itself: where one ends is not known of a bad one.
+            known = None if is_nested_deeper(data) else data
             yield Record(known, number, self.start + position)
-        tally.n_records = self._n_numbers(content)
 
-    def _n_numbers(self, content: Bytes) -> int:
-        """Return how many numbers the records of the unit take."""
-        return sum(1 for _ in self._split(content)) if self.reading.skip_bad_records else 0
+    def n_numbers(self, content: Bytes) -> int:
+        return sum(1 for _ in self._split(content))
 
     def _byte_after(self, begin: int, position: int) -> str:
         return self.byte(begin + position)
@@ -94,7 +95,26 @@ class JsonUnit(RecordUnit):
         return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
 
     def values(self, data: Data) -> Values:
-        return self._decoded(data, _decoder(self.fields, bool(self.reading.text_preset)))
+        decoder, fields = _decoder(self.fields, bool(self.reading.text_preset))
+        found = self._decoded(data, decoder.decode)
+        values = [get(found) for get in fields]
+        return [value if value is None else value.encode() for value in values]
+
+    def _texts(self, content: Bytes, decode: Callable[[Decoder], list[Any]]) -> list[bytes] | None:
+        """Return the texts of the records that `decode` decodes; None: some may be bad."""
+        from bpe.text.utf8 import is_utf8
+        from preprocess.sources.json_kernels import is_nested_deeper
+
+        # The depth is right if all records are good; of others decoding fails.
+        if not is_utf8(content) or is_nested_deeper(content.data):
+            return None
+        decoder, fields = _decoder(self.fields, False)
+        try:
+            found = decode(decoder)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        columns = [map(str.encode, map(get, found)) for get in fields]
+        return [*map(b"\n".join, zip(*columns, strict=True))]
 
     def conversation(self, data: Data) -> Mapping[str, Any]:
         found = self._decoded(data, _decode_object)
@@ -105,23 +125,41 @@ class JsonUnit(RecordUnit):
             )
         return found
 
-    def _decoded(self, data: Data, decode: Callable[[Data], Decoded]) -> Decoded:
+    def _decoded(self, data: Data, decode: Callable[[Any], Decoded]) -> Decoded:
         """Decode a record; raise BadRecordError."""
         remedy = f"correct or remove the {self.noun}"
         if data is None:
             raise BadRecordError(f"its values are nested too deep; {remedy}")
-        if self.noun == "line" and data[:1] == b"[":
-            remedy += " (--format json reads a file that is one array)"
         try:
             return decode(data)
         except msgspec.ValidationError as error:
+            if self.noun == "line" and data[:1] == b"[":
+                remedy += " (--format json reads a file that is one array)"
+            names = _names_in(data) if "missing" in str(error) else ""
             raise BadRecordError(
-                f"has not the field that is read ({error}); choose another with --content-field, or"
-                f" {remedy}"
+                f"has not the field that is read ({error}{names}); choose another with"
+                f" --content-field, or {remedy}"
             ) from error
         except msgspec.DecodeError as error:
-            surrogate = ", which may be the escape of a lone surrogate" * (rb"\u" in bytes(data))
-            raise BadRecordError(f"is not JSON ({error}{surrogate}); {remedy}") from error
+            found = str(error)
+            if data[: len(BYTE_ORDER_MARK)] == BYTE_ORDER_MARK:
+                found = f"begins with a byte order mark; remove the mark, or the {self.noun}"
+                raise BadRecordError(found) from error
+            if rb"\u" in bytes(data):
+                found += ", which may be the escape of a lone surrogate"
+            elif self.noun == "line" and "truncated" in found:
+                remedy += "; a value must be in one line (jq -c . writes it so)"
+            raise BadRecordError(f"is not JSON ({found}); {remedy}") from error
+
+
+def _names_in(data: bytes | memoryview) -> str:
+    """Return a part of a message that says which fields a record has, if it is an object."""
+    try:
+        names = [*_decode_names(data)]
+    except msgspec.DecodeError:
+        return ""
+    hint = ", where a dot divides the names of levels" * any("." in name for name in names)
+    return f"; its fields are {listed(names)}{hint}"
 
 
 class JsonSource(RecordSource):
@@ -134,7 +172,7 @@ class JsonSource(RecordSource):
             assert isinstance(unit, JsonUnit)
             for _, _, record in unit._split(unit.content()):
                 try:
-                    if names := [*_decode_object(record)]:
+                    if names := [*_decode_names(record)]:
                         return names
                 except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                     continue
@@ -153,16 +191,36 @@ class JsonLinesUnit(JsonUnit):
     def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
         from bpe.text.search import find_all
 
-        mark, data = len(BYTE_ORDER_MARK), content.data
-        start = mark if self.start == 0 and data[:mark] == BYTE_ORDER_MARK else 0
+        start, data = self._begin(content), content.data
         for number, end in enumerate([*find_all(content, b"\n").tolist(), len(data)], start=1):
             line = data[start:end]
             if end > start and not (line[0] <= ord(" ") and bytes(line).isspace()):
                 yield number, start, line
             start = end + 1
 
-    def _n_numbers(self, content: Bytes) -> int:
+    def texts(self, content: Bytes) -> list[bytes] | None:
+        from bpe.text.search import find_all
+
+        body = content[self._begin(content) :]
+        ends = find_all(body, b"\n")
+        if len(body) and body[-1] != ord("\n"):
+            ends = np.append(ends, len(body))
+        begins = np.append(0, ends + 1)[:-1]
+        if (body[begins] != ord("{")).any():
+            return None
+        # A brace after the brace at the end of a line begins a value.
+        last = np.where(body[ends - 1] == ord("\r"), body[ends - 2], body[ends - 1])
+        if (last != ord("}")).any():
+            return None
+        found = self._texts(body, lambda decoder: decoder.decode_lines(body.data))
+        return None if found is None or len(found) != len(ends) else found
+
+    def n_numbers(self, content: Bytes) -> int:
         return content.tobytes().count(b"\n")
+
+    def _begin(self, content: Bytes) -> int:
+        mark = len(BYTE_ORDER_MARK)
+        return mark if self.start == 0 and content.data[:mark] == BYTE_ORDER_MARK else 0
 
     def _n_before(self) -> int:
         pieces = _pieces(self.file, 0, self.start, _LINE_STRIDE)
@@ -234,6 +292,19 @@ class JsonArrayUnit(JsonUnit):
     is_last: bool
 
     noun = "element"
+
+    def texts(self, content: Bytes) -> list[bytes] | None:
+        begin = _first_byte(self.file)[0] if self.start == 0 else 0
+        body = content[begin:].tobytes().rstrip(WHITE_SPACE)[:-1]  # without comma or bracket
+        if not body.strip(WHITE_SPACE):
+            return None
+
+        def decode(decoder: Decoder) -> list[Any]:
+            # A type that is made when the fields are known.
+            kind = list[decoder.type]  # type: ignore[name-defined]
+            return msgspec.json.decode(b"[%b]" % body, type=kind)
+
+        return self._texts(np.frombuffer(body, np.uint8), decode)
 
     def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
         from preprocess.sources.json_kernels import ElementFinder
@@ -317,8 +388,13 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
 
 
 @functools.lru_cache(maxsize=64)
-def _decoder(fields: tuple[str, ...], are_optional: bool) -> Callable[[Data], Values]:
-    """Return a function that returns the fields of a record; optional ones may be missing."""
+def _decoder(
+    fields: tuple[str, ...], are_optional: bool
+) -> tuple[Decoder, list[Callable[[Any], Any]]]:
+    """Return a decoder of records, and for each field what returns it of a decoded record.
+
+    Optional fields may be missing, or null.
+    """
     kind: Any = str | None if are_optional else str
     default = (None,) if are_optional else ()
     tree: dict[str, Any] = {}
@@ -340,12 +416,5 @@ def _decoder(fields: tuple[str, ...], are_optional: bool) -> Callable[[Data], Va
         keys = {attribute: key for key, attribute in attributes.items()}
         return msgspec.defstruct("Record", types, rename=keys, gc=False)
 
-    decode = msgspec.json.Decoder(struct_of(tree)).decode
-    gets = [attrgetter(".".join(names[x] for x in field.split("."))) for field in fields]
-
-    def values_of(record: Any) -> Values:
-        found = decode(record)
-        values = [get(found) for get in gets]
-        return [value if value is None else value.encode() for value in values]
-
-    return values_of
+    decoder: Decoder = msgspec.json.Decoder(struct_of(tree))
+    return decoder, [attrgetter(".".join(names[x] for x in field.split("."))) for field in fields]

@@ -71,7 +71,6 @@ class Record(NamedTuple):
 class Tally:
     """What is left out of a unit, or replaced in it, before its documents are prepared."""
 
-    n_records: int = 0
     n_skipped: int = 0
     n_replaced: int = 0
     rejected: list[Rejected] = field(default_factory=list)
@@ -86,6 +85,14 @@ class RecordUnit(WorkUnit):
     @property
     def is_rendered(self) -> bool:
         return self.reading.chat != "off"
+
+    def texts(self, content: Bytes) -> list[bytes] | None:
+        """Return the texts of all records at once; None: decode one by one, some may be bad."""
+        return None
+
+    def n_numbers(self, content: Bytes) -> int:
+        """Return how many numbers the records of the unit take; 0: they go on in the next."""
+        return 0
 
     @abstractmethod
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
@@ -112,18 +119,19 @@ class RecordUnit(WorkUnit):
             batch = batch_of([*self._made(content, tally, self._render)], content)
             reading = structs.replace(reading, strip=False)  # white space is of the messages
         else:
-            texts = [*self._made(content, tally, self._text)]
+            texts = None if reading.text_preset else self.texts(content)
+            if texts is None:
+                texts = [*self._made(content, tally, self._text)]
             offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
             buffer = array(int(offsets[-1]))
-            for start, text in zip(offsets.tolist(), texts, strict=False):
-                buffer.data[start : start + len(text)] = text
+            buffer.data[:] = b"".join(texts)
             buffer.flags.writeable = False
             batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
         prepared = prepare(batch, reading, partial(self.text_at, offsets, tally.rejected))
         return structs.replace(
             prepared, n_skipped=prepared.n_skipped + tally.n_skipped,
             n_replaced=prepared.n_replaced + tally.n_replaced, rejected=tuple(tally.rejected),
-            n_records=tally.n_records if reading.skip_bad_records else 0,
+            n_records=self.n_numbers(content) if reading.skip_bad_records else 0,
         )  # fmt: skip
 
     def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:

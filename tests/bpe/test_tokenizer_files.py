@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -231,6 +232,21 @@ def test_their_files_with_settings_that_are_implemented_are_read(
     expected = Vocabulary(Vocabulary.from_merges(MERGES).tokens, MERGES, special)
     # What they say besides is kept, to be written again.
     assert replace(parts, settings="", outside=frozenset()) == TokenizerParts(expected, "gpt2")
+
+
+def test_an_added_token_of_many_letters_takes_memory_for_its_text_only(tmp_path: Path) -> None:
+    """Not for each of its beginnings, where it is looked for in the merges."""
+    letters = "a" * 20_000
+    file = json.loads(tokenizer_json(SMALL))
+    file["model"]["vocab"][letters] = number = len(file["model"]["vocab"])
+    file["added_tokens"].append({"id": number, "content": letters, "special": True})
+    path = write(tmp_path / "t.json", file)
+    tracemalloc.start()
+    try:
+        assert load(path).vocabulary.special_tokens[letters] == number
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_only_tokens_outside_the_model_are_numbered(tmp_path: Path) -> None:

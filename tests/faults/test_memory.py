@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import torture
 
+import bpe
 from bpe.train.counts import FrozenCounts
 from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
@@ -85,6 +87,23 @@ def test_a_damaged_run_is_refused(
     monkeypatch.setattr(count_pass, "merge_counts", damaged)
     with pytest.raises(JournalError, match=r"counts-.*saved counts are damaged or missing"):
         build(out=tmp_path / "out", **options)
+
+
+@pytest.mark.parametrize("spills", [False, True])
+def test_no_table_is_in_memory_while_merges_are_learned(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: bool
+) -> None:
+    learn, tables = bpe.train_from_counts, list[int]()
+
+    def count_tables(*arguments: Any, **more: Any) -> Any:
+        tables.append(sum(isinstance(x, bpe.PretokenCounts) for x in gc.get_objects()))
+        return learn(*arguments, **more)
+
+    monkeypatch.setattr(bpe, "train_from_counts", count_tables)
+    monkeypatch.setattr(count_pass.CountPass, "_is_full", lambda self: self.at.n_saved < 2 * spills)
+    before = sum(isinstance(x, bpe.PretokenCounts) for x in gc.get_objects())
+    build(out=tmp_path / "out", **options)
+    assert tables == [before]
 
 
 def test_counts_that_contradict_one_another_are_refused() -> None:

@@ -94,3 +94,46 @@ def test_what_is_lost_is_reported(tmp_path: Path) -> None:
     assert code == 0
     assert b"train: " in output
     assert errors.count(b"/dev/full: the log lacks lines, for it could not be written: No sp") == 1
+
+
+def test_lines_are_not_kept_back() -> None:
+    """Also where Python is told to buffer nothing, and in a program that took the stream away."""
+    program = (
+        "import contextlib, io, os, sys\n"
+        "from preprocess import cli\n"
+        "with contextlib.redirect_stdout(io.StringIO()) as taken:\n"
+        "    assert cli.run(['--version']) == 0\n"
+        "assert taken.getvalue().startswith('tokenmill ')\n"
+        "with cli.standard_streams():\n"
+        "    print('a line', file=sys.stderr)\n"
+        "    os._exit(0)\n"
+    )
+    for unbuffered in ("", "1"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
+        )
+        assert done.stderr == b"a line\n"
+
+
+def test_a_pipe_that_does_not_block_gets_all() -> None:
+    """Another program that has it may have made it so; it is full when a line is written."""
+    program = (
+        "import os\n"
+        "from preprocess.cli import standard_streams\n"
+        "os.set_blocking(1, False)\n"
+        "try:\n"
+        "    while True: os.write(1, b'.')\n"
+        "except BlockingIOError: pass\n"
+        "with standard_streams():\n"
+        "    os.write(2, b'full\\n')\n"
+        "    print('a line', flush=True)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"full\n"
+        output, errors = process.communicate()
+    assert (process.returncode, output.lstrip(b"."), errors) == (0, b"a line\n", b"")
