@@ -64,10 +64,38 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.settings import SettingsError as SettingsError
     from preprocess.storage.errors import OutputError as OutputError
 
-with open(__file__, encoding="utf-8") as _file:
-    # The imports above, each of which is a line.
-    _WORDS = [line.split() for line in _file if line.startswith("    from ") and " as " in line]
-_MODULE_OF = {words[3]: words[1] for words in _WORDS}
+# A module -> its public names, as above; the source itself may not be there to read.
+_NAMES_OF = {
+    "bpe.errors": "CorpusError",
+    "preprocess.check.verify": "verify",
+    "preprocess.config":
+        "DatasetConfig PackStageConfig PipelineConfig RayConfig SaveStageConfig TokenizerConfig"
+        " TokenizeStageConfig",
+    "preprocess.dataset.columns": "TokenFileError",
+    "preprocess.dataset.reader": "TokenFile open_tokens",
+    "preprocess.documents.template_sandbox": "ChatTemplateError",
+    "preprocess.export.source": "ExportError",
+    "preprocess.export.write": "ExportResult export_tokens",
+    "preprocess.imports.write": "ImportResult import_tokens",
+    "preprocess.pipeline": "BuildResult Pipeline build tokenize_and_save",
+    "preprocess.report.progress": "Progress",
+    "preprocess.rows.formats": "RowsError",
+    "preprocess.rows.loaders":
+        "ArrowShardedSource JsonShardedSource ParquetShardedSource TransformedShardedSource",
+    "preprocess.rows.pytorch": "PickledTrainerDataset StreamingTokenizedDataset TokenizedDataset",
+    "preprocess.rows.write": "RowsResult write_rows",
+    "preprocess.run.chat_transform": "ChatTemplateTransform",
+    "preprocess.run.merge": "merge_parts",
+    "preprocess.sampling.data": "SamplingError",
+    "preprocess.sampling.get_batch": "get_batch",
+    "preprocess.sampling.mixture": "Mixture",
+    "preprocess.sampling.prefetch": "AsyncDataLoader",
+    "preprocess.sampling.pytorch": "BatchDataset WindowDataset window_loader",
+    "preprocess.sampling.sampler": "Sampler",
+    "preprocess.settings": "SettingsError",
+    "preprocess.storage.errors": "OutputError",
+}
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names.split()}
 # Without the names that need PyTorch: `import *` must work without it.
 __all__ = [name for name, module in _MODULE_OF.items() if not module.endswith(".pytorch")]
 

@@ -388,10 +388,13 @@ def _parse_and_run(arguments: list[str]) -> int:
 
             print(f"tokenmill {version('tokenmill')}")
             return 0
-        command = COMMANDS[name]
+        command, options = COMMANDS[name], COMMANDS[name].options()
         parser = _parser_of(name, command)
-        spelled = _for_argparse(rest, command.options(), ignored, parser.error)
+        spelled = _for_argparse(rest, options, ignored, parser.error)
         given = vars(parser.parse_intermixed_args(spelled))
+        needed = [each for each in options if each.is_required and each.name not in given]
+        if missing := [each.names[0] if each.kw_only else each.metavar for each in needed]:
+            parser.error(f"the following arguments are required: {', '.join(missing)}")
     except SystemExit:  # --help
         return 0
     settings = ConsoleSettings(**{x: given.pop(x) for x in command.console.split() if x in given})

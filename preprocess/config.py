@@ -107,7 +107,7 @@ class _Section(Settings):
         return type(self) is type(other) and self._values == other._values
 
     def __hash__(self) -> int:
-        return hash((type(self), *self._values.items()))
+        return hash(type(self))  # values may be lists
 
     @property
     def _values(self) -> dict[str, Any]:
@@ -676,10 +676,11 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
         what = what or getattr(error, "strerror", None) or " ".join(str(error).split())
         raise SettingsError(f"{place}: cannot be read as YAML ({what}); correct it") from error
     for key, line in found:
-        if lines.setdefault(key, line) != line:
+        if key in lines:
             raise SettingsError(
                 f"{path}:{line}: {key[-1]}: is in line {lines[key]} already; leave one out"
             )
+        lines[key] = line
     return values, lines
 
 

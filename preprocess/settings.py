@@ -377,7 +377,7 @@ class Option(Generic[Stored, Given]):
 
     def read(self, value: Any) -> Any:
         """Convert a given value to the stored one; raise ValueError with the valid values."""
-        if value is None and self.default is None:
+        if value is None and (self.default is None or type(None) in get_args(self._stored)):
             return None
         try:
             stored = msgspec.convert(self.kind.read(value), self._stored)

@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -193,6 +194,15 @@ def test_without_pytorch_its_datasets_say_what_to_install() -> None:
     )
     message = "datasets for a DataLoader need PyTorch, which is not installed; inst"
     assert printed.count(message) == len(NEED_TORCH)
+
+
+def test_packages_in_a_zip_are_imported(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "packages.zip", "w") as file:
+        for path in MODULES.values():
+            file.write(path, path.relative_to(ROOT))
+    place = str(tmp_path / "packages.zip")
+    code = f"import sys; sys.path.insert(0, {place!r}); from preprocess import open_tokens"
+    assert printed_by(f"{code}; print(sys.modules['preprocess'].__file__)").startswith(place)
 
 
 @pytest.mark.parametrize("package", ["bpe", "preprocess"])

@@ -63,6 +63,7 @@ def verify(settings: VerifySettings) -> list[Finding]:
     Raises:
         TokenFileError: There are no token files to check.
         SettingsError: `deep` or `repair` of a URL.
+        RemoteError: The server of a URL does not answer or refuses the request.
     """
     given, progress = settings.path, progress_of(settings.progress)
     if is_url(given) and (settings.deep or settings.repair):
@@ -96,7 +97,8 @@ def _verify_place(place: str, settings: VerifySettings, progress: Progress) -> l
         files = open_files(place)
         names = _find_names(files)
     else:
-        find_token_files(place)  # raises if there is none
+        if is_url(place) or not os.path.exists(f"{os.path.splitext(place)[0]}.json"):
+            find_token_files(place)  # raises if there is none
         split = (directory_of(place), url_name(place)) if is_url(place) else os.path.split(place)
         directory = split[0] or "."
         files, names = open_files(directory), [os.path.splitext(split[1])[0]]
@@ -127,11 +129,11 @@ def _find_names(files: Files) -> list[str]:
         }
         for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
     )
-    found = {*manifests_in(files), *(bins & docs)}
+    found, of_files = {*manifests_in(files), *(bins & docs)}, {*bins, *docs, *there}
     for name in there:
         if name.endswith("stats.json") and (stats := read_stats(files, name)) is not None:
             is_joined = rebuild.joins_parts(stats.settings)
-            found |= {x for x in stats.manifests if is_joined or x in {*bins, *docs, *there}}
+            found |= {x for x in stats.manifests if is_joined or x in of_files}
     return sorted(name.removesuffix(".json") for name in found - find_joined(files))
 
 
@@ -167,6 +169,8 @@ class _Dataset:
                 if self._manifest is not None:
                     self._check_parts(self._manifest)
         except OSError as error:
+            if not self._is_local:  # a server that does not answer is no damage
+                raise
             # Other token files are checked all the same.
             text = f"cannot be read: {error.strerror or error}; check the disk and permissions"
             self._add(os.path.basename(error.filename or self._manifest_file), False, text)
@@ -201,7 +205,10 @@ class _Dataset:
 
     def _are_files(self) -> bool:
         """Return False, and report it, if something is no regular file: a pipe would block."""
-        own = re.compile(rf"{re.escape(self._name)}(_\d{{5,}})?\.\w+|{re.escape(TOKENIZER_FILE)}")
+        kinds = "|".join(("json", *(column.name for column in table.COLUMNS)))
+        own = re.compile(
+            rf"{re.escape(self._name)}(_\d{{5,}})?\.({kinds})|{re.escape(TOKENIZER_FILE)}"
+        )
         for name in filter(own.fullmatch, self._files.names() if self._is_local else ()):
             path = self._path.with_name(name)
             if path.exists() and not path.is_file():
@@ -409,27 +416,33 @@ class _Dataset:
         self, manifest: Manifest, file: DataFile, damaged: list[int], docs: DataFile
     ) -> str:
         """Describe damaged blocks, with their documents and sources."""
-        ends, is_known, places = self._read_ends(docs), file.column.per == "document", list[str]()
-        for number in damaged:
-            place = f"{number} (from byte {number * table.BLOCK_BYTES:,}"
-            bounds = [file.block(number).start, file.block(number).stop - 1]
-            if ends is not None and not is_known:
-                # The dtype is that of the ends, or searchsorted would copy them to float64.
-                bounds = np.searchsorted(ends, np.array(bounds, ends.dtype), "right").tolist()
-            if ends is not None or is_known:
-                first, last = (file.before.n_documents + x for x in bounds)
-                place += f", documents {first:,} to {last:,}"
+        documents, places = self._documents_of(file, damaged, docs), list[str]()
+        for place, number in enumerate(damaged):
+            text = f"{number} (from byte {number * table.BLOCK_BYTES:,}"
+            if documents is not None:
+                text += ", documents {:,} to {:,}".format(*documents[place].tolist())
             names = [*self._sources_of(manifest, file, [number])][:_SHOWN]
-            places.append(f"{place}{', of ' + ', '.join(names) if names else ''})")
+            places.append(f"{text}{', of ' + ', '.join(names) if names else ''})")
         shown = listed(places, _SHOWN)
         return f"{len(places):,} of {len(file.digests):,} blocks are damaged: {shown}"
 
-    def _read_ends(self, docs: DataFile) -> NDArray[np.uint64] | None:
-        """Return the document ends of a shard; None if they are damaged."""
-        blocks = [self._read_block(docs, number) for number in range(len(docs.digests))]
-        if [*map(xxhash.xxh3_128_hexdigest, blocks)] != [*docs.digests]:
-            return None
-        return np.frombuffer(b"".join(blocks), np.uint64)
+    def _documents_of(
+        self, file: DataFile, blocks: list[int], docs: DataFile
+    ) -> NDArray[np.uint64] | None:
+        """Return the first and the last document in blocks: uint64[n, 2]; None: damaged ends."""
+        ranges = [file.block(number) for number in blocks]
+        bounds = np.array([(each.start, each.stop - 1) for each in ranges], np.uint64)
+        before = np.uint64(file.before.n_documents)
+        if file.column.per == "document":
+            return bounds + before
+        found = np.full_like(bounds, before)
+        for number, digest in enumerate(docs.digests):
+            content = self._read_block(docs, number)
+            if xxhash.xxh3_128_hexdigest(content) != digest:
+                return None
+            ends = np.frombuffer(content, docs.dtype)
+            found += np.searchsorted(ends, bounds, "right").astype(np.uint64)
+        return found
 
     def _repair_data(self, manifest: Manifest) -> Finding | None:
         """Rebuild the files with damaged blocks or wrong sizes."""

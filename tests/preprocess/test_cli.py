@@ -220,6 +220,12 @@ def test_a_start_that_is_none(value: str, expected: str, capsys: Any) -> None:
     assert f"tokenmill: error: {expected}" in capsys.readouterr().err
 
 
+def test_missing_arguments_are_named_as_in_the_command(capsys: Any) -> None:
+    assert run(["import"]) == 2
+    missing = "required: PATH, --format, --end-of-text-id; see tokenmill import --help\n"
+    assert capsys.readouterr().err.endswith(missing)
+
+
 def test_help_that_cannot_be_written_is_an_error(capsys: Any, monkeypatch: Any) -> None:
     def refuse(text: str) -> int:
         raise OSError(28, "No space left on device")

@@ -212,6 +212,8 @@ def test_given_options_win_also_if_they_are_the_defaults(corpus: Path, capsys: A
         ("    val_files: posts.json", "    val_files: posts.json\n    val_fraction: 0.1",
          r"14: val and val_fraction were both given"),
         ("strip: false", "a: 0\n    a: 1", r"19: a: is in line 18 already; leave one"),
+        ("{vocab_size: 300}", "{vocab_size: 300, vocab_size: 301}",
+         r"2: vocab_size: is in line 2 already; leave one"),
         ("datasets:", "datasets: [", r"\d+: cannot be read as YAML \("),
         ("  - name: posts", "  - posts", r"14: expected options with values, found 'p|as YAML"),
         ("{vocab_size: 300}", "{vocab_size: 3}", r"2: tokenizer: vocab_size 3 is too small"),

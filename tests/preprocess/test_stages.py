@@ -194,6 +194,8 @@ def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bo
     )
     result = Pipeline.from_config(unpacked).source().tokenize().save().build()
     assert result.rows["a"][0].manifest.settings["strategy"] is None
+    assert PackStageConfig(seq_length=32, strategy=None).strategy is None
+    assert len({unpacked, PipelineConfig(**unpacked.given)}) == 1
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from verify_cases import damages, flip
+from web_server import Page, web_server
 
 from preprocess import build
 from preprocess.check.inspect import facts, format_lines
@@ -23,6 +24,7 @@ from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError
 from preprocess.dataset.manifest import SELECTED, with_own_digest
 from preprocess.dataset.reader import open_tokens
 from preprocess.pipeline import train
+from preprocess.storage.remote import RemoteError
 
 
 def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
@@ -42,12 +44,20 @@ def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
         )
 
 
-@pytest.mark.parametrize("what", ["", "train.bin", "val.json"])
+@pytest.mark.parametrize("what", ["", "train.bin", "val.json", "train", "train.docs"])
 def test_what_was_built_is_sound(data: Path, what: str) -> None:
+    (data / "train.backup").mkdir()  # not a file of the dataset
     findings = verify(data / what)
     assert len(findings) == (7 if what else 14)
     assert not damages(findings)
     assert any("encode to the same ids again" in finding.text for finding in findings)
+
+
+def test_a_server_that_refuses_is_no_damage(data: Path) -> None:
+    files = {f"/{x.name}": x for x in data.iterdir() if x.is_file()}
+    pages = {x: Page(y.read_bytes(), has_ranges=y.suffix != ".bin") for x, y in files.items()}
+    with web_server(pages) as url, pytest.raises(RemoteError, match=r"whole files .* its path$"):
+        verify(f"{url}/train.json")
 
 
 def test_a_selection_of_an_earlier_version_is_not_damage(data: Path) -> None:
