@@ -113,8 +113,8 @@ class RowReader:
 class _Made:
     """Columns of some rows, each made when it is asked for.
 
-    The tables of rows and of pieces are as of `sampling.windows.Pieces`: a row has the special ids
-    around it, and its padding on the right.
+    The tables of rows and of pieces are as of `sampling.windows.Windows.pieces`: a row has the
+    special ids around it, and its padding on the right.
     """
 
     def __init__(

@@ -100,7 +100,13 @@ def open_dataset(dataset: Dataset) -> OpenDataset:
     if isinstance(dataset, str | os.PathLike):
         path = os.fspath(dataset)
         path = path if is_url(path) else os.path.abspath(path)
-        return _opened(path, _identity(path))
+        identity, slot = _identity(path), _slot_of(path)
+        file: TokenFile | None
+        kept, file = slot
+        if file is None or kept != identity:
+            file = open_tokens(path)
+            slot[:] = identity, file  # what was replaced is not kept
+        return file
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(
@@ -111,8 +117,9 @@ def open_dataset(dataset: Dataset) -> OpenDataset:
 
 
 @functools.lru_cache(_FILES_KEPT)
-def _opened(path: str, identity: object) -> TokenFile:
-    return open_tokens(path)
+def _slot_of(path: str) -> list[Any]:
+    """Return a list of the identity of a path when it was opened, and its file; None for none."""
+    return [None, None]
 
 
 def _identity(path: str) -> tuple[tuple[int, ...], ...]:

@@ -273,7 +273,7 @@ def _schedule_of(weights: Weights | Sequence[tuple[int, Weights]]) -> list[tuple
         raise SamplingError(
             f"the steps of a schedule should ascend from 0; got {', '.join(map(str, starts))}"
         )
-    return [*found]
+    return [(int(step), given) for step, given in found]  # of NumPy, which is nothing for JSON
 
 
 def _count_below(end: int, n: int, offset: int) -> int:

@@ -160,17 +160,23 @@ class PackedWindows:
         """Return where the pieces of windows begin and end."""
         starts, n_inputs, n_targets, *_ = self.pieces(numbers)
         stops = starts + np.maximum(n_inputs, n_targets + 1)
-        if len(starts) and (starts.min() < 0 or stops.max() > self._file.n_tokens):
+        is_sound = min(starts.min(initial=0), n_inputs.min(initial=1) - 1) >= 0
+        if not is_sound or stops.max(initial=0) > self._file.n_tokens:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return starts, stops
 
     def rows(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of windows [first, stop), as rows of any length."""
         offsets = np.array(self._plan.offsets[first : stop + 1])
-        chosen = slice(int(offsets[0]), int(offsets[-1]))
-        # A negative length says that the piece does not end its document.
-        lengths = np.abs(self._plan.lengths[chosen].astype(np.int64))
-        return RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
+        is_sound = offsets[0] >= 0 and offsets[-1] <= len(self._plan.starts)
+        if is_sound and (offsets[1:] > offsets[:-1]).all():
+            chosen = slice(int(offsets[0]), int(offsets[-1]))
+            # A negative length says that the piece does not end its document.
+            lengths = np.abs(self._plan.lengths[chosen].astype(np.int64))
+            found = RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
+            if lengths.all() and (found.row_lengths() <= self._context_length).all():
+                return found
+        raise _damaged(self._path, "the pieces that it had when it was opened")
 
     @functools.cached_property
     def longest(self) -> int:

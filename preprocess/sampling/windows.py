@@ -11,6 +11,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from preprocess.sampling.data import outside
+
 Numbers = npt.NDArray[np.int64]
 
 
@@ -214,25 +216,30 @@ class StrideWindows(DocumentWindows):
 def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
     """Divide pieces where documents end: table as of `Windows.pieces`.
 
-    The last token of a document has no target in its segment.
+    The last token of a document has no target in its segment. Raises TokenFileError for ends that
+    do not ascend.
     """
     starts, sizes, _, places, limits = table
-    stops, numbers = starts + sizes, np.arange(len(starts))
-    first, last = (ends.searchsorted(each.astype(np.uint64), "right") for each in (starts, stops))
-    counts = last - first
-    before = np.append(0, np.cumsum(counts))
-    # Where segments end: at ends of documents, then at the end of their piece.
-    of = np.repeat(numbers, counts + 1)
-    is_stop = np.zeros(len(of), bool)
-    is_stop[before[1:] + numbers] = True
-    cuts, begins = np.empty(len(of), np.int64), np.empty(len(of), np.int64)
-    cuts[is_stop] = stops
-    cuts[~is_stop] = ends[np.repeat(first - before[:-1], counts) + np.arange(before[-1])]
+    stops = starts + sizes
+    first = ends.searchsorted(starts.astype(np.uint64), "right")
+    last = ends.searchsorted(stops.astype(np.uint64), "left")
+    # A segment ends at each end of a document inside of a piece, then at the end of the piece.
+    counts = last - first + 1
+    if not len(ends) or counts.min(initial=1) < 1:
+        raise outside()
+    after = np.cumsum(counts)
+    of = np.repeat(np.arange(len(starts)), counts)
+    numbers = np.arange(len(of)) + (last + 1 - after)[of]  # of the documents
+    cuts = ends.take(numbers, mode="clip").astype(np.int64)
+    is_end = cuts <= stops[of]
+    cuts[after - 1] = stops
+    begins = np.empty_like(cuts)
     begins[1:] = cuts[:-1]
-    begins[before[:-1] + numbers] = starts
+    begins[after - counts] = starts
     lengths, shift = cuts - begins, (places - starts)[of]
-    found = np.stack([begins, lengths, lengths - ~is_stop, begins + shift, cuts + shift])
-    found, of = np.ascontiguousarray(found[:, lengths > 0]), of[lengths > 0]
-    is_last = np.diff(of, append=-1) != 0
-    found[4, is_last] = limits[of[is_last]]
-    return found
+    least = lengths.min(initial=1)
+    if least < 0:
+        raise outside()
+    found = np.stack([begins, lengths, lengths - is_end, begins + shift, cuts + shift])
+    found[4, after - 1] = limits
+    return found if least else np.ascontiguousarray(found[:, lengths > 0])  # of empty documents

@@ -260,6 +260,17 @@ def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
         PickledTrainerDataset([])
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_pickled_padding_is_not_trained_on(file: TokenFile, tmp_path: Path, side: str) -> None:
+    more = {"padding": "max-length", "padding_side": side, "max_length": 23}
+    dataset = PickledTrainerDataset(write(file, tmp_path, "pickle", **more))
+    for i, ids in enumerate(documents(file, "pickle")):
+        row, pads = dataset[i], 23 - len(ids)
+        expected = [-100] * pads + ids if side == "left" else ids + [-100] * pads
+        assert row["labels"].tolist() == expected
+        assert row["attention_mask"].tolist() == [int(label != -100) for label in expected]
+
+
 def test_pickled_rows_are_compared_with_their_counts(
     file: TokenFile, tmp_path: Path, capsys: Any
 ) -> None:

@@ -81,9 +81,10 @@ def test_proportions_far_away() -> None:
 
 def test_a_schedule() -> None:
     parts = samplers()
-    schedule = [(0, {"a": 1, "b": 0, "c": 0}), (5, {"a": 0, "b": 1, "c": 1}), (9, {"a": 0, "b": 0,
-                "c": 2})]  # fmt: skip
-    mixture = Mixture(parts, schedule)
+    starts = np.array([0, 5, 9])
+    shares = [{"a": 1, "b": 0, "c": 0}, {"a": 0, "b": 1, "c": 1}, {"a": 0, "b": 0, "c": 2}]
+    mixture = Mixture(parts, [*zip(starts, shares, strict=True)])
+    mixture.load_state_dict(json.loads(json.dumps(mixture.state_dict())))
     for step in range(14):
         first = mixture.batch(step)["inputs"][:, 0] // 1000
         assert set(first.tolist()) <= ({0} if step < 5 else {1, 2} if step < 9 else {2})

@@ -17,7 +17,7 @@ import written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from preprocess import Sampler, TokenFile, TokenFileError, open_tokens
+from preprocess import Sampler, TokenFile, TokenFileError, open_tokens, write_rows
 from preprocess.sampling import packing
 from preprocess.sampling.data import SamplingError
 from preprocess.sampling.packing import STRATEGIES
@@ -193,19 +193,29 @@ def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path, place: int) 
     packed(file, 8, "best_fit")
 
 
-def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(file: TokenFile, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("array", "value"), [
+        ("offsets", -5), ("offsets", 2**40), ("starts", -1), ("starts", 10**12), ("lengths", 0),
+        ("lengths", 2**31 - 1),
+    ],
+)
+def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(
+    file: TokenFile, tmp_path: Path, array: str, value: int
+) -> None:
     """Its digest is right, and its positions are not."""
     packed(file, 8, "best_fit")
     (path,) = plans(tmp_path)
     data = bytearray(path.read_bytes())
     header = json.loads(data[:256])
-    at = 256 + 8 * (header["n_rows"] + 1)
-    data[at : at + 8] = (10**12).to_bytes(8, "little")
+    getattr(packing._plan_in(data, header["n_rows"], header["n_pieces"]), array)[1] = value
     header["digest"] = packing._digest_of(data)
     data[:256] = json.dumps(header).encode().ljust(256)
     path.write_bytes(data)
     with pytest.raises(TokenFileError, match="damaged: expected the pieces that it had when it"):
         list(packed(file, 8, "best_fit"))
+    rows: dict[str, Any] = {"out": tmp_path / "rows", "seq_length": 8, "strategy": "best_fit"}
+    with pytest.raises(TokenFileError, match=r"damaged: expected the p|positions are outside of"):
+        write_rows(file.path, **rows, format="jsonl", progress=False)
 
 
 @pytest.mark.parametrize(
