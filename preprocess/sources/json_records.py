@@ -73,6 +73,7 @@ class JsonUnit(RecordUnit):
 
         policy = "" if is_utf8(content) else self.reading.on_invalid_utf8
         for number, position, record in self._split(content):
+            tally.n_records = number
             data, n = replace_invalid(bytes(record)) if policy else (record, 0)
             if n and policy == "error":
                 where = partial(self._byte_after, position)
@@ -85,8 +86,8 @@ class JsonUnit(RecordUnit):
             known = None if is_nested_deeper(data) else data
             yield Record(known, number, self.start + position)
 
-    def n_numbers(self, content: Bytes) -> int:
-        return sum(1 for _ in self._split(content))
+    def n_numbers(self, content: Bytes, n_records: int) -> int:
+        return n_records
 
     def _byte_after(self, begin: int, position: int) -> str:
         return self.byte(begin + position)
@@ -215,7 +216,7 @@ class JsonLinesUnit(JsonUnit):
         found = self._texts(body, lambda decoder: decoder.decode_lines(body.data))
         return None if found is None or len(found) != len(ends) else found
 
-    def n_numbers(self, content: Bytes) -> int:
+    def n_numbers(self, content: Bytes, n_records: int) -> int:
         return content.tobytes().count(b"\n")
 
     def _begin(self, content: Bytes) -> int:

@@ -71,6 +71,7 @@ class Record(NamedTuple):
 class Tally:
     """What is left out of a unit, or replaced in it, before its documents are prepared."""
 
+    n_records: int = 0
     n_skipped: int = 0
     n_replaced: int = 0
     rejected: list[Rejected] = field(default_factory=list)
@@ -90,8 +91,8 @@ class RecordUnit(WorkUnit):
         """Return the texts of all records at once; None: decode one by one, some may be bad."""
         return None
 
-    def n_numbers(self, content: Bytes) -> int:
-        """Return how many numbers the records of the unit take; 0: they go on in the next."""
+    def n_numbers(self, content: Bytes, n_records: int) -> int:
+        """Return how many numbers the `n_records` records of the unit take; 0: they go on."""
         return 0
 
     @abstractmethod
@@ -122,6 +123,8 @@ class RecordUnit(WorkUnit):
             texts = None if reading.text_preset else self.texts(content)
             if texts is None:
                 texts = [*self._made(content, tally, self._text)]
+            else:
+                tally.n_records = len(texts)
             offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
             buffer = array(int(offsets[-1]))
             buffer.data[:] = b"".join(texts)
@@ -131,7 +134,7 @@ class RecordUnit(WorkUnit):
         return structs.replace(
             prepared, n_skipped=prepared.n_skipped + tally.n_skipped,
             n_replaced=prepared.n_replaced + tally.n_replaced, rejected=tuple(tally.rejected),
-            n_records=self.n_numbers(content) if reading.skip_bad_records else 0,
+            n_records=self.n_numbers(content, tally.n_records) if reading.skip_bad_records else 0,
         )  # fmt: skip
 
     def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:
