@@ -233,8 +233,8 @@ class LocalStorage(LocalFiles):
 
     def space(self) -> tuple[int, int]:
         """Return (free bytes of the local disk, bytes of the work files there)."""
-        free, _ = LocalFiles(self._location).space()
-        return free, sum(self.sizes().values())
+        state = os.statvfs(self._location)
+        return state.f_bavail * state.f_frsize, sum(self.sizes().values())
 
     # --- files under their final names ---
 
