@@ -160,7 +160,7 @@ def test_a_killed_run_makes_its_unfinished_shard_again(
     names = [f"train-0000{i}-of-00003.jsonl" for i in range(3)]
     assert put == [*names, names[2]]
     bucket.change(f"out/{names[1]}", None)
-    with pytest.raises(OutputError, match="or write the rows again"):
+    with pytest.raises(OutputError, match="written; write the rows again"):
         write_rows(data, **options)
     bucket.change("out/rows.json", b"{}")
     with pytest.raises(RowsError, match=r"^s3://b/out/rows\.json: not a manifest: a JSON obj"):
