@@ -262,7 +262,12 @@ def strip_bounds(buffer: Bytes, bounds: Offsets) -> Offsets:
         int64[2 * n_documents]; documents of white space become empty.
     """
     stripped = bounds.reshape(-1, 2).copy()
-    for number, (start, stop) in enumerate(stripped.tolist()):
+    if not len(stripped):
+        return bounds
+    # White space of ASCII is below "!"; other white space has bytes from 0x80 on.
+    ends = buffer[stripped - [0, 1]]
+    for number in np.flatnonzero(((ends <= 0x20) | (ends >= 0x80)).any(axis=1)).tolist():
+        start, stop = stripped[number].tolist()
         text = buffer[start:stop].tobytes().decode()
         left = text.lstrip()
         start += len(text[: len(text) - len(left)].encode())
@@ -297,14 +302,20 @@ def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, i
     """
     from bpe.text.spans import iter_ranges
 
-    documents = [batch.buffer[start:end].tobytes() for start, end in iter_ranges(batch.bounds)]
-    replaced = [replace_invalid(document) for document in documents]
-    chosen = np.array([not (skip and n) for _, n in replaced], np.bool_)
-    texts = [text for text, n in replaced if not (skip and n)]
-    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-    buffer = np.frombuffer(b"".join(texts), np.uint8)
-    kept = replace(batch.select(chosen), buffer=buffer, bounds=np.repeat(offsets, 2)[1:-1])
-    n_replaced = 0 if skip else sum(n for _, n in replaced)
+    text, ends, n_replaced = bytearray(), [0], 0
+    chosen = np.ones(len(batch), np.bool_)
+    # One document at a time: lists of small objects take many times the memory of the text.
+    for number, (start, end) in enumerate(iter_ranges(batch.bounds)):
+        replaced, n_in_document = replace_invalid(batch.buffer[start:end].tobytes())
+        chosen[number] = not (skip and n_in_document)
+        if chosen[number]:
+            n_replaced += n_in_document
+            text += replaced
+            ends.append(len(text))
+    buffer = np.frombuffer(text, np.uint8)
+    buffer.flags.writeable = False
+    bounds = np.repeat(np.array(ends, np.int64), 2)[1:-1]
+    kept = replace(batch.select(chosen), buffer=buffer, bounds=bounds)
     return kept, len(batch) - len(kept), n_replaced
 
 
