@@ -366,7 +366,7 @@ class DatasetPlan(NamedTuple):
 
 
 class Corpus:
-    """What is made of a configuration.
+    """Datasets and rows that a configuration describes.
 
     Args:
         config: Options of a `PipelineConfig`.

@@ -1,4 +1,4 @@
-"""What checks find, and the tokenizer that they use."""
+"""Findings of checks, and loading of the tokenizer that checks need."""
 
 from __future__ import annotations
 

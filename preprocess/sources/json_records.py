@@ -138,7 +138,7 @@ class JsonUnit(RecordUnit):
                 remedy += " (--format json reads a file that is one array)"
             names = _names_in(data) if "missing" in str(error) else ""
             raise BadRecordError(
-                f"has not the field that is read ({error}{names}); choose another with"
+                f"lacks the field that is read ({error}{names}); choose another with"
                 f" --content-field, or {remedy}"
             ) from error
         except msgspec.DecodeError as error:
