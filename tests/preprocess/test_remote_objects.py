@@ -47,7 +47,6 @@ def test_files_below_a_url_are_read_as_those_of_a_directory(bucket: str, tmp_pat
 
 
 def test_files_of_a_web_server_are_not_listed() -> None:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     with web_server({"/d/a%20b": Page(b"content")}) as url:
         files = open_files(f"{url}/d")
         assert (files.get("a b"), files.size("a b"), files.get("c")) == (b"content", 7, None)
@@ -143,7 +142,6 @@ def test_urls_are_split_and_shown(url: str, root: str, key: str, shown: str, nam
 
 @pytest.fixture
 def web() -> Iterator[str]:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     pages = {
         "/a%20b.txt?key=secret": Page(b"0123456789", breaks_off=True),
         "/whole": Page(b"0123456789", has_ranges=False),
@@ -168,7 +166,6 @@ def test_a_web_server_without_ranges_is_refused(web: str) -> None:
 
 
 def test_a_tokenizer_is_read_whole_and_so_from_any_web_server(tmp_path: Path) -> None:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     tokenizer = Tokenizer({i: bytes([i]) for i in range(256)}, [])
     tokenizer.save(tmp_path / "tokenizer.json")
     page = Page((tmp_path / "tokenizer.json").read_bytes(), has_ranges=False)

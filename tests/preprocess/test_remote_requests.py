@@ -30,7 +30,6 @@ OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 
 def test_requests_that_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)  # a request for every read
     text = format_files.text(format_files.DOCUMENTS)

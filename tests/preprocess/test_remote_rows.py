@@ -304,7 +304,6 @@ def test_sources_of_a_bucket_are_resumed_and_read_in_ranges(
 
 def test_rows_on_a_web_server(data: Path, tmp_path: Path) -> None:
     """Which has no lists: rows.json says what there is, and a signed URL is of one file."""
-    pytest.importorskip("obstore", reason="needs the extra `remote`")
     write_rows(data, **options_of("jsonl", tmp_path / "rows", compression="gzip"))
     pages = {f"/rows/{x}": Page(y) for x, y in contents(tmp_path / "rows").items()}
     pages["/a.jsonl?key=secret"] = Page(b'{"input_ids": [1, 2]}\n')

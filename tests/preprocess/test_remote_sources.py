@@ -285,20 +285,15 @@ def test_a_bucket_that_does_not_exist(bucket: str) -> None:
 # Web servers, and secrets.
 
 
-@pytest.fixture
-def pages() -> dict[str, Page]:
-    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
-    return {}
-
-
 def test_a_signature_is_shown_nowhere(
-    pages: dict[str, Page], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
     text = format_files.text(format_files.DOCUMENTS)
     (tmp_path / "x.txt").write_bytes(text)
     build(train=tmp_path / "x.txt", out=tmp_path / "local", **OPTIONS)
     out = tmp_path / "out"
+    pages: dict[str, Page] = {}
     with web_server(pages) as server:
         pages["/d/x.txt?key=secret"] = Page(text, knows_head=False)  # as a signed URL of S3
         pages["/d/x.txt?key=secret2"] = Page(text)
@@ -337,8 +332,9 @@ def test_a_signature_is_shown_nowhere(
 
 @pytest.mark.parametrize("tag", ['W/"1"', ""])
 def test_weak_tags_and_times(
-    pages: dict[str, Page], monkeypatch: pytest.MonkeyPatch, tag: str
+    monkeypatch: pytest.MonkeyPatch, tag: str
 ) -> None:
+    pages: dict[str, Page] = {}
     with web_server(pages) as server:
         pages["/x.txt"] = Page(b"some text", tag)
         (source,) = find_sources([f"{server}/x.txt"], ReadOptions())
@@ -352,8 +348,9 @@ def test_weak_tags_and_times(
 
 
 def test_a_server_without_ranges_or_an_answer(
-    pages: dict[str, Page], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pages: dict[str, Page] = {}
     with web_server(pages) as server:
         pages["/x.txt"] = Page(b"some text", has_ranges=False)
         with pytest.raises(CorpusError, match="the server sends whole files only, and ranges"):
@@ -362,7 +359,7 @@ def test_a_server_without_ranges_or_an_answer(
         (source,) = find_sources([f"{server}/x.txt"], ReadOptions())
     monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)
     (unit,) = source.units()
-    pages["/x.txt"] = Page(b"", status=403)
+    pages = {"/x.txt": Page(b"", status=403)}
     with web_server(pages) as server:
         (unit.file)._objects = open_objects(f"{server}/x.txt")  # type: ignore[attr-defined]
         with pytest.raises(UnavailableError, match=r"x\.txt: the request failed: "):

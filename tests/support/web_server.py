@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+import pytest
+
 
 class Page(NamedTuple):
     """What a server answers."""
@@ -70,6 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
 @contextmanager
 def web_server(pages: dict[str, Page]) -> Iterator[str]:
     """Serve pages by path and query, which may be changed, and yield the URL of the server."""
+    pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
     handler = type("Handler", (_Handler,), {"pages": pages})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
