@@ -107,7 +107,7 @@ def test_a_shuffled_pass_reads_each_block_once(
 ) -> None:
     """Whole files, row groups, or record batches; at most `cache_size` of them in memory."""
     read: list[tuple[Path, int]] = []
-    reader = FORMATS[KINDS[kind]["format"]].codec().File
+    reader = FORMATS[KINDS[kind]["format"]].codec()
     original = reader.block
     monkeypatch.setattr(
         reader, "block", lambda x, number: read.append((x.path, number)) or original(x, number)
@@ -139,7 +139,7 @@ def test_a_shuffled_pass_reads_each_block_once(
 def test_blocks_in_memory_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_blocks: int | None
 ) -> None:
-    monkeypatch.setattr(FORMATS["parquet"].codec().File, "kept_bytes", 100)
+    monkeypatch.setattr(FORMATS["parquet"].codec(), "kept_bytes", 100)
     rows = [{"input_ids": [*range(i, i + 9)]} for i in range(23)]
     parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=2)
     series = open_rows(tmp_path, n_blocks)
