@@ -75,7 +75,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
             found = f"it is JSON Lines, or damaged: another value begins in line {error.lineno}"
         elif "\0" in text:
             found = "it is a binary file"
-        refuse(path, found, "expected a tokenizer file of Hugging Face's format, as tokenizer.json")
+        refuse(path, found, "expected a tokenizer file of Hugging Face's format")
     except ValueError as error:  # a number of thousands of digits
         refuse(path, f"not JSON: {error}", "expected a tokenizer file")
     if not isinstance(value, dict):

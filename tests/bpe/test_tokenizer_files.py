@@ -392,7 +392,7 @@ def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path
         (b"<!DOCTYPE html>\n<html>", r"it is a web page .HTML. or XML: download the file itself;"),
         (b"\n<?xml version='1.0'?>", r"it is a web page .HTML. or XML: download"),
         (b'{"text": "a"}\n{"text": "b"}\n', r"it is JSON Lines, .* in line 2: expected a"),
-        (b"\0\1\2\3", r"it is a binary file: expected a tokenizer file of Hugging Face's"),
+        (b"\0\1\2", r"it is a binary file: expected a tokenizer file of Hugging Face's format"),
         (b"\x1f\x8b\x08\0", r"byte 1 is not UTF-8 .*: expected a text file; it is damaged, or"),
         (b'"text"', r"it is a JSON str: expected an object"),
         (b'{"a": 1,, "b": 2}', r"not JSON: .* line 1, column"),
