@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -10,12 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
 import torture
 
-import bpe
 from bpe.train.counts import FrozenCounts
 from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
@@ -45,32 +42,6 @@ def full_after(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
     monkeypatch.setattr(count_pass, "bytes_for_tables", lambda *_: n_bytes)
 
 
-@pytest.mark.parametrize("n_runs", [2, 10**6])
-def test_a_run_that_was_cut_off_goes_on_with_its_runs(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_runs: int
-) -> None:
-    """Cut off when so many runs are written, or when they are being merged."""
-    build(out=tmp_path / "whole", **options)
-    write, written = count_pass.write_counts, []
-
-    def cut_off(*arguments: Any) -> Any:
-        if len(written) == n_runs or arguments[2:] == (("gpt2", (END,)),):
-            raise faults.CutOff
-        written.append(arguments[1])
-        return write(*arguments)
-
-    with monkeypatch.context() as patch:
-        full_after(patch, 0)
-        patch.setattr(count_pass, "write_counts", cut_off)
-        patch.setattr(count_pass, "merge_counts", cut_off)
-        with pytest.raises(faults.CutOff):
-            build(out=tmp_path / "out", workers=1, **options)
-    found = list((tmp_path / "out" / ".build.partial").glob("counts-[0-9]*"))
-    assert len(found) == len(written) > 0
-    build(out=tmp_path / "out", workers=2, **options)
-    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "whole")
-
-
 def test_a_damaged_run_is_refused(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,23 +58,6 @@ def test_a_damaged_run_is_refused(
     monkeypatch.setattr(count_pass, "merge_counts", damaged)
     with pytest.raises(JournalError, match=r"counts-.*saved counts are damaged or missing"):
         build(out=tmp_path / "out", **options)
-
-
-@pytest.mark.parametrize("spills", [False, True])
-def test_no_table_is_in_memory_while_merges_are_learned(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: bool
-) -> None:
-    learn, tables = bpe.train_from_counts, list[int]()
-
-    def count_tables(*arguments: Any, **more: Any) -> Any:
-        tables.append(sum(isinstance(x, bpe.PretokenCounts) for x in gc.get_objects()))
-        return learn(*arguments, **more)
-
-    monkeypatch.setattr(bpe, "train_from_counts", count_tables)
-    monkeypatch.setattr(count_pass.CountPass, "_is_full", lambda self: self.at.n_saved < 2 * spills)
-    before = sum(isinstance(x, bpe.PretokenCounts) for x in gc.get_objects())
-    build(out=tmp_path / "out", **options)
-    assert tables == [before]
 
 
 def test_counts_that_contradict_one_another_are_refused() -> None:
