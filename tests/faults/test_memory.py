@@ -18,10 +18,8 @@ from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.run import count_pass, journal
 from preprocess.run import memory_limit as memory
-from preprocess.run.journal import JournalError
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
 from preprocess.settings import SettingsError
-from preprocess.storage import LocalStorage
 
 ROOT = Path(__file__).parents[2]
 END = "<|endoftext|>"
@@ -38,28 +36,6 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"train": tmp_path / "text", "vocab_size": 290, "unit_size": 400}
 
 
-def full_after(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
-    monkeypatch.setattr(count_pass, "bytes_for_tables", lambda *_: n_bytes)
-
-
-def test_a_damaged_run_is_refused(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merged = count_pass.merge_counts
-
-    def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
-        path = next(storage.directory.glob("counts-[0-9]*"))
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.write_bytes(content)
-        return merged(storage, *arguments)
-
-    full_after(monkeypatch, 0)
-    monkeypatch.setattr(count_pass, "merge_counts", damaged)
-    with pytest.raises(JournalError, match=r"counts-.*saved counts are damaged or missing"):
-        build(out=tmp_path / "out", **options)
-
-
 def test_counts_that_contradict_one_another_are_refused() -> None:
     with pytest.raises(ValueError, match="contradict one another"):
         FrozenCounts("gpt2", (), np.zeros(3, np.uint8), np.array([0, 2]), np.array([1]))
@@ -68,19 +44,6 @@ def test_counts_that_contradict_one_another_are_refused() -> None:
 def encoding(limit: str, **more: Any) -> EncodeSettings:
     values = {"paths": "x", "tokenizer": "t", "memory_limit": limit, "workers": 8}
     return fit_to_memory(EncodeSettings(**values | more))
-
-
-def test_workers_and_units_are_fitted_into_the_limit() -> None:
-    assert encoding("100GB").workers == 8
-    assert encoding("100GB").unit_size == 4 << 20
-    # Rather smaller units than fewer workers.
-    assert (encoding("1GB").workers, encoding("1GB").unit_size) == (8, 256 * 1024)
-    assert encoding("550MB").workers == 3
-    assert encoding("550MB", unit_size=100_000).unit_size == 100_000
-    small = encoding("410MB")
-    assert small.workers == 1
-    assert 64 * 1024 <= small.unit_size < 256 * 1024
-    assert encoding("100GB", workers=2).workers == 2
 
 
 def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:
