@@ -85,7 +85,8 @@ class Ids:
         if rest:
             raise CorpusError(
                 f"{path}: has {self.file.n_bytes:,} bytes, which is no whole number of ids of"
-                f" {self.dtype.itemsize} bytes ({self.dtype.name}); check the dtype, or copy the file again"
+                f" {self.dtype.itemsize} bytes ({self.dtype.name}); check the dtype, or copy the"
+                " file again"
             )
         if not self.n_tokens:
             raise CorpusError(f"{path}: is empty; there are no ids to import")
