@@ -326,88 +326,80 @@ _MDS_SIZE_LIMIT = 1 << 26  # which a writer of theirs would have, and no reader 
 
 def mds_files(source: Source, shard_tokens: int) -> list[OutputFile]:
     """Return the shards, and index.json; a document longer than a shard has one of its own."""
-    shards, first = list[_MdsShard](), 0
+    itemsizes = [1] * source.file.has_mask + [source.file.dtype.itemsize]
+    n_columns, names = len(itemsizes), ["mask", "tokens"]
+    about = {
+        "column_encodings": ["ndarray:uint8", f"ndarray:{source.file.dtype}"][-n_columns:],
+        "column_names": names[-n_columns:], "column_sizes": [None] * n_columns,
+        "compression": None, "format": "mds", "hashes": [], "size_limit": _MDS_SIZE_LIMIT,
+        "version": 2,
+    }  # fmt: skip
+    config, files, shards = json.dumps(about, sort_keys=True).encode(), list[OutputFile](), []
+    first = 0
     while first < source.n_documents:
         start = int(source.bounds(first, first + 1)[0])
         stop = max(source.documents_until(min(start + shard_tokens, source.n_tokens)), first + 1)
-        shards.append(_MdsShard(source, first, stop))
+        name = f"shard.{len(files):05d}.mds"
+        files.append(OutputFile(name, _mds_segments(source, first, stop, config, itemsizes)))
+        raw = {"basename": name, "bytes": files[-1].n_bytes, "hashes": {}}
+        shards.append(about | {"samples": stop - first, "zip_data": None, "raw_data": raw})
         first = stop
-    files = [each.file(f"shard.{number:05d}.mds") for number, each in enumerate(shards)]
-    about = [
-        each.about | {
-            "samples": each.n, "zip_data": None,
-            "raw_data": {"basename": file.name, "bytes": file.n_bytes, "hashes": {}},
-        }
-        for each, file in zip(shards, files, strict=True)
-    ]
-    index = json.dumps({"shards": about, "version": 2}, sort_keys=True).encode()
+    index = json.dumps({"shards": shards, "version": 2}, sort_keys=True).encode()
     return [*files, OutputFile("index.json", (plain(index),))]
 
 
-class _MdsShard:
-    """Documents [first, stop) of a dataset."""
+def _mds_segments(
+    source: Source, first: int, stop: int, config: bytes, itemsizes: list[int]
+) -> tuple[Segment, ...]:
+    """Return the content of a shard with documents [first, stop)."""
+    bounds, n = source.bounds(first, stop), stop - first
+    head, n_bytes = 4 + 4 * (n + 1) + len(config), int(_mds_sizes(bounds, itemsizes).sum())
+    if head + n_bytes > _MDS_LARGEST:
+        raise source.error(
+            f"documents {first:,} to {stop:,} would have a shard of {head + n_bytes:,} bytes,"
+            f" and one of MDS has {_MDS_LARGEST:,} at most; "
+            + ("choose another format" if n == 1 else "lower the size (--shard-tokens)")
+        )
 
-    def __init__(self, source: Source, first: int, stop: int) -> None:
-        self._source, self._place, self.n = source, (first, stop), stop - first
-        self._itemsizes = [1] * source.file.has_mask + [source.file.dtype.itemsize]
-        n_columns, names = len(self._itemsizes), ["mask", "tokens"]
-        self.about: dict[str, Any] = {
-            "column_encodings": ["ndarray:uint8", f"ndarray:{source.file.dtype}"][-n_columns:],
-            "column_names": names[-n_columns:],
-            "column_sizes": [None] * n_columns,
-            "compression": None, "format": "mds", "hashes": [], "size_limit": _MDS_SIZE_LIMIT,
-            "version": 2,
-        }  # fmt: skip
-        self._config = json.dumps(self.about, sort_keys=True).encode()
+    def offsets(begin: int, end: int) -> Values:
+        sizes = _mds_sizes(source.bounds(first, stop), itemsizes)
+        return np.append(head, head + np.cumsum(sizes)).astype("<u4")
 
-    def file(self, name: str) -> OutputFile:
-        """Return the file of the shard."""
-        bounds, (first, stop) = self._source.bounds(*self._place), self._place
-        head = 4 + 4 * (self.n + 1) + len(self._config)
-        n_bytes = int(self._sizes(bounds).sum())
-        if head + n_bytes > _MDS_LARGEST:
-            raise self._source.error(
-                f"documents {first:,} to {stop:,} would have a shard of {head + n_bytes:,} bytes,"
-                f" and one of MDS has {_MDS_LARGEST:,} at most; "
-                + ("choose another format" if self.n == 1 else "lower the size (--shard-tokens)")
-            )
+    def samples(begin: int, end: int) -> bytes:
+        return _mds_samples(source, source.bounds(first + begin, first + end), itemsizes)
 
-        def offsets(begin: int, end: int) -> NDArray[np.uint32]:
-            sizes = self._sizes(self._source.bounds(first, stop))
-            return np.append(head, head + np.cumsum(sizes)).astype("<u4")
+    # Documents that begin within so many tokens are made at a time.
+    parts = (bounds[:-1] - bounds[0]) // PIECE_VALUES
+    cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), n]
+    return (
+        plain(np.uint32(n).astype("<u4").tobytes()), Segment(4 * (n + 1), offsets, (0, n + 1)),
+        plain(config), Segment(n_bytes, samples, cuts),
+    )
 
-        # Documents that begin within so many tokens are made at a time.
-        parts = (bounds[:-1] - bounds[0]) // PIECE_VALUES
-        cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), self.n]
-        count = plain(np.uint32(self.n).astype("<u4").tobytes())
-        return OutputFile(name, (
-            count, Segment(4 * (self.n + 1), offsets, (0, self.n + 1)), plain(self._config),
-            Segment(n_bytes, self._samples, cuts),
-        ))
 
-    def _sizes(self, bounds: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of the samples of documents with these bounds: int64[n]."""
-        lengths = np.diff(bounds)
-        heads = 4 + 1 + length_bytes(lengths)
-        sizes: NDArray[np.int64] = len(self._itemsizes) * heads + lengths * sum(self._itemsizes)
-        return sizes
+def _mds_sizes(bounds: NDArray[np.int64], itemsizes: list[int]) -> NDArray[np.int64]:
+    """Return the bytes of the samples of documents with these bounds: int64[n]."""
+    lengths = np.diff(bounds)
+    heads = 4 + 1 + length_bytes(lengths)
+    sizes: NDArray[np.int64] = len(itemsizes) * heads + lengths * sum(itemsizes)
+    return sizes
 
-    def _samples(self, start: int, stop: int) -> bytes:
-        bounds = self._source.bounds(self._place[0] + start, self._place[0] + stop)
-        begin, end = int(bounds[0]), int(bounds[-1])
-        columns = [self._source.mask(begin, end)] if len(self._itemsizes) > 1 else []
-        columns.append(self._source.ids(begin, end))
-        lengths, parts = np.diff(bounds), list[bytes | memoryview]()
-        places = zip((bounds - begin).tolist(), lengths.tolist(), length_bytes(lengths).tolist(),
-                     strict=False)
-        for place, length, n in places:
-            # One dimension, and the logarithm of the bytes of its length.
-            head = bytes([1 << 2 | n.bit_length() - 1]) + length.to_bytes(n, "little")
-            sizes = [len(head) + length * size for size in self._itemsizes]
-            parts.append(np.array(sizes, "<u4").tobytes())
-            for each in columns:
-                parts += (head, each[place : place + length].data.cast("B"))
-        return b"".join(parts)
+
+def _mds_samples(source: Source, bounds: NDArray[np.int64], itemsizes: list[int]) -> bytes:
+    """Return the samples of documents with these bounds."""
+    begin, end = int(bounds[0]), int(bounds[-1])
+    columns = [source.mask(begin, end)] if len(itemsizes) > 1 else []
+    columns.append(source.ids(begin, end))
+    lengths, parts = np.diff(bounds), list[bytes | memoryview]()
+    places = zip((bounds - begin).tolist(), lengths.tolist(), length_bytes(lengths).tolist(),
+                 strict=False)
+    for place, length, n in places:
+        # One dimension, and the logarithm of the bytes of its length.
+        head = bytes([1 << 2 | n.bit_length() - 1]) + length.to_bytes(n, "little")
+        parts.append(np.array([len(head) + length * x for x in itemsizes], "<u4").tobytes())
+        for each in columns:
+            parts += (head, each[place : place + length].data.cast("B"))
+    return b"".join(parts)
 
 
 def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:

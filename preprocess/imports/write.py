@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-PIECE_TOKENS = 1 << 20  # that are read at a time
+PIECE_TOKENS = 1 << 20  # or sequences, that are read at a time
 _KEY = "imported"  # in the journal
 _AGAIN = "copy it again, or make it again with Megatron's preprocess_data.py"
 
@@ -113,7 +113,7 @@ class MegatronIds(Ids):
     """NAME.bin and NAME.idx of Megatron-LM, whose format `preprocess.export.formats` describes.
 
     A document may have several sequences. Sequences must follow one another in NAME.bin, as
-    Megatron writes them. The index is in memory.
+    Megatron writes them. The ends of all documents are in memory.
 
     Args:
         path: The common prefix of the files, with or without a suffix.
@@ -130,9 +130,8 @@ class MegatronIds(Ids):
         prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
         self._index: TextFile = open_file(prefix.with_name(f"{prefix.name}.idx"))
         dtype, n, n_bounds = self._read_header()
-        lengths, begins = self._read(0, "<i4", n).astype(np.int64), self._read(4 * n, "<i8", n)
-        ends = self._sequence_ends(lengths, begins, np.dtype(dtype).itemsize)
-        self._ends = ends[self._checked_bounds(self._read(12 * n, "<i8", n_bounds), n)[1:]]
+        ends = self._sequence_ends(np.dtype(dtype).itemsize, n)
+        self._ends = ends[self._read_bounds(n, n_bounds)[1:]]
         super().__init__(prefix.with_name(f"{prefix.name}.bin"), dtype)
         self.beside = (self._index,)
         if self.n_tokens != ends[-1]:
@@ -182,35 +181,42 @@ class MegatronIds(Ids):
             )
         return name, n_sequences, n_bounds
 
-    def _read(self, at: int, dtype: str, n: int) -> Values:
-        """Return an array of `n` values that begins at a byte after the header."""
-        at += MEGATRON_HEADER.size
-        return self._index.read(at, at + n * np.dtype(dtype).itemsize).view(dtype)
+    def _read(self, at: int, dtype: str, start: int, stop: int) -> Values:
+        """Return values [start, stop) of an array that begins at a byte after the header."""
+        at, size = at + MEGATRON_HEADER.size, np.dtype(dtype).itemsize
+        return self._index.read(at + start * size, at + stop * size).view(dtype)
 
-    def _sequence_ends(self, lengths: Numbers, begins: Values, itemsize: int) -> Numbers:
+    def _sequence_ends(self, itemsize: int, n: int) -> Numbers:
         """Return 0 and the ends of sequences, which must follow one another: int64[n + 1]."""
-        if (lengths < 0).any():
-            raise self._error(f"sequence {int((lengths < 0).argmax()):,} has a length below zero")
-        found = np.append(0, np.cumsum(lengths))
-        wrong = np.flatnonzero(begins != found[:-1] * itemsize)
-        if len(wrong):
-            raise self._error(
-                f"sequence {wrong[0]:,} should begin at byte {found[wrong[0]] * itemsize:,} of the"
-                " .bin, after those before it"
-            )
+        found = np.zeros(n + 1, np.int64)
+        for start in range(0, n, PIECE_TOKENS):
+            stop = min(start + PIECE_TOKENS, n)
+            lengths = self._read(0, "<i4", start, stop).astype(np.int64)
+            if (lengths < 0).any():
+                place = start + int((lengths < 0).argmax())
+                raise self._error(f"sequence {place:,} has a length below zero")
+            found[start + 1 : stop + 1] = found[start] + np.cumsum(lengths)
+            begins = found[start:stop] * itemsize
+            wrong = np.flatnonzero(self._read(4 * n, "<i8", start, stop) != begins)
+            if len(wrong):
+                raise self._error(
+                    f"sequence {start + wrong[0]:,} should begin at byte {begins[wrong[0]]:,} of"
+                    " the .bin, after those before it"
+                )
         return found
 
-    def _checked_bounds(self, bounds: Values, n_sequences: int) -> Values:
-        """Return the sequences at which documents begin and the last ends, if they can be."""
+    def _read_bounds(self, n_sequences: int, n: int) -> Values:
+        """Return the sequences at which documents begin and the last ends: int64[n]."""
+        bounds = self._read(12 * n_sequences, "<i8", 0, n)
         # Compared, not subtracted: a difference of hostile bounds may overflow.
         falls = bounds < np.append(0, bounds[:-1])
         if falls.any() or bounds[:1].any():
             place = int(falls.argmax())
             raise self._error(f"document {place:,} begins before the one before it")
-        last = int(bounds[-1]) if len(bounds) else 0
-        if len(bounds) < 2 or last != n_sequences:
+        last = int(bounds[-1]) if n else 0
+        if n < 2 or last != n_sequences:
             raise self._error(
-                f"{max(len(bounds) - 1, 0):,} documents have {last:,} sequences, and there are"
+                f"{max(n - 1, 0):,} documents have {last:,} sequences, and there are"
                 f" {n_sequences:,}"
             )
         return bounds
@@ -374,9 +380,7 @@ class _Import:
 
     def _digest_again(self, at: ImportCheckpoint) -> xxhash.xxh3_128:
         """Return the digest of the ids that were read; raise JournalError if it differs."""
-        digest = xxhash.xxh3_128()
-        for start in range(0, at.tokens, PIECE_TOKENS):
-            digest.update(self._ids.content(start, min(start + PIECE_TOKENS, at.tokens)).data)
+        digest = _digest_of(self._ids.file, at.tokens * self._ids.dtype.itemsize)
         if digest.hexdigest() != at.digest:
             raise JournalError(
                 f"{JOURNAL_FILE}: the ids of {self._ids.path} that were read before the"
@@ -450,7 +454,7 @@ class _Import:
         """Write the manifest of the dataset."""
         digests, counts = [digest], [(writer.n_documents, writer.n_tokens)]
         for each in self._ids.beside:
-            digests.append(xxhash.xxh3_128_hexdigest(each.read(0, each.n_bytes).data))
+            digests.append(_digest_of(each, each.n_bytes).hexdigest())
             counts.append((0, 0))
         sources = [
             {"name": each.path.name, "bytes": each.n_bytes, "digest": digest,
@@ -480,3 +484,11 @@ def _load_tokenizer(settings: ImportSettings) -> AnyTokenizer | None:
             f" {known or 'none'}; choose one of these"
         )
     return tokenizer
+
+
+def _digest_of(file: TextFile, n_bytes: int) -> xxhash.xxh3_128:
+    """Return the xxh3_128 of the first bytes of a file."""
+    digest = xxhash.xxh3_128()
+    for start in range(0, n_bytes, PIECE_TOKENS):
+        digest.update(file.read(start, min(start + PIECE_TOKENS, n_bytes)).data)
+    return digest
