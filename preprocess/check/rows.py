@@ -129,7 +129,8 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     To `bad` are added path and text of each file that is damaged, of which rows before the damage
     are counted, or that has other columns than those before it.
     """
-    files, has_mask, dtype = row_files(directory), False, "read as int32"
+    files = [directory / name for name in row_files(directory)]
+    has_mask, dtype = False, "read as int32"
     if (directory / MANIFEST_FILE).exists():
         dtype = "int32"
         try:
@@ -334,7 +335,7 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
         from bpe import load_tokenizer
 
         vocab_size = load_tokenizer(tokenizer).vocab_size
-    for path in row_files(directory):
+    for path in (directory / name for name in row_files(directory)):
         n_rows = n_tokens = 0
         try:
             for batch in read_batches(path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from preprocess import (
     write_rows,
 )
 from preprocess.cli import run
-from preprocess.options import BuildSettings, CountSettings
+from preprocess.options import CountSettings
 from preprocess.run.outputs import OutputError
 from preprocess.settings import SettingsError
 
@@ -294,14 +293,6 @@ def test_settings_that_are_missing() -> None:
         CountSettings(**{})
     with pytest.raises(SettingsError, match=r"^paths: should not be empty; got \(\)$"):
         CountSettings(**{"paths": (), "tokenizer": "t"})
-
-
-def test_settings_of_other_libraries_kinds() -> None:
-    settings = BuildSettings(**{"workers": np.int64(3), "val_fraction": np.float32(0.5)})
-    assert (settings.workers, settings.val_fraction) == (3, 0.5)
-    assert json.loads(json.dumps(settings.as_json()))["workers"] == 3
-    settings = BuildSettings(**{"train": (Path(name) for name in "ab"), "name": "\udcff"})
-    assert (settings.train, settings.name) == (("a", "b"), "\udcff")
 
 
 BYTES = Tokenizer({i: bytes([i]) for i in range(256)}, [])
