@@ -113,13 +113,14 @@ def render(
     tokens = _tokens(form)
     messages, text, marks = _render(template, messages, tools)
     roles = tuple([message["role"] for message in messages])
-    names = {name for message in messages for name in message}
-    if not tools and names == _USUAL_NAMES and _PLAIN.issuperset(roles):
+    is_usual = not tools and all(message.keys() == _USUAL_NAMES for message in messages)
+    if is_usual and _PLAIN.issuperset(roles):
         _check_roles(template, roles)
     else:
         _check_written(template, messages, tools)
-    found = tokens.find(text)
-    special = _special_of(template, tokens, messages, tools, text, found)
+    special = found = tokens.find(text)
+    if not is_usual or any([tokens.may_be_in(message["content"]) for message in messages]):
+        special = _special_of(template, tokens, messages, tools, text, found)
     n_forged = dict(tokens.count(found) - tokens.count(special)) if special != found else {}
     if form.train_on == "assistant" and template.has_marks and not untrained:
         trained = marks
@@ -317,10 +318,8 @@ class _Tokens:
         # Also what filters such as `upper` make of them.
         cases = {case for x in "".join(needed) for case in (x, x.lower(), x.upper())}
         self._critical = sorted(x for x in cases if len(x) == 1)
-        self._parts = {
-            name[i:j].casefold()
-            for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
-        }
+        self._folded = [*map(str.casefold, ordered)]
+        self._joined = "\n".join(self._folded)
         self._longest = max(map(len, ordered), default=0)
 
     def may_be_in(self, text: str) -> bool:
@@ -329,7 +328,8 @@ class _Tokens:
 
     def _is_part(self, text: str) -> bool:
         """Return True if a text is inside a special token, but for case and white space around."""
-        return len(text) < 2 * self._longest and text.strip().casefold() in self._parts
+        core = text.strip().casefold() if len(text) < 2 * self._longest else ""
+        return core != "" and core in self._joined
 
     def broken(self, text: str, mark: str) -> str:
         """Return a text with a mark after each character without which none can be spelled."""
@@ -341,7 +341,7 @@ class _Tokens:
         return not any(
             name in text or text in name
             or any(name.startswith(text[-n:]) or name.endswith(text[:n]) for n in sizes)
-            for name in map(str.casefold, self._ids)
+            for name in self._folded
         )
 
     def find(self, text: str) -> Special:
@@ -423,7 +423,9 @@ class _Turns:
         mark = _mark_of(turn)
         first, last = text.find(mark), text.rfind(mark) + len(mark)
         if {*_mark.findall(text[first:last])} != {mark}:
-            raise self._unknown(turn, says_nothing=messages[turn] == self.messages[turn])
+            said = self.messages[turn]
+            says_nothing = messages[turn] == said and not (said.get("content") or "").strip()
+            raise self._unknown(turn, says_nothing)
         header, trailer = _mark.split(text[:first])[-1], _mark.split(text[last:], 1)[0]
         end = len(_mark.sub("", text[:last]))
         begin = end - len(_mark.sub("", text[first:last])) - len(header)

@@ -195,18 +195,18 @@ def _objects(value: Any, where: str) -> list[Any]:
         except msgspec.DecodeError as error:
             raise BadConversationError(f"{where} is no JSON ({error}); correct it") from error
     value = [] if value is None else [value] if isinstance(value, dict) else value
-    listed = value if isinstance(value, list) else [value]
-    for each in listed:
-        _expect(each, dict, where, "a list of objects")
-    return [*listed]
+    for each in _expect(value, list, where, "a list of objects"):
+        _expect(each, dict, f"an element of {where}", "an object")
+    return [*value]
 
 
 def _content(value: Any, where: str) -> str:
     """Return the text of a message: of a string, or of a list of parts."""
     texts = []
     for part in [value] if isinstance(value, str) else _expect(value, list, where, "text"):
-        is_text = isinstance(part, dict) and part.get("type") == "text"
-        text = part.get("text") if is_text else part
+        text = part
+        if isinstance(part, dict) and part.get("type") == "text":
+            text = part.get("text")
         if not isinstance(text, str):
             raise BadConversationError(
                 f"{where} has a part that is not text; remove it, for only text becomes tokens"
