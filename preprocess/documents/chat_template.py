@@ -119,7 +119,7 @@ def render(
     else:
         _check_written(template, messages, tools)
     special = found = tokens.find(text)
-    if not is_usual or any([tokens.may_be_in(message["content"]) for message in messages]):
+    if not is_usual or any(tokens.may_be_in(message["content"]) for message in messages):
         special = _special_of(template, tokens, messages, tools, text, found)
     n_forged = dict(tokens.count(found) - tokens.count(special)) if special != found else {}
     if form.train_on == "assistant" and template.has_marks and not untrained:
