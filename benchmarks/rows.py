@@ -33,9 +33,9 @@ def rows(job: Job, rounds: int) -> Table:
     from preprocess import open_tokens, write_rows
     from preprocess.options import RowsSettings
     from preprocess.pipeline import encode
-    from preprocess.rows.arrow import table_of
     from preprocess.rows.columns import RowBatch, RowReader
     from preprocess.rows.layout import plan_rows
+    from preprocess.rows.tables import table_of
 
     directory = new_directory(job)
     encode(paths=[job.corpus], tokenizer=job.tokenizer, out=directory / "text.bin")

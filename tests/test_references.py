@@ -48,15 +48,6 @@ def exists(name: str) -> bool:
     return False
 
 
-def test_names_that_exist_and_do_not() -> None:
-    assert exists("bpe.train.trainer.train_bpe")
-    assert exists("bpe.Tokenizer.encode")
-    assert exists("preprocess.documents.batch.DocumentBatch.bounds")
-    assert not exists("bpe.train.trainer.train")
-    assert not exists("bpe.nothing.encode")
-    assert not exists("preprocess.documents.batch.DocumentBatch.bounds.more")
-
-
 def classes() -> dict[str, list[type]]:
     """The classes of both packages by name; two may have the same one."""
     found: dict[str, list[type]] = {}
@@ -91,18 +82,6 @@ def test_every_package_to_install_is_ours() -> None:
     assert {name for name, _ in found} == {project["name"], "", "wandb"}  # "": a checkout
     assert {extra for _, extra in found} <= extras | {""}
     assert len(found) > 7
-
-
-def test_the_former_name_is_gone() -> None:
-    former = "token" + "bin"
-    allowed = {"CHANGELOG.md": 1, "preprocess/dataset/manifest.py": 2}
-    found = {}
-    for path in [*_FILES, *(ROOT / "examples").glob("*.py"), ROOT / "pyproject.toml"]:
-        n = path.read_text("utf-8").lower().count(former)
-        if n:
-            found[str(path.relative_to(ROOT))] = n
-    found.pop("tests/preprocess/test_token_file.py")  # a manifest of that time
-    assert found == allowed
 
 
 def has(owner: type, name: str) -> bool:

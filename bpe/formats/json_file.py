@@ -67,7 +67,14 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
         if re.match(r"[A-Za-z0-9+/]+=* [0-9]+\n", text):
             found = "it has tiktoken's ranks, as tokenizer.model of Llama 3"
             refuse(path, found, "copy it to NAME.tiktoken, and give the split pattern (llama3)")
+        if text.lstrip().startswith("<"):
+            remedy = "download the file itself; on the hub, its address has resolve, not blob"
+            refuse(path, "it is a web page (HTML) or XML", remedy)
         found = f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
+        if error.msg == "Extra data":
+            found = f"it is JSON Lines, or damaged: another value begins in line {error.lineno}"
+        elif "\0" in text:
+            found = "it is a binary file"
         refuse(path, found, "expected a tokenizer file of Hugging Face's format")
     except ValueError as error:  # a number of thousands of digits
         refuse(path, f"not JSON: {error}", "expected a tokenizer file")

@@ -1,7 +1,7 @@
 """Inspection of datasets, tokenizers and this machine.
 
 verify       check token files against manifests; `rebuild`: restore them from their sources
-inspect      describe files and directories; `inspect_tokenizer`, `quality`: statistics
+inspect      describe files and directories; decode token files
 compare      encode the same text with two tokenizers
 doctor       check whether this machine is fit for a long job
 """

@@ -1,37 +1,41 @@
 """Describe token files, tokenizers, rows and directories of outputs; decode token files.
 
-Read-only; the kind of a file is checked before the file is described. Descriptions are dictionaries
-for JSON; `format_lines` formats them for people.
+Descriptions are dictionaries for JSON; `format_lines` formats them for people. All tokens are read,
+in chunks; nothing is estimated. Memory is that of the vocabulary, one chunk, and 16 bytes per
+document. Documents are compared by the xxh3_64 of their ids: with 1e8 documents, one false pair of
+copies is expected in 3,000 corpora.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.locations import is_url
-from preprocess.check import quality, rows
-from preprocess.check.findings import reason_of
+from preprocess.check import rows
+from preprocess.check.rows import reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
-from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
+from preprocess.dataset.reader import (
+    TokenFile,
+    check_tokenizer,
+    open_tokens,
+    read_bounds,
+    read_ids,
+)
 from preprocess.locations import is_bucket, join_location
 from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of, percent
 from preprocess.report.summary import listed
-from preprocess.run.finished import (
-    STATS_FORMAT,
-    find_token_files,
-    manifests_in,
-    read_object,
-)
+from preprocess.run.finished import find_token_files, manifests_in, read_object
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.run.run import PUBLISHING
@@ -42,17 +46,16 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 Facts = dict[str, Any]
+Hashes = NDArray[np.uint64]
 
 _TOKENS_AT_A_TIME = 1 << 20
-_LONGEST = 10  # tokens of a tokenizer
+_SHARES = (0, 1, 10, 50, 90, 99, 100)  # of documents, by their tokens
+_SAMPLE_TOKENS = 24
 _SHOWN, _MOST_SHOWN = 5, 20  # of a list, and of special tokens
 _WORDS = {
     "copies": "copies of other documents", "in_train": "of them in train, too",
-    "look_alikes": "text that spelled special tokens", "replaced_sequences": "became U+FFFD",
-    "skipped_documents": "documents that were not UTF-8",
     "no_tokenizer": "no samples, for lack of its tokenizer",
 }  # of keys that do not say it themselves
-_OF_A_RUN = ("empty_documents", "skipped_documents", "replaced_sequences", "look_alikes")
 
 
 @takes(DecodeSettings)
@@ -115,7 +118,7 @@ def facts(settings: InspectSettings) -> Facts:
     """Describe a .bin, a tokenizer or a directory of outputs as a dictionary for JSON.
 
     A directory has "bad_files": path and text of those that cannot be described; "unfinished"; and
-    "tokenizer" (or None), "token_files", "val_in_train" and "runs", or "rows", as of
+    "tokenizer" (or None), "token_files" and "val_in_train", or "rows", as of
     `preprocess.check.rows.describe`; that of a corpus has "places", as of directories.
 
     Options: docs/options.md or `tokenmill inspect --help`.
@@ -171,7 +174,7 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
     elif is_bucket(location):
         runs += [(location, run) for run in open_storage(location).runs()]
     found: Facts = {
-        "path": files.where(), "tokenizer": None, "token_files": [], "val_in_train": [], "runs": [],
+        "path": files.where(), "tokenizer": None, "token_files": [], "val_in_train": [],
         "unfinished": [how_far(*each) for each in runs],
     }
     names = manifests_in(files)
@@ -181,33 +184,104 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
     if not is_url(location) and (path := place / TOKENIZER_FILE).exists():
         with _noted(bad, path):
             found["tokenizer"] = describe_tokenizer(path, load_tokenizer(path))
-    opened: dict[str, tuple[TokenFile, NDArray[np.uint64]]] = {}
+    opened: dict[str, tuple[TokenFile, Hashes]] = {}
     for name in names:
         with _noted(bad, files.where(name)):
             file = open_tokens(join_location(location, name))
             described, hashes = _describe_token_file(file)
             found["token_files"].append(described)
             opened[name.removesuffix(".json")] = file, hashes
-    found["val_in_train"] = [*quality.compare_val_with_train(opened)]
-    for name in files.names():
-        stats = read_object(files, name, STATS_FORMAT) if name.endswith("stats.json") else None
-        if stats and "look_alikes" in stats:
-            of_run = {key: stats.get(key) for key in _OF_A_RUN}
-            found["runs"].append({"path": files.where(name), **of_run})
+    found["val_in_train"] = [*_compare_val_with_train(opened)]
     if len(bad) == n_bad and not any(value for key, value in found.items() if key != "path"):
         raise TokenFileError(f"{location}: no tokenizer and no token file in this directory")
     return found
 
 
-def _describe_token_file(file: TokenFile) -> tuple[Facts, NDArray[np.uint64]]:
-    """Return (description of a token file, `quality.document_hashes`)."""
-    tokenizer, more, hashes = None, {}, quality.document_hashes(file)
+def _describe_token_file(file: TokenFile) -> tuple[Facts, Hashes]:
+    """Return (description of a token file, hashes of its documents, sorted).
+
+    Raises:
+        TokenFileError: The file is damaged.
+    """
+    manifest, bounds = file.manifest, read_bounds(file, 0, file.n_documents)
+    occurs, n_trained = np.zeros(file.vocab_size, bool), 0
+    for start in range(0, len(file), _TOKENS_AT_A_TIME):
+        stop = min(start + _TOKENS_AT_A_TIME, len(file))
+        occurs[read_ids(file, start, stop)] = True
+        n_trained += int(np.count_nonzero(file.loss_mask[start:stop]))
+    hashes = np.fromiter(_hash_documents(file, bounds[1:]), np.uint64, file.n_documents)
+    hashes.sort()
+    lengths, around = np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2
+    spread = None
+    if len(lengths):
+        values = np.percentile(lengths, _SHARES, method="nearest").tolist()
+        percentiles = dict(zip(map(str, _SHARES), values, strict=True))
+        spread = {"mean": int(lengths.sum()) / len(lengths), "percentiles": percentiles}
+    found: Facts = {
+        "path": str(file.path), "dtype": file.dtype.name, "tokens": file.n_tokens,
+        "documents": file.n_documents, "shards": len(manifest.shards), "bytes": manifest.n_bytes,
+        "bytes_per_token": manifest.n_bytes / max(file.n_tokens, 1), "vocab_size": file.vocab_size,
+        "ids_that_occur": int(np.count_nonzero(occurs)),
+        "end_of_text_id": manifest.end_of_text_id, "begin_of_text_id": manifest.begin_of_text_id,
+        "sources": [str(source.get("name")) for source in manifest.sources],
+        "empty_documents": int(np.count_nonzero(lengths <= around)),
+        "copies": int(np.count_nonzero(hashes[1:] == hashes[:-1])),
+        "tokens_per_document": spread,
+    }
+    if file.has_mask:
+        found["trained_share"] = n_trained / max(file.n_tokens, 1)
     try:
-        tokenizer = _tokenizer_of(file)
+        found["samples"] = [*_decode_samples(file, bounds, _tokenizer_of(file))]
     except TokenmillError as error:
-        more = {"no_tokenizer": str(error)}
-    found = quality.describe(file, tokenizer)
-    return {**found, **more, "copies": quality.count_copies(hashes)}, hashes
+        found["no_tokenizer"] = str(error)
+    return found, hashes
+
+
+def _decode_samples(
+    file: TokenFile, bounds: NDArray[np.int64], tokenizer: AnyTokenizer
+) -> Iterator[Facts]:
+    """Decode the beginnings of the first, the middle and the last document."""
+    last = file.n_documents - 1
+    for number in sorted({0, last // 2, last} if file.n_documents else ()):
+        start, stop = bounds[number : number + 2].tolist()
+        ids = file[start : min(stop, start + _SAMPLE_TOKENS)]
+        text = tokenizer.decode_bytes(ids).decode("utf-8", "replace")
+        yield {"document": number, "begins": text}
+
+
+def _hash_documents(file: TokenFile, ends: NDArray[np.int64]) -> Iterator[int]:
+    """Yield the xxh3_64 of the ids of each document."""
+    digest = xxhash.xxh3_64()
+    for start in range(0, len(file), _TOKENS_AT_A_TIME):
+        part = file.tokens[start : start + _TOKENS_AT_A_TIME]
+        data = np.ascontiguousarray(part).view(np.uint8).data
+        first, last = np.searchsorted(ends, [start, start + len(part)], "right")
+        place = 0
+        for end in ((ends[first:last] - start) * part.itemsize).tolist():
+            digest.update(data[place:end])
+            yield digest.intdigest()
+            digest.reset()
+            place = end
+        digest.update(data[place:])
+
+
+def _compare_val_with_train(files: Mapping[str, tuple[TokenFile, Hashes]]) -> Iterator[Facts]:
+    """Count the documents of each NAMEval that are in NAMEtrain of the same directory, too."""
+    for name, (val, of_val) in files.items():
+        other = f"{name.removesuffix('val')}train"
+        if not name.endswith("val") or other not in files:
+            continue
+        train, of_train = files[other]
+        found: Facts = {"val": name, "train": other, "documents": val.n_documents}
+        ids = [
+            (x.tokenizer_fingerprint, x.end_of_text_id, x.begin_of_text_id)
+            for x in (val.manifest, train.manifest)
+        ]
+        if ids[0] == ids[1]:
+            yield found | {"in_train": int(np.count_nonzero(np.isin(of_val, of_train)))}
+        else:
+            why = "they were built with different tokenizers or special tokens"
+            yield found | {"not_compared": why}
 
 
 def describe_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Facts:
@@ -215,15 +289,13 @@ def describe_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Facts:
     from bpe import Tokenizer
     from bpe.split.patterns import PATTERNS
 
-    special, vocab = tokenizer.special_tokens, tokenizer.vocab
-    ordinary = [vocab[token_id] for token_id in vocab.keys() - special.values()]
+    vocab = tokenizer.vocab
     found: Facts = {
         "path": str(path), "kind": tokenizer.pattern, "vocab_size": tokenizer.vocab_size,
         "pattern": tokenizer.pattern, "unicode_version": tokenizer.unicode_version or None,
-        "special_tokens": special, "eos_token": tokenizer.eos_token,
+        "special_tokens": tokenizer.special_tokens, "eos_token": tokenizer.eos_token,
         "bos_token": tokenizer.bos_token,
         "ids_without_token": max(vocab, default=-1) + 1 - len(vocab),
-        "longest": [_token_text(x) for x in sorted(ordinary, key=len, reverse=True)[:_LONGEST]],
     }
     if isinstance(tokenizer, Tokenizer):
         added = tokenizer.vocabulary.added_tokens
@@ -235,14 +307,6 @@ def describe_tokenizer(path: Path, tokenizer: AnyTokenizer) -> Facts:
             "added_tokens_not_special": {x.text: x.id for x in added if not x.special},
         }
     return found | {"fingerprint": tokenizer.fingerprint}
-
-
-def _token_text(token: bytes) -> str:
-    """Format a token: its text, shortened, with unprintable characters escaped."""
-    if len(token) > 8 and len(set(token)) == 1:
-        return f"{_token_text(token[:1])} * {len(token)}"
-    text = token[:80].decode("utf-8", "backslashreplace")
-    return ascii(text)[1:-1] if not text.isprintable() else text
 
 
 def how_far(location: Path | str, run: str) -> Facts:
@@ -287,7 +351,7 @@ def format_lines(found: Facts) -> list[str]:
     if not {"unfinished", "bad_files"} & found.keys():
         return _format_part(found)
     parts = [found.get("tokenizer"), *found.get("token_files", ()), *found.get("places", ())]
-    more = [*found.get("rows", ()), *found.get("val_in_train", ()), *found.get("runs", ())]
+    more = [*found.get("rows", ()), *found.get("val_in_train", ())]
     return [
         *(line for part in [*parts, *more] if part for line in format_lines(part)),
         *(f"{each['path']}: not finished: {each['text']}" for each in found.get("unfinished", ())),
@@ -316,4 +380,4 @@ def _shown(key: str, value: Any) -> str:
         return listed(pairs, _MOST_SHOWN) or "none"
     if isinstance(value, list):
         return listed([_shown(key, each) for each in value], _SHOWN) or "none"
-    return repr(value) if key in ("begins", "token", "longest") else str(value)
+    return repr(value) if key == "begins" else str(value)

@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bpe.errors import TokenmillError
-from preprocess.check.findings import Finding, reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
@@ -39,6 +38,23 @@ from preprocess.sampling.data import IGNORED
 from preprocess.storage import REPAIR, OutputError, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
+
+
+
+
+class Finding(NamedTuple):
+    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
+
+    path: Path | str  # a URL is text
+    sound: bool
+    text: str
+    blocks: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+def reason_of(error: Exception, path: Path | str) -> str:
+    """Return the text of an error about a file, without its path."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 # --- places ---
@@ -129,7 +145,8 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     To `bad` are added path and text of each file that is damaged, of which rows before the damage
     are counted, or that has other columns than those before it.
     """
-    files, has_mask, dtype = row_files(directory), False, "read as int32"
+    files = [directory / name for name in row_files(directory)]
+    has_mask, dtype = False, "read as int32"
     if (directory / MANIFEST_FILE).exists():
         dtype = "int32"
         try:
@@ -334,7 +351,7 @@ def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
         from bpe import load_tokenizer
 
         vocab_size = load_tokenizer(tokenizer).vocab_size
-    for path in row_files(directory):
+    for path in (directory / name for name in row_files(directory)):
         n_rows = n_tokens = 0
         try:
             for batch in read_batches(path):

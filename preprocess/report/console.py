@@ -122,7 +122,7 @@ def logging_to(log_file: str | None, quiet: bool) -> Iterator[None]:
 
 def _open_log(path: str) -> TextIO:
     """Open a log file; a new one begins with a line that says what it is."""
-    from preprocess.sources.own_files import LOG_BEGINS
+    from preprocess.sources.registry import LOG_BEGINS
     from preprocess.storage import OutputError
 
     try:

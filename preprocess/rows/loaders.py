@@ -10,24 +10,23 @@ iteration continues where another was left. `source[i]` reads a single record.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import xxhash
 
 from bpe.arguments import checked
-from bpe.files.locations import given_location, is_url
-from preprocess.rows.access import FileSeries
-from preprocess.rows.formats import FORMATS, Record, RecordFile, RowsError, damaged
+from bpe.files.locations import given_location, is_url, is_web
+from preprocess.locations import split_location
+from preprocess.rows.access import FileSeries, find_files, found_instead, location_of
+from preprocess.rows.formats import FORMATS, Record, RecordFile, RowsError, name_of
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.rows.places import AnyPath, found_instead, matches, open_binary, place_of
 from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.storage import open_files
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -59,11 +58,24 @@ class ShardedSource:
     suffixes: ClassVar[tuple[str, ...]]  # by which files of a directory are chosen
 
     def __init__(self, paths: Paths) -> None:
-        new_file = FORMATS[self.format].codec().File
-        found = _find_files(paths, self.kind, self.suffixes)
-        self.shard_names = [*map(str, found)]
-        self._series = FileSeries([*map(new_file, found)])
+        new_file = FORMATS[self.format].codec()
+        given = [paths] if isinstance(paths, str | os.PathLike) else paths
+        files = [new_file(x) for path in map(given_location, given) for x in self._find(path)]
+        if not files:
+            raise RowsError(f"no paths of {self.kind} files were given; give a list of some")
+        self.shard_names = [str(each.path) for each in files]
+        self._series = FileSeries(files)
         self.place: Place | None = None
+
+    def _find(self, path: str) -> list[Any]:
+        """Return the files that a path means; raise RowsError if it means none."""
+        if not (found := find_files(path, self.suffixes)):
+            shown, instead = open_files(path).where(), found_instead(path, self.suffixes)
+            raise RowsError(
+                f"there are no {self.kind} files ({', '.join(self.suffixes)}) at {shown}{instead};"
+                " give a file, a directory or a pattern"
+            )
+        return found
 
     def open_shard(self, name: str) -> Iterator[Record]:
         """Return all records of a shard; `place` does not matter and is not changed.
@@ -110,10 +122,12 @@ class ShardedSource:
     @property
     def pad_id(self) -> int:
         """Id with which rows of a batch are padded: of the manifest of rows, 0 without one."""
-        directory = self._series.files[0].path.parent
-        if directory is None or not (directory / MANIFEST_FILE).exists():
-            return 0
-        return read_manifest(directory).pad_id
+        location = location_of(self._series.files[0].file)
+        if is_url(location) and is_web(location) and "?" in location:
+            return 0  # a signature, which is of one file
+        directory, _ = split_location(location)
+        has_manifest = open_files(directory).size(MANIFEST_FILE) is not None
+        return read_manifest(directory).pad_id if has_manifest else 0
 
     @cached_property
     def _digest(self) -> str:
@@ -122,12 +136,12 @@ class ShardedSource:
 
     def _sample(self, of: RecordFile) -> bytes:
         try:
-            with open_binary(of.path) as file:
+            with of.open() as file:
                 begins, size = file.read(_SAMPLE_BYTES), file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - _SAMPLE_BYTES))
-                return json.dumps([of.path.name, size]).encode() + begins + file.read()
+                return json.dumps([name_of(of.file), size]).encode() + begins + file.read()
         except OSError as error:
-            raise damaged(of.path, self.kind, error) from error
+            raise of.damaged(self.kind, error) from error
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place and a digest of the files, for JSON."""
@@ -263,31 +277,3 @@ class TransformedShardedSource(ShardedSource):
                 f"{name}: record {number:,}, counted from 0, cannot be transformed"
                 f" ({type(error).__name__}: {error}); correct the record or the transform"
             ) from error
-
-
-def _find_files(paths: Paths, kind: str, suffixes: tuple[str, ...]) -> list[AnyPath]:
-    """Return the files that paths mean; raise RowsError if one means none."""
-    found: list[AnyPath] = []
-    for path in map(given_location, [paths] if isinstance(paths, str | os.PathLike) else paths):
-        if not (some := _files_at(path, suffixes)):
-            instead = "" if glob.has_magic(path) else found_instead(path, suffixes)
-            raise RowsError(
-                f"there are no {kind} files ({', '.join(suffixes)}) at {place_of(path)}{instead};"
-                " give a file, a directory or a pattern"
-            )
-        found += some
-    if not found:
-        raise RowsError(f"no paths of {kind} files were given; give a list of some")
-    return found
-
-
-def _files_at(path: str, suffixes: tuple[str, ...]) -> list[AnyPath]:
-    """Return the files that a path, a URL or a pattern means; of a directory by their suffixes."""
-    if not is_url(path) and os.path.isdir(path):
-        inside = matches(os.path.join(glob.escape(path), "*"))  # none that are hidden
-        return [each for each in inside if each.name.endswith(suffixes) and each.is_file()]
-    if not is_url(path) and os.path.isfile(path):  # a name may have the characters of patterns
-        return [Path(path)]
-    there, shown = matches(path), str(place_of(path))
-    is_named = glob.has_magic(shown) or [*map(str, there)] == [shown]
-    return [x for x in there if x.is_file() and (is_named or x.name.endswith(suffixes))]

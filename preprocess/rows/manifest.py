@@ -7,7 +7,6 @@ other bytes, which is no damage.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from preprocess.dataset.manifest import (
 )
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
-from preprocess.rows.places import AnyPath
+from preprocess.storage import open_files
 
 MANIFEST_FILE = "rows.json"
 FORMAT = "tokenmill-rows"
@@ -95,19 +94,18 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         return with_own_digest(about | msgspec.to_builtins(self))
 
 
-def read_manifest(directory: AnyPath) -> RowsManifest:
+def read_manifest(directory: str | os.PathLike[str]) -> RowsManifest:
     """Read the manifest of a directory of rows.
 
     Raises:
         RowsError: It is missing, damaged, or of a newer format.
     """
-    path = directory / MANIFEST_FILE
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise RowsError(f"{path}: missing; no rows were written in this directory") from None
+    files = open_files(directory)
+    content, where = files.get(MANIFEST_FILE), files.where(MANIFEST_FILE)
+    if content is None:
+        raise RowsError(f"{where}: missing; no rows were written in this directory")
     return decode_manifest(
-        content, str(path), RowsManifest, (FORMAT, FORMAT_VERSION), _check_names, RowsError,
+        content, where, RowsManifest, (FORMAT, FORMAT_VERSION), _check_names, RowsError,
         "write the rows again (--overwrite)",
     )
 
@@ -115,7 +113,7 @@ def read_manifest(directory: AnyPath) -> RowsManifest:
 def _check_names(manifest: RowsManifest) -> None:
     for each in manifest.shards:
         is_inside = os.path.basename(each.name) == each.name
-        if not is_inside or format_of(Path(each.name)) != manifest.format:
+        if not is_inside or format_of(each.name) != manifest.format:
             raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
 
 

@@ -4,41 +4,38 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
-from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Record, RecordFile, RowsError, damaged
-from preprocess.rows.places import open_binary
+from preprocess.rows.formats import Batches, Record, RecordFile, RowsError
 
 _MOST_ARRAYS = 16
 
 
-def write_shard(
-    file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
-    batches: Callable[[], Iterable[RowBatch]],
-) -> None:
-    """Write the rows of all batches, one column after another."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in columns:
-            entry = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w", force_zip64=True) as member:
-                length = None
-                for batch in batches():
-                    if length is None:
-                        length = len(batch.values[name]) // max(1, len(batch))
-                        about = {"descr": "<i4", "fortran_order": False, "shape": (n_rows, length)}
-                        npy.write_array_header_1_0(member, about)
-                    member.write(batch.values[name].astype("<i4", copy=False).data)
-
-
-class File(RecordFile):
+class NpzFile(RecordFile):
     """An NPZ file of arrays of integers, whose rows have one length; it is read as a whole."""
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write the rows of all batches, one column after another."""
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in columns:
+                entry = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(entry, "w", force_zip64=True) as member:
+                    for number, batch in enumerate(batches()):
+                        values = batch.values[name].astype("<i4", copy=False)
+                        if not number:
+                            shape = n_rows, len(values) // max(1, len(batch))
+                            about = {"descr": "<i4", "fortran_order": False, "shape": shape}
+                            npy.write_array_header_1_0(member, about)
+                        member.write(values.data)
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the rows from a number on."""
@@ -48,13 +45,13 @@ class File(RecordFile):
             raise
         # NumPy reads the header of an array as Python, which fails in many ways.
         except Exception as error:
-            raise damaged(self.path, "NPZ", error) from error
+            raise self.damaged("NPZ", error) from error
         for rows in zip(*(array[first:] for array in arrays.values()), strict=True):
             yield dict(zip(arrays, rows, strict=True))
 
     def _arrays(self) -> dict[str, Any]:
         """Return integer[n_rows, length] of each column."""
-        with open_binary(self.path) as file, zipfile.ZipFile(file) as archive:
+        with self.open() as file, zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
             if len(entries) > _MOST_ARRAYS:
                 raise RowsError(f"{self.path}: has {len(entries):,} arrays; these are no rows")

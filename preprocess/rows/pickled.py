@@ -11,15 +11,15 @@ from __future__ import annotations
 import io
 import pickle
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
 
-from preprocess.rows.columns import RowBatch
-from preprocess.rows.formats import Record, RecordFile, RowsError, damaged
+from preprocess.locations import how_to_repair
+from preprocess.rows.formats import Batches, Record, RecordFile, RowsError
 
 # Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
 _PROTOCOL = 2
@@ -34,40 +34,44 @@ _NAMES = re.compile(  # of arrays, in NumPy 1 and 2
 )
 
 
-def write_shard(
-    file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int,
-    batches: Callable[[], Iterable[RowBatch]],
-) -> None:
-    """Write the ids of all batches as one list, without having it in memory."""
-    file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_LIST)
-    counts = list[int]()
-    for batch in batches():
-        numbers = batch.values["input_ids"].tolist()
-        file.write(pickle.MARK)
-        for start, stop in pairwise(batch.offsets.tolist()):
-            # Without the protocol in front, and STOP at the end.
-            file.write(pickle.dumps(numbers[start:stop], _PROTOCOL)[2:-1])
-        file.write(pickle.APPENDS)
-        if "attention_mask" in columns:
-            mask, starts = batch.values["attention_mask"], batch.offsets[:-1]
-            n_tokens = np.add.reduceat(mask, starts)
-            counts += np.where(mask[starts] > 0, n_tokens, -n_tokens).tolist()
-    file.write(pickle.STOP)
-    if counts:
-        file.write(pickle.dumps(counts, _PROTOCOL))
-
-
-class File(RecordFile):
+class PickledFile(RecordFile):
     """A pickled list of rows; those that were padded here have a mask."""
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write the ids of all batches as one list, without having it in memory."""
+        file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_LIST)
+        counts = list[int]()
+        for batch in batches():
+            numbers = batch.values["input_ids"].tolist()
+            file.write(pickle.MARK)
+            for start, stop in pairwise(batch.offsets.tolist()):
+                # Without the protocol in front, and STOP at the end.
+                file.write(pickle.dumps(numbers[start:stop], _PROTOCOL)[2:-1])
+            file.write(pickle.APPENDS)
+            if "attention_mask" in columns:
+                mask, starts = batch.values["attention_mask"], batch.offsets[:-1]
+                n_tokens = np.add.reduceat(mask, starts)
+                counts += np.where(mask[starts] > 0, n_tokens, -n_tokens).tolist()
+        file.write(pickle.STOP)
+        if counts:
+            file.write(pickle.dumps(counts, _PROTOCOL))
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the rows from a number on."""
         try:
-            rows, counts = _load(self.path.read_bytes())
+            with self.open() as file:
+                rows, counts = _load(file.read())
         except _RefusedError as error:
-            raise RowsError(f"{self.path}: {error}") from None
+            repair = how_to_repair(str(self.path))
+            raise RowsError(
+                f"{self.path}: {error}; if it should be rows, make it again, or run tokenmill"
+                f" {repair}"
+            ) from None
         except Exception as error:
-            raise damaged(self.path, "a pickle", error) from error
+            raise self.damaged("a pickle", error) from error
         for ids, n_tokens in zip(rows[first:], counts[first:], strict=True):
             record = {"input_ids": ids}
             if n_tokens is not None:
@@ -124,8 +128,7 @@ def _load_one(data: bytes, begin: int) -> tuple[Any, int]:
         return _plain(_Reader(stream).load()), stream.tell()
     raise _RefusedError(
         f"byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of numbers;"
-        " it is refused, for a pickle may run any program when it is loaded. If it should be rows,"
-        " make it again, or run tokenmill verify --repair"
+        " it is refused, for a pickle may run any program when it is loaded"
     )
 
 

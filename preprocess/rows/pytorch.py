@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -25,11 +25,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bpe.arguments import checked
-from preprocess.rows.access import find_part, in_order, open_rows
+from preprocess.rows.access import find_part, found_instead, open_rows, row_files
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import DUMP_FILE, RowsError, open_file
-from preprocess.rows.places import AnyPath, found_instead, place_of
 from preprocess.sampling.data import IGNORED, check_integer
+from preprocess.storage import open_files
 
 Tensors = dict[str, torch.Tensor]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -52,7 +52,7 @@ class TokenizedDataset(Dataset[Tensors]):
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._rows = open_rows(place_of(directory))
+        self._rows = open_rows(directory)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -82,7 +82,7 @@ class StreamingTokenizedDataset(TokenizedDataset):
 
     def __init__(self, directory: str | os.PathLike[str], cache_size: int = 10) -> None:
         self._cache_size = check_integer("cache_size", cache_size, 1)
-        self._rows = open_rows(place_of(directory), self._cache_size)
+        self._rows = open_rows(directory, self._cache_size)
 
     def shuffled(self, seed: int = 0) -> ShuffledBlocks:
         """Return an order in which a pass reads each block once: `DataLoader(sampler=...)`."""
@@ -143,7 +143,7 @@ class PickledTrainerDataset(Dataset[Tensors]):
         given = [folders] if isinstance(folders, str | os.PathLike) else [*folders]
         if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
-        self._rows = [row for folder in map(place_of, given) for row in _rows_in(folder)]
+        self._rows = [row for folder in given for row in _rows_in(folder)]
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -155,24 +155,24 @@ class PickledTrainerDataset(Dataset[Tensors]):
         return tensors | {"labels": ids.masked_fill(mask == 0, IGNORED)}
 
 
-def _rows_in(folder: AnyPath) -> list[Arrays]:
+def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     """Return the rows of a folder, with masks; its counts are printed and compared.
 
     Raises:
         RowsError: There are none, or others than the counts say.
     """
-    inside = folder.iterdir() if folder.is_dir() else ()
-    paths = in_order(x for x in inside if fnmatch(x.name, "dump-*.pkl"))
+    files = open_files(folder)
+    paths = [x for name, x in row_files(folder).items() if re.fullmatch(r"dump-.*\.pkl", name)]
     if not paths:
-        instead = found_instead(str(folder), (".pkl",))
-        raise RowsError(f"{folder}: there is no file dump-*.pkl in this folder{instead}")
+        instead = found_instead(files.where(), (".pkl",))
+        raise RowsError(f"{files.where()}: there is no file dump-*.pkl in this folder{instead}")
     rows = [_with_mask(row) for path in paths for row in open_file(path).rows()]
-    meta = folder / DUMP_FILE
-    if not meta.exists():
+    if (content := files.get(DUMP_FILE)) is None:
         return rows
+    meta = files.where(DUMP_FILE)
     try:
-        counts = dict(json.loads(meta.read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+        counts = dict(json.loads(content))
+    except (ValueError, TypeError) as error:
         raise RowsError(
             f"{meta}: is no JSON object with counts ({error}); get it again, or remove it"
         ) from error

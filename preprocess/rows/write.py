@@ -49,7 +49,6 @@ from preprocess.rows.manifest import (
     ShardFacts,
     read_manifest,
 )
-from preprocess.rows.places import place_of
 from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
 from preprocess.run.record import Record
 from preprocess.run.run import Run
@@ -152,7 +151,7 @@ class _Run:
         self, file: TokenFile, settings: RowsSettings, location: str, name: str
     ) -> None:
         self._file, self._settings, self._name = file, settings, name
-        self._location, self._place = location, place_of(location)
+        self._location = location
         self._final = open_storage(location).final
         self.where = self._final.where()
         self._of_settings = settings_of_rows(settings)
@@ -173,9 +172,9 @@ class _Run:
                 is_new = run.resumed or not self._is_there()
                 if is_new:
                     self._make(run, progress, started)
-            n_written = sum(format_of(Path(name)) is not None for name in run.published)
-        manifest, seconds = read_manifest(self._place), time.perf_counter() - started
-        place = self._place if isinstance(self._place, Path) else self.where
+            n_written = sum(format_of(name) is not None for name in run.published)
+        manifest, seconds = read_manifest(self._location), time.perf_counter() - started
+        place = self.where if is_bucket(self._location) else Path(self._location)
         return RowsResult(place, manifest, is_new, seconds, n_written)
 
     def _is_there(self) -> bool:
@@ -183,7 +182,7 @@ class _Run:
         final = self._final
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
-        found, own = read_manifest(self._place), self._of_settings
+        found, own = read_manifest(self._location), self._of_settings
         is_same, sizes = found.dataset_digest == self._file.manifest.digest, final.sizes()
         if self._kept is not None:
             wanted = {each.name for each in self._files}
@@ -300,7 +299,7 @@ class _Run:
             return set()  # none, or of another program
         found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
-            manifest = read_manifest(self._place)
+            manifest = read_manifest(self._location)
             return found | {*manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
@@ -327,7 +326,7 @@ class _Run:
         if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
             return None
         try:
-            found = read_manifest(self._place)
+            found = read_manifest(self._location)
         except RowsError:  # a damaged manifest is replaced, or `_is_there` raises
             return None
         if not self._is_alike(found):
@@ -471,7 +470,7 @@ def write_shard(
 
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
-        codec.write_shard(file, reader.shape.columns, compression_of(settings), n_rows, batches)
+        codec.write(file, reader.shape.columns, compression_of(settings), n_rows, batches)
     return ShardFacts(
         name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )

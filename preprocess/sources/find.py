@@ -1,9 +1,11 @@
-"""The sources in files, directories, patterns, lists, URLs and standard input, in order.
+"""The sources that paths, patterns, lists, URLs and standard input mean, in order.
 
 A prefix in a bucket is read as a directory with the same files would be: in the same order, by the
 same names, and what is left out there is left out here; only `.gitignore` files have no effect.
-What tokenmill writes is left out, for outputs may be beside the text, and so are files that
-describe data.
+Files that describe data are left out, and so is what tokenmill has written, for outputs may be
+beside the text: manifests and statistics name it. A run that was interrupted while it gave files
+their final names is known by its journal, and a removal by its list, so the same command finds the
+same text again.
 """
 
 from __future__ import annotations
@@ -12,41 +14,58 @@ import fnmatch
 import glob
 import logging
 import os
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from contextlib import closing
-from functools import cache
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import cache, cached_property
+from itertools import chain, islice
+from logging import FileHandler
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, is_web, shown_url
 from bpe.parallel import run_in_order
+from preprocess.dataset import columns as table
+from preprocess.dataset.manifest import FORMAT, spellings_of
 from preprocess.documents.batch import ReadOptions
 from preprocess.locations import url_name
 from preprocess.sources.base import Source, import_library
-from preprocess.sources.own_files import is_log, own_files, own_files_in
-from preprocess.sources.registry import is_binary, open_source
+from preprocess.sources.registry import is_log, open_source
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object, open_url
-from preprocess.sources.standard_input import FILE_NAME as STANDARD_INPUT
 from preprocess.sources.standard_input import StandardInput
-from preprocess.sources.text_file import InputFile, new_array, open_file
+from preprocess.sources.text_file import InputFile, open_file
 from preprocess.storage import JOURNAL_FILE
 from preprocess.storage.forked import open_anywhere
+from preprocess.storage.local import LOCK_FILE, PARTIAL, REMOVAL_FILE
 from preprocess.storage.remote import split_url
 
 _OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
-logger = logging.getLogger("preprocess")
-
+_BEGIN_BYTES = 4096  # of a file, which name its format
 # Files that Hugging Face `datasets` writes beside its Arrow files, in directories with these.
 _DESCRIPTIONS = {"dataset_info.json", "dataset_dict.json"}
 _BESIDE_ARROW = (*_DESCRIPTIONS, "state.json", "cache-*.arrow", "*.lock")
+logger = logging.getLogger("preprocess")
 
 
-class Found(NamedTuple):
+class _Given(NamedTuple):
+    """What a path means: a file or a directory; None: standard input."""
+
+    shown: str  # for messages
+    place: Path | RemoteFile | _Directory | None
+    name: str = ""  # of a file, in manifests
+    is_own: bool = False  # of tokenmill
+    is_match: bool = False  # of a pattern, so it may have no text
+
+
+class _Found(NamedTuple):
     """A file, its name in manifests, and whether it was found below a directory."""
 
-    place: Path | RemoteFile
+    place: Path | RemoteFile | None
     name: str
     is_below: bool
 
@@ -69,111 +88,141 @@ def find_sources(
         CorpusError: A path does not exist, cannot be read or has a format without a reader; a
             directory has no files; nothing matches a pattern.
     """
-    sources: list[Source] = []
-    own = cache(own_files_in)
-    matches, without_text = set[Path](), ""
-    expanded = [*_expand(paths, matches)]
-    text = [x for x in expanded if not (isinstance(x, Path) and _is_own(x, own(x.parent)))]
-    if text and (named := {*map(str, paths)} & {*map(str, {*expanded} - {*text})}):
+    given = [*_expand(paths)]
+    text = [each for each in given if not each.is_own]
+    if text and (named := {*map(str, paths)} & {each.shown for each in given if each.is_own}):
         logger.info("%d outputs of tokenmill are no text, such as %s", len(named), min(named))
-    for path in text or expanded:  # if outputs alone are named, it is said what they are
-        if path is None:
-            sources.append(
-                StandardInput(lambda path: open_source(path, STANDARD_INPUT, reading))
-            )
-            continue
-        found = _files_at(path) if isinstance(path, str) else _files_in(path)
-        opened = [x for x in _open_all(found, reading) if x is not None]
-        sources += [x for x in opened if isinstance(x, Source)]
-        binary = [x for x in opened if not isinstance(x, Source)]
+    given = text or given  # if outputs alone are named, it is said what they are
+    found = [
+        [*_files_below(each.place)] if isinstance(each.place, _Directory)
+        else [_Found(each.place, each.name, False)]
+        for each in given
+    ]  # fmt: skip
+    opened = iter(_open_all([*chain(*found)], reading))
+    sources, without_text = list[Source](), ""
+    for each, files in zip(given, found, strict=True):
+        of_path = [*islice(opened, len(files))]
+        new = [x for x in of_path if isinstance(x, Source)]
+        sources += new
         if binary_files is not None:
-            binary_files += binary
-        if len(opened) > len(binary):
-            continue
-        if isinstance(path, str):
-            raise CorpusError(
-                f"{binary[0]}: is binary, as all files that {shown_url(path)} means; give the URL"
-                " of text"
+            binary_files += [x for x in of_path if isinstance(x, Path | str)]
+        if not new:
+            without_text = (
+                f"{each.shown}: no text files in this directory or below it (names that begin with"
+                " a dot, binary files, outputs of tokenmill and what .gitignore excludes are"
+                " skipped); give another directory"
             )
-        without_text = (
-            f"{path}: no text files in this directory or below it (names that begin with a dot,"
-            " binary files, outputs of tokenmill and what .gitignore excludes are skipped); give"
-            " another directory"
-        )
-        if path not in matches and not own(path):
-            raise CorpusError(without_text)
+            if not each.is_match and isinstance(each.place, _Directory) and not each.place.own:
+                raise CorpusError(without_text)
     if without_text and not sources:
         raise CorpusError(without_text)
     return sources
 
 
-def _open_all(found: Sequence[Found], reading: ReadOptions) -> list[Source | Path | str | None]:
+def _open_all(found: Sequence[_Found], reading: ReadOptions) -> list[Source | Path | str | None]:
     """Open files; one that is skipped becomes its path if it is binary, None if it is a log."""
 
-    def open_one(each: Found) -> Source | Path | str | None:
-        is_local = isinstance(each.place, Path)
-        if each.is_below:
-            file = open_file(each.place) if isinstance(each.place, Path) else each.place
-            if is_local and is_log(file):
-                return None
-            if is_binary(file, each.name, reading):
-                return each.place if isinstance(each.place, Path) else each.place.path
-        return open_source(each.place, each.name, reading)
+    def open_one(each: _Found) -> Source | Path | str | None:
+        if each.place is None:
+            return StandardInput(reading)
+        file = open_file(each.place) if isinstance(each.place, Path) else each.place
+        return open_source(file, each.name, reading, each.is_below)
 
-    is_remote = any(isinstance(each.place, RemoteFile) for each in found)
-    n_threads = min(len(found), _OPENED_AT_ONCE) if is_remote else 0
-    if not n_threads:
+    if not any(isinstance(each.place, RemoteFile) for each in found):
         return [open_one(each) for each in found]
+    n_threads = min(len(found), _OPENED_AT_ONCE)
     with closing(run_in_order(found, lambda: open_one, n_threads)) as opened:
         return [*opened]
 
 
 def check_fields_are_used(sources: Sequence[Source], reading: ReadOptions) -> None:
     """Raise CorpusError if fields or a kind of conversations are given, and no source has them."""
+    option, what = "", "all files are text without fields"
     if reading.chat not in ("auto", "off") and not any(source.has_spans for source in sources):
-        raise CorpusError(
-            f"--chat {reading.chat} is given, and no file has conversations; leave it out, or name"
-            " the format of the files (--format jsonl)"
-        )
-    if not (reading.content_field or reading.text_preset):
-        return
-    if not any(source.has_fields for source in sources):
+        option, what = f"--chat {reading.chat}", "no file has conversations"
+    elif not any(source.has_fields for source in sources):
         option = "--text-preset" if reading.text_preset else "--content-field"
+        option = option if reading.text_preset or reading.content_field else ""
+    if option:
         raise CorpusError(
-            f"{option} is given, and all files are text without fields; leave it out, or name the"
-            " format of the files (--format jsonl)"
+            f"{option} is given, and {what}; leave it out, or name the format of the files"
+            " (--format jsonl)"
         )
-
-
-def _is_own(path: Path, own: Set[str]) -> bool:
-    return path.name in own or (path.is_file() and is_log(open_file(path)))
 
 
 # Paths.
 
 
-def _expand(
-    paths: Iterable[str | os.PathLike[str]], matches: set[Path]
-) -> Iterator[Path | str | None]:
-    """Yield the files, directories and URLs that paths, patterns and lists name; None: `-`.
-
-    What matches a pattern is added to `matches`.
-    """
-    for given in paths:
-        name = os.fspath(given)
+def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[_Given]:
+    """Yield what paths, patterns, lists, URLs and `-` mean."""
+    listed = cache(_Directory)
+    for path in paths:
+        name = os.fspath(path)
         is_list = name.startswith("@") and not os.path.lexists(name)
         for each in _listed_paths(name[1:]) if is_list else [name]:
             if each == "-":
-                yield None
+                yield _Given(each, None)
             elif is_url(each):
-                yield each
-            elif not glob.has_magic(each) or os.path.lexists(each):
-                yield Path(each)
-            elif found := glob.glob(each, recursive=True):
-                matches |= {*map(Path, found)}
-                yield from _outermost(sorted(map(Path, found), key=os.fsencode))
+                with corpus_errors():
+                    yield from _expand_url(each)
             else:
-                raise CorpusError(f"{each}: no file or directory matches this pattern; correct it")
+                yield from _expand_path(each, listed)
+
+
+def _listed_paths(location: str) -> list[str]:
+    """Return the lines of a list of paths, without blank ones."""
+    data: InputFile = open_url(location) if is_url(location) else open_file(Path(location))
+    try:
+        text = data.read(0, data.n_bytes).tobytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorpusError(
+            f"{data.path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
+        ) from None
+    found = [line.strip() for line in text.split("\n") if line.strip()]
+    if not found:
+        raise CorpusError(f"{data.path}: the list has no path; write one in each line")
+    return found
+
+
+def _expand_path(given: str, listed: Callable[[Path], _Directory]) -> Iterator[_Given]:
+    paths, is_match = [Path(given)], glob.has_magic(given) and not os.path.lexists(given)
+    if is_match:
+        matched = sorted(map(Path, glob.glob(given, recursive=True)), key=os.fsencode)
+        directories = {path for path in matched if path.is_dir()}  # which are searched themselves
+        paths = [path for path in matched if directories.isdisjoint(path.parents)]
+        if not paths:
+            raise CorpusError(f"{given}: no file or directory matches this pattern; correct it")
+    for path in paths:
+        own = set[str]()
+        with suppress(CorpusError):  # files in a directory may be read that cannot be listed
+            own = listed(path.parent).own
+        is_own = path.name in own or (path.is_file() and is_log(open_file(path)))
+        place = listed(path) if path.is_dir() and not is_own else path
+        yield _Given(str(path), place, path.name, is_own, is_match)
+
+
+def _expand_url(url: str) -> Iterator[_Given]:
+    """As `_expand`, of the URL of an object, a directory or a pattern; raise RemoteError, too."""
+    file, shown = _object_at(url), shown_url(url)
+    if file is not None:
+        yield _Given(shown, file, url_name(url))
+        return
+    if is_web(url):
+        raise CorpusError(
+            f"{shown}: there is no such file; check the URL, which has to name a file, for web"
+            " servers do not list theirs"
+        )
+    base, pattern = _split_pattern(url)
+    root = _list_objects(base)
+    found = [*_matches(root, {pattern})] if pattern or root.files or root.directories else []
+    if not found:
+        problem = "there is no such object, and none below it; check the URL and the bucket's name"
+        problem = "no object matches this pattern; correct it" if pattern else problem
+        raise CorpusError(f"{shown}: {problem}")
+    for path, place, parent in sorted(found, key=lambda each: each[0].encode()):
+        name = path.rpartition("/")[2]
+        is_own = parent is not None and name in parent.own
+        yield _Given(shown_url(base + path), place, name, is_own, pattern != ())
 
 
 def looks_into(path: str, directory: str) -> bool:
@@ -192,135 +241,69 @@ def looks_into(path: str, directory: str) -> bool:
     )
 
 
-def _outermost(paths: list[Path]) -> Iterator[Path]:
-    """Yield paths that are not below a directory among them, which is searched itself."""
-    directories = {path for path in paths if path.is_dir()}
-    yield from (path for path in paths if directories.isdisjoint(path.parents))
-
-
-def _listed_paths(location: str) -> list[str]:
-    """Return the lines of a list of paths, without blank ones."""
-    data: InputFile = open_url(location) if is_url(location) else open_file(Path(location))
-    try:
-        text = data.read(0, data.n_bytes, new_array).tobytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorpusError(
-            f"{data.path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
-        ) from None
-    found = [line.strip() for line in text.split("\n") if line.strip()]
-    if not found:
-        raise CorpusError(f"{data.path}: the list has no path; write one in each line")
-    return found
-
-
-# Directories.
-
-
-def _files_in(path: Path) -> list[Found]:
-    """Return the files that a path means: itself, or those below a directory."""
-    if not path.is_dir():
-        return [Found(path, path.name, False)]
-    files = _files_below(path, (path.resolve(),), ())
-    return [Found(x, x.relative_to(path).as_posix(), True) for x in files]
-
-
-def _is_beside_data(name: str, names: Set[str]) -> bool:
-    """Return True for what `datasets` writes beside its data; `names` are all in the directory."""
-    beside = _BESIDE_ARROW if names & _DESCRIPTIONS else ()
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in beside)
-
-
-def _files_below(
-    directory: Path, seen: tuple[Path, ...], ignored: tuple[tuple[Path, Any], ...]
-) -> Iterator[Path]:
-    """Yield the files below a directory, depth first, sorted by name.
-
-    Names that begin with a dot are skipped, and what a `.gitignore` in the directory or below it
-    excludes. Symbolic links are followed, once.
-
-    Args:
-        directory: The directory.
-        seen: Its ancestors.
-        ignored: The .gitignore files that apply.
-
-    Raises:
-        CorpusError: A directory cannot be listed.
-    """
-    try:
-        entries = sorted(directory.iterdir(), key=lambda entry: os.fsencode(entry.name))
-    except OSError as error:
-        raise CorpusError(
-            f"{directory}: cannot be listed: {error.strerror}; make it readable or leave it out"
-        ) from error
-    names = {entry.name for entry in entries}
-    own = own_files_in(directory)
-    if ".gitignore" in names:
-        ignored = (*ignored, (directory, _read_gitignore(directory / ".gitignore")))
-    for entry in entries:
-        is_directory = entry.is_dir()
-        if (
-            entry.name.startswith(".")
-            or entry.name in own
-            or _is_beside_data(entry.name, names)
-            or _is_ignored(entry, is_directory, ignored)
-        ):
-            continue
-        if not is_directory:
-            yield entry
-        elif (resolved := entry.resolve()) not in seen:
-            yield from _files_below(entry, (*seen, resolved), ignored)
-
-
-def _read_gitignore(path: Path) -> Any:
-    pathspec = import_library("pathspec", ".gitignore")
-    file = open_file(path)
-    text = file.read(0, file.n_bytes).tobytes().decode("utf-8", "replace")
-    return pathspec.GitIgnoreSpec.from_lines(text.splitlines())
-
-
-def _is_ignored(path: Path, is_directory: bool, ignored: tuple[tuple[Path, Any], ...]) -> bool:
-    """Return True if the innermost .gitignore that has a pattern for a path excludes it."""
-    for base, spec in reversed(ignored):
-        name = path.relative_to(base).as_posix() + "/" * is_directory
-        if (found := spec.check_file(name).include) is not None:
-            return bool(found)
-    return False
-
-
 # URLs.
 
 
-class _Object(NamedTuple):
-    """An object below a prefix: the parts of its path below it, and the file."""
-
-    parts: tuple[str, ...]
-    file: RemoteFile
-
-    @property
-    def directory(self) -> tuple[str, ...]:
-        return self.parts[:-1]
-
-    @property
-    def name(self) -> str:
-        return self.parts[-1]
+def _object_at(url: str) -> RemoteFile | None:
+    """Return the object that a URL names; None: it is that of a directory or a pattern, if any."""
+    is_directory = not is_web(url) and (url.endswith("/") or not split_url(url)[1])
+    return None if is_directory else find_object(url)
 
 
-def _files_at(url: str) -> list[Found]:
-    """Return the files that a URL means, at least one: an object, a directory or a pattern.
+def _split_pattern(url: str) -> tuple[str, tuple[str, ...]]:
+    """Split a URL into (what is before the first part with a character of patterns, the parts)."""
+    base, pattern = url.rstrip("/"), list[str]()
+    while glob.has_magic(base.partition("://")[2]):
+        base, _, last = base.rpartition("/")
+        pattern.insert(0, last)
+    return base, (*pattern,)
 
-    Raises:
-        CorpusError: There is none, the URL cannot be used, or its server does not answer.
+
+def _list_objects(url: str) -> _Directory:
+    """Return all objects below a prefix; raise RemoteError if it cannot be listed."""
+    root, key = split_url(url)
+    objects, found = open_anywhere(root), _Directory()
+    prefix = f"{objects.pinned(key)}/" if key else ""
+    for path, info in objects.keys(prefix):
+        below = path.removeprefix(prefix)
+        *parents, name = below.split("/")
+        directory: Any = found
+        for parent in parents:
+            directory = directory.directories.setdefault(parent, _Directory())
+        if name:  # else it stands for an empty directory
+            directory.files[name] = RemoteFile(f"{url.rstrip('/')}/{below}", path, info)
+    return found
+
+
+def _matches(
+    place: Any, patterns: set[tuple[str, ...]], path: str = "", parent: _Directory | None = None,
+    is_whole: bool = True,
+) -> Iterator[tuple[str, Any, _Directory | None]]:
+    """Yield (path, file or directory, directory that it is in) of what matches one of patterns.
+
+    `**` stands for any number of directories. As in `glob`, names that begin with a dot match only
+    patterns that do.
+
+    Args:
+        place: What is at `path`, below a prefix.
+        patterns: Parts of patterns, of what is below it.
+        path: Parts of paths, each after a slash.
+        parent: Where it is.
+        is_whole: Yield directories, and nothing below them; False: files alone.
     """
-    with corpus_errors():
-        found = _object_at(url)
-        if found is not None:
-            return [Found(found, url_name(url), False)]
-        if is_web(url):
-            raise CorpusError(
-                f"{shown_url(url)}: there is no such file; check the URL, which has to name a file,"
-                " for web servers do not list theirs"
-            )
-        return _matches(url)
+    left = {x[n:] for x in patterns for n in range(len(x) + 1) if {*x[:n]} <= {"**"}}
+    if () in left and (is_whole or isinstance(place, RemoteFile)):
+        yield path, place, parent
+        return
+    if isinstance(place, RemoteFile):
+        return
+    for name, below in chain(place.files.items(), place.directories.items()):
+        following = {
+            x if x[0] == "**" else x[1:] for x in left
+            if x and fnmatch.fnmatchcase(name, x[0]) and (name[:1] != "." or x[0][:1] == ".")
+        }  # fmt: skip
+        if following:
+            yield from _matches(below, following, f"{path}/{name}", place, is_whole)
 
 
 def matching_files(url: str) -> list[RemoteFile]:
@@ -334,109 +317,185 @@ def matching_files(url: str) -> list[RemoteFile]:
     found = _object_at(url)
     if found is not None or is_web(url):
         return [] if found is None else [found]
-    base, pattern = _split_pattern(url.rstrip("/"))
-    return [x.file for x in _list(base) if _matches_all(pattern or ["*"], x.parts)]
+    base, pattern = _split_pattern(url)
+    files = [*_matches(_list_objects(base), {pattern or ("*",)}, is_whole=False)]
+    files.sort(key=lambda each: [part.encode() for part in each[0].split("/")])
+    return [file for _, file, _ in files]
 
 
-def _object_at(url: str) -> RemoteFile | None:
-    is_directory = not is_web(url) and (url.endswith("/") or not split_url(url)[1])
-    return None if is_directory else find_object(url)
+# Directories.
 
 
-def _matches(url: str) -> list[Found]:
-    """Return the files that match a pattern, or a prefix, and those below what matches."""
-    base, pattern = _split_pattern(url.rstrip("/"))
-    objects, groups = _list(base), defaultdict[tuple[str, ...], list[_Object]](list)
-    for each in _without_own(objects):
-        if (n := _match(pattern, each.parts)) >= 0:
-            groups[each.parts[:n]].append(each)
-    found: list[Found] = []
-    for matched in sorted(groups, key=lambda parts: "/".join(parts).encode()):
-        below, n = groups[matched], len(matched)
-        if len(below[0].parts) > n:
-            below = _without_left_out(below, n)
-        for each in below:  # its name is what is below the part that was named
-            name = "/".join(each.parts[n:] or each.parts[-1:])
-            found.append(Found(each.file, name, n < len(each.parts)))
-    if found:
-        return found
-    problem = "there is no such object, and none below it; check the URL and the name of the bucket"
-    if pattern:
-        problem = "no object matches this pattern; correct it"
-    elif objects:
-        problem = (
-            "no text files below this prefix (names that begin with a dot are skipped); give"
-            " another"
-        )
-    raise CorpusError(f"{shown_url(url)}: {problem}")
+class _Directory:
+    """What is in a directory, by name; below a URL a file and a directory may have the same one.
 
-
-def _split_pattern(url: str) -> tuple[str, list[str]]:
-    """Split a URL into (what is before the first part with a character of patterns, the parts)."""
-    base, pattern = url, list[str]()
-    while glob.has_magic(base.partition("://")[2]):
-        base, _, last = base.rpartition("/")
-        pattern.insert(0, last)
-    return base, pattern
-
-
-def _match(pattern: Sequence[str], parts: Sequence[str]) -> int:
-    """Return how many parts of a path a pattern matches, as few as possible; -1: it does not.
-
-    `**` stands for any number of parts. As in `glob`, names that begin with a dot match only
-    patterns that do.
+    Raises:
+        CorpusError: The directory of this machine at `path` cannot be listed.
     """
-    return next((n for n in range(len(parts) + 1) if _matches_all(pattern, parts[:n])), -1)
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.files: dict[str, Path | RemoteFile] = {}
+        self.directories: dict[str, Path | _Directory] = {}
+        try:
+            for entry in () if path is None else path.iterdir():
+                (self.directories if entry.is_dir() else self.files)[entry.name] = entry
+        except OSError as error:
+            raise CorpusError(
+                f"{path}: cannot be listed: {error.strerror}; make it readable or leave it out"
+            ) from error
+
+    @cached_property
+    def own(self) -> set[str]:
+        """The names of what tokenmill has written, also in a run that was interrupted."""
+        runs = {x for x in self.directories if x.startswith(".") and x.endswith(PARTIAL)}
+        logs = (Path(x.baseFilename) for x in logger.handlers if isinstance(x, FileHandler))
+        own = {log.name for log in logs if self.path and log.parent == self.path.resolve()}
+        own |= {*runs, LOCK_FILE, *_described_files(self)}
+        removal = _content(self.files.get(REMOVAL_FILE))
+        with suppress(msgspec.MsgspecError):  # not complete, so nothing follows from it
+            own |= {*msgspec.json.decode(removal, type=dict[str, Any])}
+        for run in runs:
+            inside = self.directories[run]
+            files = inside.files if isinstance(inside, _Directory) else {}
+            journal = inside / JOURNAL_FILE if isinstance(inside, Path) else files.get(JOURNAL_FILE)
+            last = _content(journal).rstrip(b"\n").rpartition(b"\n")[2]
+            with suppress(msgspec.MsgspecError):
+                own.update(*msgspec.json.decode(last, type=_Line).entry.value.values())
+        return own & {*self.files, *self.directories}
 
 
-def _matches_all(pattern: Sequence[str], parts: Sequence[str]) -> bool:
-    if not pattern:
-        return not parts
-    if pattern[0] == "**":
-        n = next((i for i, part in enumerate(parts) if part.startswith(".")), len(parts))
-        return any(_matches_all(pattern[1:], parts[i:]) for i in range(n + 1))
-    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
-        return False
-    return fnmatch.fnmatchcase(parts[0], pattern[0]) and _matches_all(pattern[1:], parts[1:])
+def _files_below(
+    directory: _Directory, prefix: str = "", seen: tuple[Path, ...] = (),
+    ignored: tuple[tuple[Path, Any], ...] = (),
+) -> Iterator[_Found]:
+    """Yield the files below a directory, depth first, sorted by name.
+
+    Names that begin with a dot are skipped, and what a `.gitignore` in the directory or below it
+    excludes. Symbolic links are followed, once.
+
+    Args:
+        directory: The directory.
+        prefix: Begins the names of its files: where it is below the directory that is searched.
+        seen: Its ancestors.
+        ignored: The .gitignore files of these that apply.
+
+    Raises:
+        CorpusError: A directory cannot be listed.
+    """
+    names = {*directory.files, *directory.directories}
+    beside = _BESIDE_ARROW if names & _DESCRIPTIONS else ()
+    if directory.path is not None:
+        seen = (*seen, directory.path.resolve())
+        if ".gitignore" in directory.files:
+            ignored = (*ignored, (directory.path, _read_gitignore(directory.path / ".gitignore")))
+    for name in sorted(names - directory.own, key=os.fsencode):
+        if name[:1] == "." or any(fnmatch.fnmatchcase(name, each) for each in beside):
+            continue
+        file, below = directory.files.get(name), directory.directories.get(name)
+        if file is not None and not _is_ignored(file, ignored):
+            yield _Found(file, f"{prefix}{name}", True)
+        if below is None or _is_ignored(below, ignored, "/"):
+            continue
+        if isinstance(below, _Directory) or below.resolve() not in seen:
+            below = below if isinstance(below, _Directory) else _Directory(below)
+            yield from _files_below(below, f"{prefix}{name}/", seen, ignored)
 
 
-def _list(url: str) -> list[_Object]:
-    """Return all objects below a prefix, in the order of the files of a directory."""
-    root, key = split_url(url)
-    objects = open_anywhere(root)
-    prefix = f"{objects.pinned(key)}/" if key else ""
-    found = []
-    for path, info in objects.keys(prefix):
-        if not path.endswith("/"):  # stands for an empty directory
-            below = path.removeprefix(prefix)
-            file = RemoteFile(f"{url.rstrip('/')}/{below}", path, info)
-            found.append(_Object(tuple(below.split("/")), file))
-    return sorted(found, key=lambda each: [part.encode() for part in each.parts])
+def _read_gitignore(path: Path) -> Any:
+    pathspec = import_library("pathspec", ".gitignore")
+    file = open_file(path)
+    text = file.read(0, file.n_bytes).tobytes().decode("utf-8", "replace")
+    return pathspec.GitIgnoreSpec.from_lines(text.splitlines())
 
 
-def _without_own(objects: Sequence[_Object]) -> list[_Object]:
-    """Leave out files of tokenmill."""
-    files = {each.parts: each.file for each in objects}
-    names, runs = defaultdict[Any, set[str]](set), defaultdict[Any, set[str]](set)
-    for each in objects:
-        if each.name == JOURNAL_FILE and each.directory:
-            runs[each.directory[:-1]].add(each.directory[-1])  # it says which files are renamed
-        names[each.directory].add(each.name)
-
-    def own_in(directory: tuple[str, ...]) -> set[str]:
-        journals = [f"{run}/{JOURNAL_FILE}" for run in runs[directory]]
-        return own_files(
-            names[directory], journals, lambda path: files.get((*directory, *path.split("/")))
-        )
-
-    own = {directory: own_in(directory) for directory in [*names]}
-    return [x for x in objects if x.name not in own[x.directory]]
+def _is_ignored(place: Any, ignored: tuple[tuple[Path, Any], ...], end: str = "") -> bool:
+    """Return True if the innermost .gitignore that has a pattern for a path excludes it."""
+    for base, spec in reversed(ignored):
+        name = place.relative_to(base).as_posix() + end
+        if (found := spec.check_file(name).include) is not None:
+            return bool(found)
+    return False
 
 
-def _without_left_out(objects: Sequence[_Object], n: int) -> list[_Object]:
-    """Leave out what is left out of a directory, the first `n` parts: hidden files, for example."""
-    visible = [x for x in objects if not any(part.startswith(".") for part in x.parts[n:])]
-    names = defaultdict[Any, set[str]](set)
-    for each in visible:
-        names[each.directory].add(each.name)
-    return [x for x in visible if not _is_beside_data(x.name, names[x.directory])]
+# Files of tokenmill.
+
+
+class _Entry(Struct):
+    value: dict[str, list[str]]  # names of files
+
+
+class _Line(Struct):
+    """The last line of a journal, of a run that gives files their final names."""
+
+    entry: _Entry
+
+
+class _Described(Struct):
+    """What JSON files of tokenmill say about others; each kind has some of the keys."""
+
+    format: str
+    manifests: dict[str, Any] = {}
+    rejects: dict[str, Any] = {}
+    beside: dict[str, Any] = {}
+    shards: list[dict[str, Any]] = []
+    files: list[dict[str, Any]] | int = 0
+    fingerprint: str | None = None
+
+
+def _described_files(directory: _Directory) -> set[str]:
+    """Return the names of JSON files of tokenmill, and of the files that they describe."""
+    own, stems, files = set[str](), set[str](), directory.files
+    todo = [name for name in files if _may_describe(name, files)]
+    for name in todo:  # manifests that others list are appended
+        found = _described(files[name])
+        if found is None:
+            continue
+        stem, listed = name.removesuffix(".json"), found.shards
+        listed = [*listed, *(found.files if isinstance(found.files, list) else ())]
+        own |= {name, *found.rejects, *found.beside, *(str(each.get("name")) for each in listed)}
+        if stem == "rows":
+            own.add("tokenization_stats.json")  # has times, so their manifest does not list it
+        elif stem.endswith("stats"):
+            own |= {"tokenizer.json", "tokenizer_config.json"}
+            if found.fingerprint is not None:  # of the tokenizer that `train` wrote
+                trained = stem.removesuffix("stats").rstrip("_")
+                own |= {f"{trained}.json", f"{trained}_config.json"}
+            stems |= {each.removesuffix(".json") for each in found.manifests}
+            todo += [x for x in found.manifests if x in files and x not in todo]
+        else:
+            stems.add(stem)
+    suffixes = [column.name for column in table.COLUMNS]
+    suffixes.append(r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?")
+    of_stem = rf"({'|'.join(map(re.escape, stems))})(_\d{{5,}})?\.({'|'.join(suffixes)})"
+    of_stem = rf"(\.(?=.*\.partial))?{of_stem}"  # a plan that is being made
+    return own | {name for name in files if stems and re.fullmatch(of_stem, name)}
+
+
+def _may_describe(name: str, names: Collection[str]) -> bool:
+    """Return True for names of descriptions, so that other JSON files are not read for this."""
+    stem, suffix = os.path.splitext(name)
+    data = f"{stem}.bin", f"{table.shard_name(stem, 0)}.bin"
+    is_named_so = stem.endswith(("stats", "rows", "export", "config"))
+    return suffix == ".json" and (is_named_so or any(each in names for each in data))
+
+
+def _described(place: Path | RemoteFile) -> _Described | None:
+    """Decode a JSON file; None if it is not of tokenmill, and perhaps too large to be read."""
+    begins, names = _content(place, _BEGIN_BYTES), spellings_of(FORMAT)
+    if any(f'"format": "{each}'.encode() in begins for each in names):
+        with suppress(msgspec.MsgspecError):
+            found = msgspec.json.decode(_content(place), type=_Described)
+            return found if found.format.startswith(names) else None
+    return None
+
+
+def _content(place: Path | RemoteFile | None, most: int = sys.maxsize) -> bytes:
+    """Return the first bytes of a file, b"" if there is none that can be opened."""
+    if place is None or (isinstance(place, Path) and not place.is_file()):  # a pipe would block
+        return b""
+    try:
+        file: InputFile = open_file(place) if isinstance(place, Path) else place
+    except CorpusError:  # reported if it is text
+        return b""
+    return file.read(0, file.clip(most)).tobytes()

@@ -7,7 +7,6 @@ reader is an error; it is never read as text. Compressed files have the format o
 from __future__ import annotations
 
 import codecs
-import importlib
 import logging
 import os
 import re
@@ -20,6 +19,7 @@ from bpe.errors import CorpusError
 from preprocess.documents.batch import ReadOptions
 from preprocess.locations import url_name
 from preprocess.sources.base import Source
+from preprocess.sources.columnar import ArrowSource, ParquetSource
 from preprocess.sources.compressed import (
     CODECS,
     CompressedSource,
@@ -27,13 +27,14 @@ from preprocess.sources.compressed import (
     codec_of,
     codec_of_content,
 )
-from preprocess.sources.own_files import is_log
+from preprocess.sources.json_records import JsonLinesSource, open_json
 from preprocess.sources.remote import RemoteFile
 from preprocess.sources.text import TextSource
-from preprocess.sources.text_file import InputFile, new_array, open_file
+from preprocess.sources.text_file import InputFile, new_array
 
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
+LOG_BEGINS = "# Log of tokenmill, which does not read it as text.\n"
 _BEGIN_BYTES = 8192  # of a file, read to recognise its format
 
 
@@ -57,17 +58,6 @@ class Format(NamedTuple):
     instead: str = ""
 
 
-def _lazy(name: str) -> OpenSource:
-    """Return the function or class `module.name` of this package, imported when it is called."""
-    module, attribute = name.split(".")
-
-    def call(file: InputFile, name: str, reading: ReadOptions) -> Source:
-        found: OpenSource = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
-        return found(file, name, reading)
-
-    return call
-
-
 _AS_PARQUET = (
     "convert it: python -c \"from pyarrow import csv, parquet; parquet.write_table(csv.read_csv("
     "'{path}', parse_options=csv.ParseOptions(delimiter='%s', newlines_in_values=True)),"
@@ -79,13 +69,10 @@ _OUTPUT = "it is an output of tokenmill; give the text it was made from"
 TEXT = Format("text", (".txt",), TextSource)
 FORMATS = [  # files of no other format are text
     TEXT,
-    Format("jsonl", (".jsonl", ".ndjson"), _lazy("json_records.JsonLinesSource")),
-    Format("json", (".json",), _lazy("json_records.open_json")),
-    Format("parquet", (".parquet",), _lazy("columnar.ParquetSource"), (b"PAR1", b"PARE"), False),
-    Format(
-        "arrow", (".arrow", ".feather"), _lazy("columnar.ArrowSource"),
-        (b"ARROW1", b"\xff\xff\xff\xff"), False,
-    ),
+    Format("jsonl", (".jsonl", ".ndjson"), JsonLinesSource),
+    Format("json", (".json",), open_json),
+    Format("parquet", (".parquet",), ParquetSource, (b"PAR1", b"PARE"), False),
+    Format("arrow", (".arrow", ".feather"), ArrowSource, (b"ARROW1", b"\xff\xff\xff\xff"), False),
     Format("csv", (".csv",), instead=_AS_PARQUET % ","),
     Format("tsv", (".tsv",), instead=_AS_PARQUET % r"\t"),
     Format("avro", (".avro",), None, (b"Obj\x01",), instead=_AS_TABLE),
@@ -121,74 +108,89 @@ logger = logging.getLogger("preprocess")
 _warn_once = cache(partial(logger.warning, "%s"))  # sources are found more than once in a run
 
 
-def open_source(place: Path | RemoteFile, name: str, reading: ReadOptions) -> Source:
-    """Open a file as a source that manifests list as `name`; suffix or first bytes tell its format.
+def open_source(
+    file: InputFile, name: str, reading: ReadOptions, is_below: bool = False
+) -> Source | Path | str | None:
+    """Return the source of a file; its suffix or its first bytes tell the format.
+
+    Args:
+        file: The file.
+        name: Its name in manifests.
+        reading: How it is read.
+        is_below: It was found below a directory: if it is binary its path is returned, and None if
+            it is a log of tokenmill.
 
     Raises:
-        CorpusError: The file is missing or cannot be read, or its format has no reader.
+        CorpusError: The file cannot be read, or its format has no reader.
     """
-    if isinstance(place, Path):
-        path, file_name = str(place), place.name
-    else:
-        path, file_name = place.path, url_name(place.url)
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        # The manifest is UTF-8 and names its sources.
-        shown = repr(os.fsencode(path))
-        raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
-    file: InputFile = open_file(place) if isinstance(place, Path) else place
+    is_remote, path = isinstance(file, RemoteFile), str(file.path)
+    file_name = url_name(file.url) if isinstance(file, RemoteFile) else os.path.basename(path)
     begins = _begin_of(file)
+    if begins.startswith(LOG_BEGINS.encode()):
+        if is_below:
+            return None
+        raise CorpusError(f"{path}: is a log of tokenmill, which is not read as text; give others")
     for pointer, command in _POINTERS.items():
         if begins.startswith(pointer):
             raise CorpusError(
                 f"{path}: is a pointer to a file that git did not download; download it:"
                 f" {command.format(path)}"
             )
-    if is_log(file):
-        raise CorpusError(f"{path}: is a log of tokenmill, which is not read as text; give others")
-    codec = codec_of(file_name, begins)
-    if codec is None:
-        form = _format_of(file_name, begins, reading, path)
-        _check_encoding(form, begins, path)
-        return _reader(form, file, file_name)(file, name, reading)
-    stem, suffix = os.path.splitext(file_name)
-    is_known = any(suffix.lower() in each.suffixes for each in CODECS)
-    begins = _begin_of(DecompressedFile(file, codec))
-    if (second := codec_of_content(begins)) is not None:
+    codec, inner_name = codec_of(file_name, begins), file_name
+    if codec is not None:
+        begins = _begin_of(DecompressedFile(file, codec))
+        if (second := codec_of_content(begins)) is not None:
+            raise CorpusError(
+                f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
+                f" {codec.command} -d '{path}'"
+            )
+        stem, suffix = os.path.splitext(file_name)
+        is_known = any(suffix.lower() in each.suffixes for each in CODECS)
+        inner_name = stem if is_known else file_name
+    form, encoding = _format_of(inner_name, begins, reading, path), _encoding_of(begins)
+    is_other_text = encoding and reading.on_invalid_utf8 == "error"
+    if is_below and form is TEXT and codec is None and b"\0" in begins and not is_other_text:
+        return file.path  # no text has a zero byte
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # the manifest, which is UTF-8, names its sources
+        shown = repr(os.fsencode(path))
+        raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
+    if form.open is None:
+        *names, last = (each.name for each in FORMATS if each.open)
+        instead = form.instead.format(path=file_name if is_remote else path)
         raise CorpusError(
-            f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
-            f" {codec.command} -d '{path}'"
+            f"{path}: {form.name} files cannot be read, only {', '.join(names)} and {last};"
+            f" {'download it, and ' * is_remote}{instead}"
         )
-    form = _format_of(stem if is_known else file_name, begins, reading, path)
-    _check_encoding(form, begins, path)
-    if form.open is not None and not form.is_stream:
+    if form.is_stream and encoding:
+        raise CorpusError(
+            f"{path}: is {encoding}, expected UTF-8; convert it: iconv -f {encoding} -t UTF-8"
+            f" '{path}' > '{path}.utf-8'"
+        )
+    if codec is None:
+        return form.open(file, name, reading)
+    if not form.is_stream:
         raise CorpusError(
             f"{path}: {form.name} files are compressed inside, and are not read while they are"
             f" decompressed; decompress it: {codec.command} -d '{path}'"
         )
-    return CompressedSource(file, name, reading, codec, _reader(form, file, file_name))
+    return CompressedSource(file, name, reading, codec, form.open)
 
 
-def is_binary(file: InputFile, file_name: str, reading: ReadOptions) -> bool:
-    """Return True if a file in a directory is binary and of no known format."""
-    begins = _begin_of(file)
-    if codec_of(file_name, begins) or _format_of(file_name, begins, reading) is not TEXT:
-        return False
-    is_other_text = _encoding_of(begins) and reading.on_invalid_utf8 == "error"
-    return b"\0" in begins and not is_other_text  # which no text has
+def is_log(file: InputFile) -> bool:
+    """Return True for a file that `--log-file` began."""
+    return _begin_of(file).startswith(LOG_BEGINS.encode())
 
 
 def _begin_of(file: InputFile) -> bytes:
     return file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
 
 
-def _format_of(
-    name: str, begins: bytes, reading: ReadOptions, path: Path | str | None = None
-) -> Format:
+def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> Format:
     """Return the format of a file by --format, its suffix or its first bytes.
 
-    A name without a suffix, such as part-00000, may be one of JSON. With a `path`, text that looks
+    A name without a suffix, such as part-00000, may be one of JSON. Of others, text that looks
     like JSON is warned of.
     """
     if reading.format:
@@ -210,34 +212,12 @@ def _format_of(
     form = next(form for form in FORMATS if form.name == ("json" if is_array else "jsonl"))
     if re.fullmatch(r"(\.[\d-]*)?", suffix):
         return form
-    if path is not None and (is_array or following.lstrip().startswith(b"{")):
+    if is_array or following.lstrip().startswith(b"{"):
         _warn_once(
             f"{path}: begins as {form.name} does, and is read as text; choose --format"
             f" {form.name}, or --format text if it is meant, or name it .{form.name}"
         )
     return TEXT
-
-
-def _check_encoding(form: Format, begins: bytes, path: Path | str) -> None:
-    """Raise CorpusError if a file of text or JSON is UTF-16 or UTF-32."""
-    if form.open is not None and form.is_stream and (name := _encoding_of(begins)):
-        raise CorpusError(
-            f"{path}: is {name}, expected UTF-8; convert it: iconv -f {name} -t UTF-8 '{path}' >"
-            f" '{path}.utf-8'"
-        )
-
-
-def _reader(form: Format, file: InputFile, file_name: str) -> OpenSource:
-    """Return the reader of a format; raise CorpusError if there is none."""
-    if form.open is not None:
-        return form.open
-    *names, last = (form.name for form in FORMATS if form.open)
-    is_remote = isinstance(file, RemoteFile)
-    instead = form.instead.format(path=file_name if is_remote else file.path)
-    raise CorpusError(
-        f"{file.path}: {form.name} files cannot be read, only {', '.join(names)} and {last};"
-        f" {'download it, and ' * is_remote}{instead}"
-    )
 
 
 def _encoding_of(begins: bytes) -> str:

@@ -30,7 +30,7 @@ from bpe.files.locations import shown_url
 from bpe.parallel import Lock, Task, start_thread
 from preprocess.sources.text_file import Bytes, InputFile, new_array
 from preprocess.storage.forked import open_anywhere
-from preprocess.storage.remote import ObjectInfo, RemoteError, split_url
+from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError, split_url
 
 Array = Callable[[int], Bytes]
 
@@ -74,13 +74,17 @@ class RemoteFile:
         self.url, self.path = url, shown_url(url)
         self._key, self._info = key, info
         self.n_bytes, self.modified, self.version = info.n_bytes, info.modified, info.version
-        self._objects = open_anywhere(split_url(url)[0])
+        self._root = split_url(url)[0]
         self._compared = time.monotonic()
         self.reader: weakref.ref[ReadAhead] | None = None  # that was made last
         self.number = next(_numbers)  # blocks that are shared are never of another version
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteFile, (self.url, self._key, self._info)
+
+    @property
+    def _objects(self) -> ObjectStore:
+        return open_anywhere(self._root)  # a forked process cannot use those of its parent
 
     @property
     def stamp(self) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from collections.abc import Iterable, Iterator, MutableSequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 from bpe.errors import CorpusError
 from bpe.files.temporary import temporary_directory
+from preprocess.documents.batch import ReadOptions
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
-from preprocess.sources.text_file import Bytes
+from preprocess.sources.registry import open_source
+from preprocess.sources.text_file import Bytes, open_file
 
 FILE_NAME = "standard-input"
 _PIECE_BYTES = 1 << 20
@@ -23,8 +25,8 @@ class StandardInput(Source):
     name, n_bytes, stamp, location = FILE_NAME, 0, "", ""
     has_fields = False
 
-    def __init__(self, open_file: Callable[[Path], Source]) -> None:
-        self.open = open_file  # returns the source of the file that has its bytes
+    def __init__(self, reading: ReadOptions) -> None:
+        self.reading = reading
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         self._refuse()
@@ -45,7 +47,9 @@ def replace_standard_input(sources: MutableSequence[Source], path: Path) -> None
     """Replace standard input among sources by the file that has its bytes."""
     for number, source in enumerate(sources):
         if isinstance(source, StandardInput):
-            sources[number] = source.open(path)
+            found = open_source(open_file(path), FILE_NAME, source.reading)
+            assert isinstance(found, Source)
+            sources[number] = found
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import os
 import threading
@@ -15,7 +14,7 @@ import pytest
 import threads
 
 from bpe.errors import TokenmillError
-from bpe.parallel import Lock, Task, available_workers, for_each, run_in_order
+from bpe.parallel import Task, available_workers, for_each, run_in_order
 from preprocess.run_ahead import run_ahead
 
 WORKERS = [1, 2, 7]
@@ -121,32 +120,6 @@ def test_the_first_error_in_order_is_raised(
     assert found == results
 
 
-@pytest.mark.parametrize("how", ["refused", "ends without a word"])
-def test_the_calling_thread_does_what_threads_that_never_begin_do_not(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    def start(run: Callable[..., object], arguments: tuple[object, ...]) -> int:
-        if how == "refused":
-            raise RuntimeError("can't start new thread")
-        return 0
-
-    monkeypatch.setattr(_thread, "start_new_thread", start)
-    assert list(run_in_order(range(99), squaring, 3)) == [i * i for i in range(99)]
-    assert list(run_ahead((i for i in range(9)), 3)) == [*range(9)]
-    done: list[int] = []
-    for_each(range(5), lambda number, item: done.append(number * item), 4)
-    assert done == [0, 1, 4, 9, 16]
-
-    def fails() -> Generator[int]:
-        yield 1
-        raise OddError("item 1")
-
-    results = run_ahead(fails(), 2)
-    assert next(results) == 1
-    with pytest.raises(OddError, match="item 1"):
-        next(results)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system")
 @pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["in order", "ahead"])
@@ -176,28 +149,6 @@ def test_a_fork_in_mid_iteration_gets_an_error_and_closes(kind: str) -> None:
     go_on.set()
     assert os.waitstatus_to_exitcode(status) == 7
     assert list(results) == ([1] if kind == "ahead" else [*range(1, 9)])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system")
-@pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning")
-def test_a_lock_that_another_thread_holds_is_free_in_a_fork() -> None:
-    lock, held, go_on = Lock(), threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with lock:
-            held.set()
-            go_on.wait(60)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(60)
-    pid = os.fork()
-    if not pid:
-        os._exit(0 if lock.acquire(blocking=False) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    assert not lock.acquire(blocking=False)
-    go_on.set()
-    thread.join()
 
 
 @pytest.mark.parametrize("workers", [2, 7])
@@ -237,29 +188,6 @@ class BusyWorker:
     def work_on_unit_0(self) -> None:
         self.begun.set()
         assert self.go_on.wait(60)
-
-
-def test_an_error_in_the_calling_thread_waits_for_its_turn() -> None:
-    busy = BusyWorker()
-    failed_in: list[int] = []
-
-    def make_work() -> Callable[[int], int]:
-        def work(unit: int) -> int:
-            if unit == 0:
-                busy.work_on_unit_0()
-                return unit
-            failed_in.append(threading.get_ident())
-            if unit == 2:
-                busy.go_on.set()
-            raise OddError(f"unit {unit}")
-
-        return work
-
-    results = []
-    with pytest.raises(OddError, match="unit 1"):
-        results.extend([result] for result in run_in_order(busy.units(), make_work, 2))
-    assert results == [[0]]
-    assert failed_in[:2] == [threading.get_ident()] * 2
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
@@ -319,14 +247,6 @@ def test_workers_are_the_processors_that_this_process_may_use() -> None:
         assert available_workers() == 1
     finally:
         os.sched_setaffinity(0, usable)
-
-
-@pytest.mark.parametrize("workers", WORKERS)
-@pytest.mark.parametrize("n_items", [0, 1, 200])
-def test_for_each_works_on_each_item_once(workers: int, n_items: int) -> None:
-    done: list[tuple[int, str]] = []
-    for_each(map(str, range(n_items)), lambda *item: done.append(item), workers)
-    assert sorted(done) == [(number, str(number)) for number in range(n_items)]
 
 
 @pytest.mark.parametrize("workers", WORKERS)

@@ -17,7 +17,6 @@ from bpe.unicode_classes import (
     UPPER,
     WHITE_SPACE,
     category_runs,
-    class_pages,
     class_table,
 )
 
@@ -71,27 +70,6 @@ def test_every_category_is_the_one_of_tiktoken(category: str, every_character: s
         for c in range(first, last + 1)
     ]
     assert ours == matched_by_tiktoken(rf"\p{{{category}}}", every_character).tolist()
-
-
-def test_the_table_is_made_once_and_cannot_be_written() -> None:
-    table = class_table()
-    assert table is class_table()
-    assert table.dtype == np.uint8
-    assert table.shape == (0x110000,)
-    with pytest.raises(ValueError, match="read-only"):
-        table[0] = 1
-
-
-def test_pages_say_what_the_table_says() -> None:
-    pages = class_pages()
-    assert pages is class_pages()
-    assert not pages.flags.writeable
-    bits = np.unpackbits(pages.view(np.uint8), bitorder="little").reshape(-1, 8, 64)
-    for i, flag in enumerate((LETTER, NUMBER, WHITE_SPACE, MARK, UPPER, LOWER)):
-        assert flag == 1 << i
-        of_flag = bits[:, i].reshape(-1)
-        np.testing.assert_array_equal(of_flag[:0x110000], (class_table() & flag) != 0)
-        assert not of_flag[0x110000:].any()
 
 
 @pytest.mark.parametrize("damage", ["cut off", "spaces", "a line less"])

@@ -51,28 +51,6 @@ def test_ids_may_be_in_any_order_and_leave_gaps() -> None:
         vocabulary.token_bytes(4)
 
 
-def test_a_pair_ranks_by_its_place_or_by_the_bytes_that_it_makes() -> None:
-    merges = [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]
-    by_merges = Vocabulary.from_merges(merges)
-    assert [column.tolist() for column in by_merges.pair_table()] == [
-        [97, 98, 256],
-        [98, 99, 99],
-        [0, 1, 2],
-        [256, 257, 258],
-    ]
-    by_bytes = Vocabulary.from_ranks(ranks_of(b"ab", b"bc", b"abc"), {})
-    assert [column.tolist() for column in by_bytes.pair_table()] == [
-        [97, 98, 97, 256],
-        [98, 99, 257, 99],
-        [256, 257, 258, 258],
-        [256, 257, 258, 258],
-    ]
-    assert all(column.dtype == np.int32 for column in by_bytes.pair_table())
-    assert by_bytes.ignore_merges
-    assert by_bytes.merges == [(b"a", b"b"), (b"b", b"c"), (b"ab", b"c")]
-    assert Vocabulary.from_merges([]).pair_table().ranks.shape == (0,)
-
-
 @settings(max_examples=150)
 @given(
     st.lists(

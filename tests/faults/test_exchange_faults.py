@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import subprocess
-import sys
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faults
 import numpy as np
 import pytest
+import torture
 from export_cases import END, WITH_SHARDS, dataset
 
 from preprocess import OutputError, export_tokens, import_tokens
 from preprocess.check.verify import verify
 from preprocess.cli import run
-from preprocess.export import source, write
+from preprocess.export import source
 from preprocess.imports import write as import_write
 from preprocess.run.journal import Journal
 
-ROOT = Path(__file__).parents[2]
 SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
 # All formats are written in one way: as files, in shards, or in a directory.
 KINDS = ["megatron", "llmc", "mds", "import"]
@@ -30,13 +29,9 @@ KINDS = ["megatron", "llmc", "mds", "import"]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small pieces, each with a checkpoint."""
-    be_small(monkeypatch)
-
-
-def be_small(patch: Any) -> None:
-    patch.setattr(source, "PIECE_VALUES", 32)
-    patch.setattr(import_write, "PIECE_TOKENS", 32)
-    patch.setattr(Journal, "due", lambda self, ends_soon=False: True)
+    monkeypatch.setattr(source, "PIECE_VALUES", 32)
+    monkeypatch.setattr(import_write, "PIECE_TOKENS", 32)
+    monkeypatch.setattr(Journal, "due", lambda self, ends_soon=False: True)
 
 
 @pytest.fixture
@@ -67,56 +62,22 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_a_disk_that_fails_at_each_call(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    do(what, data, tmp_path / "peace")
-    peace = contents(tmp_path / "peace")
-    at = 0
-    while True:
-        at += 1
-        out = tmp_path / f"out{at}"
-        with monkeypatch.context() as patched:
-            system = faults.System(at, faults.fail((errno.ENOSPC, errno.EIO)[at % 2]))
-            faults.install(system, patched)
-            try:
-                do(what, data, out)
-            except OutputError as error:
-                assert "could not be written" in str(error) or "lock" in str(error)
-            else:
-                assert len(system.calls) <= at or contents(out) == peace
+def test_a_disk_that_fails_at_each_call(data: Path, tmp_path: Path, what: str) -> None:
+    def check(out: Path, peace: dict[str, bytes]) -> None:
         final = {each for each in contents(out) if ".partial" not in each}
         described = "train.json" if what == "import" else "export.json"
         if any(name.endswith(described) for name in final):  # it is the last
             assert final >= peace.keys()
-        do(what, data, out)
-        assert contents(out) == peace
-        if len(system.calls) < at:
-            break
-    assert at > 20
+
+    faults.fail_each_call(lambda out: do(what, data, out), tmp_path, contents, check=check)
 
 
 @pytest.mark.parametrize("what", KINDS)
 def test_a_run_that_is_killed(data: Path, tmp_path: Path, what: str) -> None:
     do(what, data, tmp_path / "peace")
-    program = (
-        "import sys, faults, pytest\n"
-        "from pathlib import Path\n"
-        "sys.path.insert(0, sys.argv[1])\n"
-        "import test_exchange_faults as cases\n"
-        "cases.be_small(pytest.MonkeyPatch())\n"
-        "faults.install(faults.System(int(sys.argv[2]), faults.die))\n"
-        "cases.do(sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))\n"
-    )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
     for at in (12, 24):
         out = tmp_path / f"killed{at}"
-        arguments = [str(Path(__file__).parent), str(at), what, str(data), str(out)]
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], check=False,
-            env=os.environ | {"PYTHONPATH": paths},
-        )
-        assert done.returncode == -9
+        assert torture.in_a_child(partial(do, what, data, out), at, None) == -signal.SIGKILL
         do(what, data, out)
         assert contents(out) == contents(tmp_path / "peace")
 
@@ -219,29 +180,3 @@ def test_an_import_continues_where_it_was(
     assert all(each.sound for each in verify(out))
     ids = np.concatenate([np.fromfile(each, np.uint16) for each in sorted(out.glob("*.bin"))])
     assert ids.tobytes() == content
-
-
-def test_a_commit_that_is_interrupted(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for what in ("npy", "import"):
-        with monkeypatch.context() as patched:
-            patched.setattr("preprocess.storage.local.LocalStorage.publish", stop)
-            with pytest.raises(Stop):
-                do(what, data, tmp_path / what)
-        with monkeypatch.context() as patched:
-            # Nothing is written again.
-            patched.setattr(write._Export, "_make", stop)
-            patched.setattr(import_write._Import, "_fill", stop)
-            do(what, data, tmp_path / what)
-        do(what, data, tmp_path / f"peace_{what}")
-        assert contents(tmp_path / what) == contents(tmp_path / f"peace_{what}")
-    # The dataset is finished, but its commit has not begun.
-    with monkeypatch.context() as patched:
-        patched.setattr("preprocess.run.run.Run.publish", stop)
-        with pytest.raises(Stop):
-            do("import", data, tmp_path / "late")
-    with monkeypatch.context() as patched:
-        patched.setattr(import_write._Import, "_finish", stop)
-        do("import", data, tmp_path / "late")
-    assert contents(tmp_path / "late") == contents(tmp_path / "import")

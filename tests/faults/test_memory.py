@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import subprocess
@@ -10,21 +9,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
 import torture
 
-import bpe
 from bpe.train.counts import FrozenCounts
 from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.run import count_pass, journal
 from preprocess.run import memory_limit as memory
-from preprocess.run.journal import JournalError
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
 from preprocess.settings import SettingsError
-from preprocess.storage import LocalStorage
 
 ROOT = Path(__file__).parents[2]
 END = "<|endoftext|>"
@@ -41,71 +36,6 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {"train": tmp_path / "text", "vocab_size": 290, "unit_size": 400}
 
 
-def full_after(monkeypatch: pytest.MonkeyPatch, n_bytes: float) -> None:
-    monkeypatch.setattr(count_pass, "bytes_for_tables", lambda *_: n_bytes)
-
-
-@pytest.mark.parametrize("n_runs", [2, 10**6])
-def test_a_run_that_was_cut_off_goes_on_with_its_runs(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_runs: int
-) -> None:
-    """Cut off when so many runs are written, or when they are being merged."""
-    build(out=tmp_path / "whole", **options)
-    write, written = count_pass.write_counts, []
-
-    def cut_off(*arguments: Any) -> Any:
-        if len(written) == n_runs or arguments[2:] == (("gpt2", (END,)),):
-            raise faults.CutOff
-        written.append(arguments[1])
-        return write(*arguments)
-
-    with monkeypatch.context() as patch:
-        full_after(patch, 0)
-        patch.setattr(count_pass, "write_counts", cut_off)
-        patch.setattr(count_pass, "merge_counts", cut_off)
-        with pytest.raises(faults.CutOff):
-            build(out=tmp_path / "out", workers=1, **options)
-    found = list((tmp_path / "out" / ".build.partial").glob("counts-[0-9]*"))
-    assert len(found) == len(written) > 0
-    build(out=tmp_path / "out", workers=2, **options)
-    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "whole")
-
-
-def test_a_damaged_run_is_refused(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    merged = count_pass.merge_counts
-
-    def damaged(storage: LocalStorage, *arguments: Any) -> FrozenCounts:
-        path = next(storage.directory.glob("counts-[0-9]*"))
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.write_bytes(content)
-        return merged(storage, *arguments)
-
-    full_after(monkeypatch, 0)
-    monkeypatch.setattr(count_pass, "merge_counts", damaged)
-    with pytest.raises(JournalError, match=r"counts-.*saved counts are damaged or missing"):
-        build(out=tmp_path / "out", **options)
-
-
-@pytest.mark.parametrize("spills", [False, True])
-def test_no_table_is_in_memory_while_merges_are_learned(
-    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: bool
-) -> None:
-    learn, tables = bpe.train_from_counts, list[int]()
-
-    def count_tables(*arguments: Any, **more: Any) -> Any:
-        tables.append(sum(isinstance(x, bpe.PretokenCounts) for x in gc.get_objects()))
-        return learn(*arguments, **more)
-
-    monkeypatch.setattr(bpe, "train_from_counts", count_tables)
-    monkeypatch.setattr(count_pass.CountPass, "_is_full", lambda self: self.at.n_saved < 2 * spills)
-    before = sum(isinstance(x, bpe.PretokenCounts) for x in gc.get_objects())
-    build(out=tmp_path / "out", **options)
-    assert tables == [before]
-
-
 def test_counts_that_contradict_one_another_are_refused() -> None:
     with pytest.raises(ValueError, match="contradict one another"):
         FrozenCounts("gpt2", (), np.zeros(3, np.uint8), np.array([0, 2]), np.array([1]))
@@ -114,19 +44,6 @@ def test_counts_that_contradict_one_another_are_refused() -> None:
 def encoding(limit: str, **more: Any) -> EncodeSettings:
     values = {"paths": "x", "tokenizer": "t", "memory_limit": limit, "workers": 8}
     return fit_to_memory(EncodeSettings(**values | more))
-
-
-def test_workers_and_units_are_fitted_into_the_limit() -> None:
-    assert encoding("100GB").workers == 8
-    assert encoding("100GB").unit_size == 4 << 20
-    # Rather smaller units than fewer workers.
-    assert (encoding("1GB").workers, encoding("1GB").unit_size) == (8, 256 * 1024)
-    assert encoding("550MB").workers == 3
-    assert encoding("550MB", unit_size=100_000).unit_size == 100_000
-    small = encoding("410MB")
-    assert small.workers == 1
-    assert 64 * 1024 <= small.unit_size < 256 * 1024
-    assert encoding("100GB", workers=2).workers == 2
 
 
 def test_a_limit_that_is_too_small_is_refused_with_the_least() -> None:

@@ -93,15 +93,24 @@ def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
     assert run(LIMITED, file.path) == expected
 
 
-def test_windows_is_named() -> None:
-    for package in ("bpe", "preprocess"):
-        code = f"""
+@pytest.mark.parametrize(
+    "code",
+    [
+        *(f"import {module}" for module in (
+            "bpe", "preprocess", "bpe.tokenizer", "bpe.files.temporary", "preprocess.sampling",
+            "preprocess.storage.lock", "preprocess.dataset.remote",
+        )),
+        "from preprocess.cli import main; main()",  # the command
+        "import runpy; runpy.run_module('preprocess', run_name='__main__')",
+    ],
+)
+def test_windows_is_named(code: str) -> None:
+    printed = run(f"""
 import sys
-sys.platform = "win32"
+sys.platform, sys.modules["fcntl"], sys.argv = "win32", None, ["tokenmill", "--version"]
 try:
-    import {package}
+    {code}
 except ImportError as error:
     print(error)
-"""
-        expected = "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL"
-        assert run(code) == expected
+""")
+    assert printed == "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL"

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_cases import contents, cut_off
+from run_cases import assert_as_in_peace, contents, cut_off
 
-from bpe import PretokenCounts
-from bpe.errors import ChangedError, TokenmillError, UnavailableError
+from bpe.errors import TokenmillError, UnavailableError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -159,9 +158,7 @@ def test_changed_sources_are_named_and_not_mixed(
     if finished:
         assert contents(options["out"]) == before
     build(**options, overwrite=True)
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 ENCODING = "encoding train and val"
@@ -249,43 +246,7 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
     assert done_before[stage] > 200
     if stage != "counting":
         assert done_before["counting"] == sum(p.stat().st_size for p in options["train"].iterdir())
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
-
-
-@pytest.mark.parametrize(("workers", "is_last"), [(2, False), (1, True)])
-def test_a_file_that_changes_while_it_is_counted_is_refused(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch, workers: int, is_last: bool
-) -> None:
-    """Right after the unit that was read meanwhile, though nothing of the last is read again."""
-    path = options["train"] / "b.txt"
-    count, counted = PretokenCounts.add, []
-    n_units = 1
-
-    def add(counts: PretokenCounts, *text: Any) -> None:
-        count(counts, *text)
-        counted.append(1)
-        if len(counted) == n_units:
-            touch(path)
-
-    monkeypatch.setattr(PretokenCounts, "add", add)
-    few = {
-        "paths": path,
-        "out": options["out"] / "tokenizer.json",
-        "vocab_size": 280,
-        "unit_size": path.stat().st_size // 9,
-        "workers": workers,
-    }
-    if is_last:
-        n_units = 0
-        pipeline.train(**few | {"out": options["out"] / "other.json"})
-        n_units = len(counted)
-        assert n_units >= 9
-        counted.clear()
-    with pytest.raises(ChangedError, match=r"b\.txt: was changed, replaced or removed"):
-        pipeline.train(**few)
-    assert n_units <= len(counted) <= n_units + 2 * workers + 2
+    assert_as_in_peace(options)
 
 
 def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(
@@ -324,9 +285,7 @@ def test_files_that_differ_by_their_directories_alone_are_told_apart(
     link = options["train"].with_name("link")
     link.symlink_to(options["train"])
     build(**options | {"train": link})
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 def test_a_change_that_no_time_tells_of_is_found_when_it_was_read(options: dict[str, Any]) -> None:

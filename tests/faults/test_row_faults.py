@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
-import subprocess
-import sys
+import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faults
 import numpy as np
 import pytest
+import torture
 import written
+from row_cases import need
 
 from preprocess.check.verify import verify
 from preprocess.cli import run
@@ -22,13 +23,7 @@ from preprocess.rows.manifest import MANIFEST_FILE, read_manifest, replace_shard
 from preprocess.rows.write import write_rows
 from preprocess.storage import OutputError
 
-ROOT = Path(__file__).parents[2]
 SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
-
-
-def need(format_name: str) -> None:
-    if format_name in ("parquet", "arrow"):
-        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
 
 
 @pytest.fixture
@@ -60,32 +55,18 @@ def contents(directory: Path) -> dict[str, bytes]:
     ("format_name", "kind"), [*((name, errno.ENOSPC) for name in FORMATS), ("jsonl", errno.EIO)]
 )
 def test_a_disk_that_fails_at_each_call(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_name: str, kind: int
+    data: Path, tmp_path: Path, format_name: str, kind: int
 ) -> None:
     need(format_name)
-    write_rows(data, **options_of(format_name, tmp_path / "peace"))
-    peace = contents(tmp_path / "peace")
-    at = 0
-    while True:
-        at += 1
-        out = tmp_path / f"out{at}"
-        with monkeypatch.context() as patched:
-            system = faults.System(at, faults.fail(kind))
-            faults.install(system, patched)
-            try:
-                write_rows(data, **options_of(format_name, out))
-            except OutputError as error:
-                assert "could not be written" in str(error) or "lock" in str(error)
-            else:
-                assert len(system.calls) <= at or contents(out) == peace
-        final = out / MANIFEST_FILE
-        if final.exists():  # the manifest is the last
+
+    def check(out: Path, peace: dict[str, bytes]) -> None:
+        if (out / MANIFEST_FILE).exists():  # it is the last
             assert {*contents(out)} >= {each.name for each in read_manifest(out).shards}
-        write_rows(data, **options_of(format_name, out))
-        assert contents(out) == peace
-        if len(system.calls) < at:
-            break
-    assert at > 20
+
+    faults.fail_each_call(
+        lambda out: write_rows(data, **options_of(format_name, out)), tmp_path, contents, [kind],
+        check,
+    )
 
 
 def test_other_rows_replace_those_that_were_getting_their_names(
@@ -110,23 +91,12 @@ def test_other_rows_replace_those_that_were_getting_their_names(
 def test_a_run_that_is_killed(data: Path, tmp_path: Path, format_name: str) -> None:
     need(format_name)
     write_rows(data, **options_of(format_name, tmp_path / "peace"))
-    program = (
-        "import sys, faults\n"
-        "from preprocess.rows.write import write_rows\n"
-        "faults.install(faults.System(int(sys.argv[1]), faults.die))\n"
-        f"write_rows({str(data)!r}, format={format_name!r}, out=sys.argv[2], max_length=9,\n"
-        "           padding='max-length', num_shards=3, workers=2)\n"
-    )
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support")])
     for at in (9, 16, 24, 33) if format_name == "jsonl" else (20,):
-        out = tmp_path / f"killed{at}"
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(at), str(out)], check=False,
-            env=os.environ | {"PYTHONPATH": paths},
-        )
-        assert done.returncode == -9
-        write_rows(data, **options_of(format_name, out))
-        assert contents(out) == contents(tmp_path / "peace")
+        options = options_of(format_name, tmp_path / f"killed{at}")
+        run_of_two = partial(write_rows, data, **options | {"workers": 2})
+        assert torture.in_a_child(run_of_two, at, None) == -signal.SIGKILL
+        write_rows(data, **options)
+        assert contents(options["out"]) == contents(tmp_path / "peace")
 
 
 def test_shards_that_are_complete_are_kept(

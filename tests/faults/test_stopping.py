@@ -21,12 +21,8 @@ from bpe import PretokenCounts
 from preprocess import build
 from preprocess.cli import run
 from preprocess.run.signals import (
-    BYTES_A_SECOND,
     HUNG_CODE,
-    PATIENCE,
     SECONDS,
-    TICK,
-    Watch,
     logger,
 )
 from preprocess.storage import LOCK_FILE
@@ -108,29 +104,6 @@ def test_a_process_that_is_stuck_ends(
     assert run(["build", *options]) == 0
     build(train=text, out=tmp_path / "peace", vocab_size=280)
     assert torture.contents(out) == torture.contents(tmp_path / "peace")
-
-
-def test_only_a_unit_that_takes_longer_than_any_text_needs_hangs() -> None:
-    said: list[tuple[str, float]] = []
-    watch = Watch(lambda where, seconds: said.append((where, seconds)))
-    allowed = round(PATIENCE / TICK)
-    with watch.over("slow", 0):
-        with watch.over("large", round(60 * TICK * BYTES_A_SECOND)):
-            for _ in range(allowed):
-                with watch.over("quick", 0):
-                    watch.tick()
-            assert not said
-            watch.tick()
-            assert said == [("slow", PATIENCE + TICK)]
-            for _ in range(59):
-                watch.tick()
-            assert len(said) == 1
-            watch.tick()
-        assert said[1:] == [("large", PATIENCE + 61 * TICK)]
-        watch.tick()
-    for _ in range(2 * allowed):
-        watch.tick()
-    assert len(said) == 2
 
 
 def test_a_program_that_called_build_is_told_and_goes_on(

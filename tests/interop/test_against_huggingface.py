@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,25 +242,3 @@ def test_the_limit_of_a_token_is_that_of_the_tie_break(
 ) -> None:
     learnt = train_bpe(["abcd abcd abcd"], 300, tie_break=tie_break, max_token_length=3).merges
     assert [left + right for left, right in learnt] == expected
-
-
-def test_equality_needs_their_tie_break() -> None:
-    documents = ["ab ab cd cd"]
-    assert their_merges(documents, 257) == [(b"a", b"b")]
-    assert reference.train(documents, 257, tie_break="greatest-bytes") == [(b"c", b"d")]
-
-
-def test_a_name_that_the_hub_does_not_give_is_an_error_in_a_fresh_process() -> None:
-    # huggingface_hub loads its parts when they are asked for; here nothing else has asked.
-    pytest.importorskip("huggingface_hub", reason="needs the extra hf")
-    code = (
-        "from bpe import TokenizerFileError, load_tokenizer\n"
-        "try:\n    load_tokenizer('nobody/has-this')\n"
-        "except TokenizerFileError as error:\n    print(error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
-    )
-    assert done.stdout.startswith(
-        "nobody/has-this: No such file or directory, and Hugging Face's hub gave no tokenizer.json:"
-    )

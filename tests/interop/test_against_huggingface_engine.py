@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import trained
-from hypothesis import given, settings
-from nasty import nasty_texts
 from published import END, made
 
 from bpe import HuggingFaceTokenizer, Tokenizer, WordLevelTokenizer, load_tokenizer
@@ -43,30 +40,6 @@ def library(path: Path) -> Any:
     theirs.no_truncation()
     theirs.no_padding()
     return theirs
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_same_ids(directory: Path, kind: str) -> None:
-    ours = load_tokenizer(directory / kind)
-    theirs = library(directory / kind / "tokenizer.json")
-    assert isinstance(ours, HuggingFaceTokenizer)
-
-    @settings(max_examples=40)
-    @given(texts=nasty_texts(max_texts=6))
-    def check(texts: list[str]) -> None:
-        texts = [*texts, *(f"low{text}{END} xyzzy" for text in texts)]
-        expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
-        assert ours.encode_batch(texts) == expected
-        assert [ours.encode(text) for text in texts] == expected
-        ids, offsets = ours.encode_batch_to_numpy(texts)
-        assert ids.tolist() == [token_id for one in expected for token_id in one]
-        assert np.diff(offsets).tolist() == list(map(len, expected))
-        for text, wanted in zip(texts, expected, strict=True):
-            assert ours.decode(wanted) == theirs.decode(wanted, skip_special_tokens=False)
-            if not any(token in text for token in ours.special_tokens):
-                assert ours.encode_ordinary(text) == wanted
-
-    check()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,18 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import faults
 import format_files
 import pytest
-import torture
 from hypothesis import given
 from hypothesis import strategies as st
-from verify_cases import damages, flip
+from verify_cases import flip
 
 from preprocess import CorpusError, build
-from preprocess.check.verify import verify
 from preprocess.documents.batch import ReadOptions
-from preprocess.run import count_pass, journal
 from preprocess.sources import columnar, find_sources
 from preprocess.sources.columnar import ParquetSource
 
@@ -85,28 +81,6 @@ def test_the_same_documents_give_the_same_bytes(
     build(train=path, out=tmp_path / "out", val_fraction=0.1, **options)
     for name in FILES:
         assert (tmp_path / "out" / name).read_bytes() == (from_text / name).read_bytes()
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "stream.arrow"])
-def test_a_build_is_killed_resumed_verified_and_repaired(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
-    path = tmp_path / f"corpus.{suffix}"
-    WRITERS[suffix](path, table_of(format_files.DOCUMENTS))
-    options = OPTIONS | {"train": path, "val_fraction": 0}
-    build(**options, out=tmp_path / "whole")
-    for stage in ("counting", "encoding train"):
-        with pytest.raises(faults.CutOff):
-            build(**options, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
-    build(**options, out=tmp_path / "resumed")
-    expected = torture.contents(tmp_path / "whole")
-    assert torture.contents(tmp_path / "resumed") == expected
-    assert not damages(verify(tmp_path / "whole", deep=True))
-    flip(tmp_path / "whole" / "train.bin", 1000)
-    verify(tmp_path / "whole", repair=True)
-    assert torture.contents(tmp_path / "whole") == expected
 
 
 def documents_of(path: Path, **options: Any) -> list[str]:

@@ -274,35 +274,6 @@ def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
 # Kinds and formats.
 
 
-def test_kinds_give_the_same_bytes(model: Path, tmp_path: Path) -> None:
-    pairs = [each for each in DIALOGUES if len(each) == 2 and each[0]["role"] == "user"]
-    pairs += [say("What?", "That."), say("More", "and more")]
-    speakers = {"user": "human", "assistant": "gpt"}
-    rows: dict[str, list[Any]] = {
-        "messages": [{"messages": each} for each in pairs],
-        "parts": [
-            {"messages": [{**m, "content": [{"type": "text", "text": m["content"]}]} for m in each]}
-            for each in pairs
-        ],
-        "sharegpt": [
-            {"conversations": [
-                {"from": speakers[m["role"]], "value": m["content"]} for m in each
-            ]}
-            for each in pairs
-        ],
-        "prompt": [
-            {"prompt": each[0]["content"], "completion": each[1]["content"]} for each in pairs
-        ],
-    }  # fmt: skip
-    found, options = set(), {"tokenizer": model, "chat_template": "chatml", "val_fraction": 0}
-    for name, of_name in rows.items():
-        path, out = tmp_path / f"{name}.jsonl", tmp_path / name
-        path.write_text("".join(json.dumps(row) + "\n" for row in of_name))
-        build(train=path, out=out, unit_size=100, **options)  # type: ignore[arg-type]
-        found.add(tuple((out / f"train.{x}").read_bytes() for x in ("bin", "docs", "mask")))
-    assert len(found) == 1
-
-
 def test_tools_reach_the_template(model: Path, theirs: Any) -> None:
     template = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     tools = [{"type": "function", "function": {"name": "<|im_end|>", "parameters": {}}}]

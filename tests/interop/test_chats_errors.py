@@ -221,11 +221,3 @@ def test_outputs_of_another_template_are_out_of_date(model: Path, tmp_path: Path
     (own / "chat_template.jinja").write_text(TEMPLATES["gemma"])
     with pytest.raises(Exception, match=r"chat_template was '.*' and is '.*'"):
         build(**options, out=tmp_path / "out")
-
-
-def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers.utils.chat_template_utils", None)
-    template_sandbox._environment.cache_clear()
-    chat_template._template.cache_clear()
-    with pytest.raises(ChatTemplateError, match="transformers, which is not installed; install it"):
-        render(say("a", "b"), ChatFormat("", ()))

@@ -99,28 +99,6 @@ def test_a_process_that_ends_is_an_error(
     assert encoded(model, tmp_path / "other", [path], 1) == resumed
 
 
-def test_other_errors_say_where_they_are_from(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = (
-        "import sys; sys.path[:] = sys.argv[2:]; from preprocess.sources import json_records;"
-        " json_records._decode_object = None; from preprocess.run.units import serve;"
-        " serve(int(sys.argv[1]))"
-    )
-    monkeypatch.setattr(units, "_PROGRAM", program)
-    path = write(tmp_path / "a.jsonl", DIALOGUES)
-    with pytest.raises(TypeError) as caught:
-        encoded(model, tmp_path, [path], 2)
-    assert any("in _render" in note for note in caught.value.__notes__)
-    own = program.replace("_decode_object = None", "_decode_object = raising").replace(
-        "from preprocess.s", "Own = type('Own', (Exception,), {'__module__': 'nowhere'});"
-        " raising = lambda _: exec('raise Own(7)'); from preprocess.s",
-    )  # fmt: skip
-    monkeypatch.setattr(units, "_PROGRAM", own)
-    with pytest.raises(units.ReaderError, match=r"(?s)a.jsonl, .*in _render.*Own: 7"):
-        encoded(model, tmp_path, [path], 2)
-
-
 def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path) -> None:
     """Also with a file that only this process has."""
     path = write(tmp_path / "a.jsonl", DIALOGUES * 10)

@@ -89,6 +89,8 @@ def of(model: Path, tmp_path: Path) -> Any:
                             {"from": "observation", "value": "sun"}]},
          [USER, {"role": "assistant", "tool_calls": [CALL]}, RESULT], None),
         ({"conversations": say("q", "b")}, say("q", "b"), None),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "q"}]},
+                       *say("", "b")[1:]]}, say("q", "b"), None),
         ({"messages": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "b"}]},
          say("q", "b"), None),
         *(({"messages": [USER, {"role": role, "content": "sun"}, *say("", "b")[1:]]},

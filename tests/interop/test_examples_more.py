@@ -111,15 +111,6 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without it")
-def test_processes_without_data_say_so(tmp_path: Path) -> None:
-    for process in distributed(tmp_path / "none", tmp_path / "x.pt", 1):
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 1
-        message = r"train_ddp\.py: error: \S+train\.bin: there is no such file.*\n"
-        assert re.fullmatch(message, errors)
-
-
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without it")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -98,24 +98,6 @@ def read_text(path: Path, options: ReadOptions) -> str:
     return b"".join(unit.read().buffer.tobytes() for unit in source.units()).decode()
 
 
-@pytest.mark.parametrize(("n", "size"), [(6_000, 1000), (50_000, 5)])
-@pytest.mark.parametrize(
-    ("field", "is_typed"), [("text", True), ("inside.text", True), ("text", False)]
-)
-def test_dictionaries_of_a_row_group_are_made_once(
-    tmp_path: Path, batches: list[int], n: int, size: int, field: str, is_typed: bool
-) -> None:
-    """Each batch takes time in proportion to the dictionary of the row group."""
-    documents = distinct(n, size)
-    text = pa.array(documents).dictionary_encode()
-    inside = pa.StructArray.from_arrays([text], ["text"])
-    table = pa.table({"text": text if is_typed else documents, "inside": inside})
-    parquet.write_table(table, tmp_path / "x.parquet", row_group_size=n // 2)
-    options = ReadOptions(content_field=(field,), unit_size=500_000)
-    assert read_text(tmp_path / "x.parquet", options) == "".join(documents)
-    assert len(batches) == 2 if is_typed else len(batches) > 2
-
-
 @pytest.mark.parametrize(
     ("kind", "value"),
     [

@@ -27,7 +27,7 @@ from preprocess import (
     verify,
 )
 from preprocess.dataset.columns import TokenFileError
-from preprocess.pipeline import encode, train
+from preprocess.pipeline import encode
 from preprocess.report.progress import OutOfTimeError, Progress
 from preprocess.run import count_pass, parts, passes
 from preprocess.run.merge import MergeError
@@ -171,18 +171,6 @@ def test_the_number_of_parts_depends_on_the_text_alone(
     (tmp_path / "val.json").unlink()
     with pytest.raises(MergeError, match="there are parts of builds with 2 and 3 tasks"):
         build(**options | {"task_count": 3, "tokenizer": tmp_path / "tokenizer.json"})
-
-
-def test_a_tokenizer_is_that_of_threads(machines: Machines, root: Path, tmp_path: Path) -> None:
-    for executor in ("threads", "ray"):
-        train(
-            paths=root / "text", out=tmp_path / executor / "t.json", vocab_size=290,
-            executor=executor,
-        )  # fmt: skip
-    names = ("t.json", "t_config.json")
-    files = [[(tmp_path / x / name).read_bytes() for name in names] for x in ("threads", "ray")]
-    assert files[0] == files[1]
-    assert len(list((tmp_path / "ray").iterdir())) == 3
 
 
 def test_encode(machines: Machines, root: Path, tmp_path: Path) -> None:

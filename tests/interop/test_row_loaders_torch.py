@@ -14,7 +14,6 @@ import pytest
 import written
 
 from preprocess import RowsError, SamplingError, TokenFile
-from preprocess.rows.access import open_rows
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.write import write_rows
 
@@ -107,7 +106,7 @@ def test_a_shuffled_pass_reads_each_block_once(
 ) -> None:
     """Whole files, row groups, or record batches; at most `cache_size` of them in memory."""
     read: list[tuple[Path, int]] = []
-    reader = FORMATS[KINDS[kind]["format"]].codec().File
+    reader = FORMATS[KINDS[kind]["format"]].codec()
     original = reader.block
     monkeypatch.setattr(
         reader, "block", lambda x, number: read.append((x.path, number)) or original(x, number)
@@ -133,19 +132,6 @@ def test_a_shuffled_pass_reads_each_block_once(
         assert numbers != [*again]
     with pytest.raises(SamplingError, match="cache_size should be at least 1; got 0"):
         StreamingTokenizedDataset(path, cache_size=0)
-
-
-@pytest.mark.parametrize("n_blocks", [2, None])
-def test_blocks_in_memory_are_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_blocks: int | None
-) -> None:
-    monkeypatch.setattr(FORMATS["parquet"].codec().File, "kept_bytes", 100)
-    rows = [{"input_ids": [*range(i, i + 9)]} for i in range(23)]
-    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=2)
-    series = open_rows(tmp_path, n_blocks)
-    for i in np.random.default_rng(0).permutation(23):
-        assert series.row(i)["input_ids"].tolist() == rows[i]["input_ids"]
-        assert 1 <= len(series._blocks) <= 2
 
 
 def test_files_of_others(tmp_path: Path) -> None:
@@ -208,9 +194,6 @@ def test_columns_that_differ(tmp_path: Path) -> None:
     for new in (TokenizedDataset, StreamingTokenizedDataset):
         with pytest.raises(RowsError, match=r"b\.jsonl: row 0, .* has the columns ids, and rows"):
             ids_of(new(tmp_path))
-
-
-RAN = "a file that a pickle made"
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl", "jsonl.gz", "npz"])

@@ -425,36 +425,3 @@ def test_a_text_with_special_tokens(tmp_path: Path) -> None:
     engine.enable_truncation(3)
     with pytest.raises(SamplingError, match="the tokenizer has truncation, which changes the ids"):
         WindowDataset(text, engine, 8, 8)
-
-
-def test_the_trainer_of_transformers(file: TokenFile, tmp_path: Path) -> None:
-    """Learns from windows; stopped and resumed it has the same losses."""
-    transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
-    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-    fields = ("input_ids", "labels", "attention_mask", "position_ids")
-    sampler = Sampler(file, 1, 16, windows="packed", order="sequential", fields=fields)
-
-    def trainer(max_steps: int) -> Any:
-        torch.manual_seed(0)
-        config = transformers.GPT2Config(
-            vocab_size=301, n_positions=16, n_embd=16, n_layer=1, n_head=2
-        )
-        arguments = transformers.TrainingArguments(
-            output_dir=str(tmp_path), max_steps=max_steps, per_device_train_batch_size=4,
-            logging_steps=1, save_steps=6, learning_rate=0.01, report_to=[], use_cpu=True,
-            disable_tqdm=True, seed=3,
-        )
-        return transformers.Trainer(
-            transformers.GPT2LMHeadModel(config), arguments, train_dataset=WindowDataset(sampler)
-        )
-
-    def losses(trainer: Any) -> list[float]:
-        return [each["loss"] for each in trainer.state.log_history if "loss" in each]
-
-    whole = trainer(12)
-    whole.train()
-    resumed = trainer(12)
-    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
-    assert len(losses(whole)) == 12
-    assert losses(resumed) == losses(whole)
-    assert losses(whole)[-1] < losses(whole)[0]

@@ -149,7 +149,6 @@ def test_facts_of_a_word_level_tokenizer(tmp_path: Path) -> None:
     tokenizer = WordLevelTokenizer(["Hello", "world", "zürich"])
     said = describe(tmp_path, tokenizer)
     assert said["kind"] == "word-level"
-    assert said["longest"] == ["zürich", "Hello", "world"]
     assert said["ids_without_token"] == 0
     told = inspected(said)
     assert told[:3] == [f"{tmp_path}:", "  kind: word-level", "  vocab size: 8"]

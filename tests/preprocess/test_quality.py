@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import token_file
 
-from bpe import Tokenizer, WordLevelTokenizer
 from preprocess import build, open_tokens
-from preprocess.check import quality
+from preprocess.check import inspect
 from preprocess.check.inspect import facts, format_lines
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -60,8 +59,6 @@ def test_a_directory_is_judged(data: Path) -> None:
     assert "val in train:\n  documents: 3\n  of them in train, too: 2" in text
     assert "  empty documents: 0\n" in text
     assert "  copies of other documents: 1\n" in text
-    assert "stats.json:\n  empty documents: 1\n  documents that were not UTF-8: 0\n" in text
-    assert "  text that spelled special tokens: <|pad|> 1" in text
     assert "document 0, begins 'low low lower<|endoftext|>', document 2, begins" in text
     assert "document 4, begins 'xxx" in text
     assert "  tokens per document: mean " in text
@@ -79,7 +76,6 @@ def test_json_says_the_same(data: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["val_in_train"] == [
         {"val": "val", "train": "train", "documents": 3, "in_train": 2}
     ]
-    assert found["runs"][0]["look_alikes"]["<|pad|>"] == 1
     assert found["unfinished"] == []
     assert run(["inspect", str(data / "train.bin"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == train
@@ -90,7 +86,7 @@ def test_parts_of_any_size_say_the_same(
     data: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = facts(data)
-    monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr(inspect, "_TOKENS_AT_A_TIME", at_a_time)
     assert facts(data) == expected
 
 
@@ -108,15 +104,14 @@ def test_copies_and_lengths(
 ) -> None:
     root = tmp_path_factory.mktemp("copies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quality, "_TOKENS_AT_A_TIME", at_a_time)
+        patch.setattr(inspect, "_TOKENS_AT_A_TIME", at_a_time)
         train = written(root / "a", [[*document, 3] for document in documents], 4)
         val = written(root / "b", [[*document, 3] for document in others], 4)
-        hashes = quality.document_hashes(train)
-        assert quality.count_copies(hashes) == len(documents) - len(set(map(tuple, documents)))
-        files = {"train": (train, hashes), "val": (val, quality.document_hashes(val))}
-        (shared,) = quality.compare_val_with_train(files)
+        found, hashes = inspect._describe_token_file(train)
+        assert found["copies"] == len(documents) - len(set(map(tuple, documents)))
+        files = {"train": (train, hashes), "val": (val, inspect._describe_token_file(val)[1])}
+        (shared,) = inspect._compare_val_with_train(files)
         assert shared["in_train"] == sum(document in documents for document in others)
-        found = quality.describe(train, None)
         assert found["empty_documents"] == documents.count([])
         if documents:
             lengths = [len(document) + 1 for document in documents]
@@ -130,38 +125,13 @@ def test_copies_and_lengths(
 
 def test_no_documents(tmp_path: Path) -> None:
     file = written(tmp_path, [], 4)
-    found = quality.describe(file, None)
+    found = facts(file.path)
     assert (found["tokens"], found["empty_documents"], found["tokens_per_document"]) == (0, 0, None)
-    assert quality.count_copies(quality.document_hashes(file)) == 0
+    assert found["copies"] == 0
     file = written(tmp_path / "special", [[8, 9], [8, 1, 9], [8, 9]], 10, begin=8)
-    found = quality.describe(file, None)
+    found = facts(file.path)
     assert found["empty_documents"] == 2
     assert found["tokens_per_document"]["percentiles"]["100"] == 3
-
-
-def test_the_vocabulary_is_judged(data: Path) -> None:
-    tokenizer = Tokenizer.from_file(data / "tokenizer.json")
-    counts = np.zeros(265, np.int64)
-    counts[[ord("a"), ord("b"), ord("c"), 256, 263]] = [1, 3, 3, 6, 100]
-    found = quality._describe_vocabulary(counts, tokenizer)
-    spelled = tokenizer.vocab[256].decode()
-    most = [(each["token"], each["count"]) for each in found["most_frequent"]]
-    assert most == [(spelled, 6), ("b", 3), ("c", 3), ("a", 1)]
-    assert (found["ordinary_tokens"], found["unused"]) == (263, 259)
-    assert [each["id"] for each in found["unused_first"]] == [0, 1, 2, 3, 4]
-
-
-def test_a_tokenizer_that_does_not_join_bytes(tmp_path: Path) -> None:
-    WordLevelTokenizer(["a", "low"]).save(tmp_path / "words.json")
-    (tmp_path / "text").write_text("a low low a")
-    build(
-        train=tmp_path / "text",
-        val=tmp_path / "text",
-        out=tmp_path / "data",
-        tokenizer=tmp_path / "words.json",
-    )
-    found = facts(tmp_path / "data" / "train.bin")
-    assert found["vocabulary"]["most_frequent"][0]["count"] == 2
 
 
 def test_files_of_different_tokenizers_are_not_compared(data: Path, tmp_path: Path) -> None:
@@ -204,14 +174,13 @@ def test_an_end_that_cannot_be_one(data: Path, tmp_path: Path, value: int) -> No
         f"{file.path}: document 1 should end after {first} and at {len(file)} at most, and"
         f" ends at {value:,}; the file is damaged: 'tokenmill verify"
     )
-    for judge in (quality.document_hashes, lambda file: quality.describe(file, None)):
-        with pytest.raises(TokenFileError, match=re.escape(message)):
-            judge(file)
+    with pytest.raises(TokenFileError, match=re.escape(message)):
+        facts(file.path)
     ends = np.fromfile(data / "train.docs", "<u8")
     file = damaged(data, tmp_path / "early", "train.docs", 4, int(ends[3]) + 1, "<u8")
     message = f"the last document should end at {len(file)}, the number of tokens, and ends at"
     with pytest.raises(TokenFileError, match=message):
-        quality.document_hashes(file)
+        facts(file.path)
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -227,7 +196,7 @@ def test_shards_are_judged_as_one_file(
         shard_tokens=16,
         split_documents=split,
     )
-    monkeypatch.setattr(quality, "_TOKENS_AT_A_TIME", 5)
+    monkeypatch.setattr(inspect, "_TOKENS_AT_A_TIME", 5)
     found, whole = facts(tmp_path / "data" / "train.json"), facts(data / "train.bin")
     assert found["shards"] > 2
     assert {**found, "path": whole["path"], "shards": 0} == whole

@@ -33,7 +33,6 @@ from preprocess import (
 from preprocess.dataset import remote as block_cache
 from preprocess.rows.access import open_rows
 from preprocess.rows.formats import FORMATS
-from preprocess.rows.places import place_of
 from preprocess.settings import SettingsError
 from preprocess.sources import remote as sources_remote
 from preprocess.sources.find import looks_into
@@ -102,8 +101,8 @@ def test_rows_in_a_bucket_are_those_of_a_directory(
         write_rows(data, **options_of(format_name, f"{bucket}/rows", max_length=8))
     write_rows(data, **options_of(format_name, f"{bucket}/rows", num_shards=1, overwrite=True))
     assert len([x for x, _ in open_objects(bucket).keys("rows/") if "0" in x]) == 1
-    there, here = open_rows(place_of(f"{bucket}/of/bucket")), open_rows(tmp_path / "rows")
-    whole = open_rows(place_of(f"{bucket}/of/bucket"), 1)
+    there, here = open_rows(f"{bucket}/of/bucket"), open_rows(tmp_path / "rows")
+    whole = open_rows(f"{bucket}/of/bucket", 1)
     assert len(there) == len(here) == local.manifest.rows
     for i in range(len(here)):
         for found_row in (there.row(i), whole.row(i)):
@@ -296,7 +295,7 @@ def test_sources_of_a_bucket_are_resumed_and_read_in_ranges(
     upload(tmp_path / "rows", bucket, "out/train")
     for open_it, path in (
         (SOURCES[format_name], "out"),
-        (lambda location: open_rows(place_of(location)), "out"),
+        (open_rows, "out"),
     ):
         with pytest.raises(RowsError, match=f", but in {bucket}/out there are train; give "):
             open_it(f"{bucket}/{path}")
@@ -309,7 +308,7 @@ def test_rows_on_a_web_server(data: Path, tmp_path: Path) -> None:
     pages["/a.jsonl?key=secret"] = Page(b'{"input_ids": [1, 2]}\n')
     expected = row_cases.rows_in(tmp_path / "rows")
     with web_server(pages) as server:
-        found = open_rows(place_of(f"{server}/rows"))
+        found = open_rows(f"{server}/rows")
         assert [found.row(i)["input_ids"].tolist() for i in range(len(found))] == [
             row["input_ids"] for row in expected
         ]
@@ -317,14 +316,14 @@ def test_rows_on_a_web_server(data: Path, tmp_path: Path) -> None:
         assert (len(signed), signed.pad_id, signed[0]["input_ids"].tolist()) == (1, 0, [1, 2])
         assert signed.shard_names == [f"{server}/a.jsonl"]
         with pytest.raises(RemoteError, match="has a query, such as a signature"):
-            open_rows(place_of(f"{server}/rows?key=secret"))
-        found = open_rows(place_of(f"{server}/rows"))
+            open_rows(f"{server}/rows?key=secret")
+        found = open_rows(f"{server}/rows")
         pages["/rows/train-00001-of-00003.jsonl.gz"] = Page(b"", status=403)
         with pytest.raises(UnavailableError, match="the request failed"):
             [found.row(i) for i in range(len(found))]
         del pages["/rows/train-00001-of-00003.jsonl.gz"]
         with pytest.raises(RowsError, match=r"00001-of-00003.jsonl.gz: is missing, and rows.json"):
-            open_rows(place_of(f"{server}/rows"))
+            open_rows(f"{server}/rows")
         pages["/b.jsonl.gz"] = Page(gzip.compress(b'{"input_ids": [1]}\n' * 9)[:-9])
         with pytest.raises(RowsError, match=r"b\.jsonl\.gz: cannot be read as JSON Lines, after"):
             list(JsonShardedSource(f"{server}/b.jsonl.gz"))
@@ -342,7 +341,7 @@ def test_rows_are_read_in_other_processes(
     pytest.importorskip("pyarrow")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2])]))
     write_rows(data, **options_of("parquet", f"{bucket}/rows"))
-    found = open_rows(place_of(f"{bucket}/rows"))
+    found = open_rows(f"{bucket}/rows")
     expected = [found.row(i)["input_ids"].tolist() for i in range(len(found))]
     context = multiprocessing.get_context(start)
     answers = context.Queue()

@@ -256,10 +256,10 @@ def test_lists_and_configurations(bucket: str, tmp_path: Path, monkeypatch: Any)
         ("none.txt", r"{bucket}/none\.txt: there is no such object, and none below it; check"),
         ("none/", r"{bucket}/none/: there is no such object, and none below it"),
         ("*.md", r"{bucket}/\*\.md: no object matches this pattern; correct it"),
-        (".h", r"{bucket}/\.h: no text files below this prefix \(names that begin with"),
+        (".h", r"{bucket}/\.h: no text files in this directory or below it \(names"),
         ("x.tar", r"x\.tar: tar files cannot be.*; download it, and unpack it.*tar -xf 'x.tar'"),
         ("x.csv", r"{bucket}/x\.csv: csv files cannot be read.*; download it, and convert it: "),
-        ("bin", r"{bucket}/bin/x: is binary, as all files that {bucket}/bin means; give the URL"),
+        ("bin", r"{bucket}/bin: no text files in this directory or below it \(.*, binary f"),
         ("x.jsonl.gz", r"{bucket}/x\.jsonl\.gz \(decompressed\).*is not JSON|gzip data is dam"),
     ],
 )

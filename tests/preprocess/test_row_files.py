@@ -172,6 +172,7 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
         (pickle.dumps([[1]]) + pickle.dumps([[1]]), "the list of padding is of other rows"),
         (pickle.dumps([[1]]) + pickle.dumps(1), "the list of padding is of other rows"),
         (b"text", "byte 0 is b't', which is in no pickle"),
+        (b"text", "; if it should be rows, make it again, or run tokenmill verify --repair"),
         (b"", refused),
         (pickle.dumps(7), "has a int, expected a pickled list of lists of token ids"),
         (pickle.dumps([1, 2]), "has int, or something else, inside of rows, expected a pickled"),

@@ -10,16 +10,17 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bpe.files import atomic_write as files
 from preprocess.report.progress import Progress
-from preprocess.storage import local, lock
+from preprocess.storage import OutputError, local, lock
 
 CHANGING = {
     "open", "write", "ftruncate", "fsync", "fdatasync", "replace", "unlink", "mkdir", "rmdir",
@@ -95,6 +96,41 @@ def install(system: object, patch: pytest.MonkeyPatch | None = None) -> None:
             module.os = system  # type: ignore[attr-defined]  # that module's own name for `os`
         else:
             patch.setattr(module, "os", system)
+
+
+def fail_each_call(
+    work: Callable[[Path], object], root: Path, contents: Callable[[Path], dict[str, bytes]],
+    errors: Sequence[int] = (errno.ENOSPC, errno.EIO),
+    check: Callable[[Path, dict[str, bytes]], None] = lambda out, peace: None,
+) -> None:
+    """Let each call that changes the disk fail in turn; the same work again ends in all its bytes.
+
+    Args:
+        work: Writes into a directory.
+        root: Where it is given directories.
+        contents: Name -> content of what it wrote.
+        errors: The failures, by turns.
+        check: Looks at what a run that failed left, and what one without failures makes.
+    """
+    work(root / "peace")
+    peace = contents(root / "peace")
+    for at in count(1):
+        out = root / f"out{at}"
+        system = System(at, fail(errors[at % len(errors)]))
+        with pytest.MonkeyPatch.context() as patched:
+            install(system, patched)
+            try:
+                work(out)
+            except OutputError as error:
+                assert "could not be written" in str(error) or "lock" in str(error)
+            else:
+                assert len(system.calls) <= at or contents(out) == peace
+        check(out, peace)
+        work(out)
+        assert contents(out) == peace
+        if len(system.calls) < at:
+            break
+    assert at > 20
 
 
 class Stopping(Progress):
