@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_cases import DIALOGUES, TEMPLATES, make_model, say, with_template, write
+from chat_cases import DIALOGUES, TEMPLATES, say, with_template, write
 
 from bpe import train_bpe
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
@@ -18,12 +18,6 @@ from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a tokenizer."""
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 # Templates of strangers.
