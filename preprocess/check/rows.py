@@ -12,20 +12,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bpe.errors import TokenmillError
-from preprocess.check.findings import Finding, reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
 from preprocess.report.progress import Progress
-from preprocess.rows.access import row_files
 from preprocess.rows.columns import RowBatch, RowReader
 from preprocess.rows.formats import Row, RowsError, open_file
-from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
+from preprocess.rows.loaders import row_files
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
     ContentDigest,
@@ -33,12 +31,36 @@ from preprocess.rows.manifest import (
     read_manifest,
     replace_shard,
 )
-from preprocess.rows.write import METADATA_FILE, content_of, digest_of_file, write_shard
+from preprocess.rows.write import (
+    METADATA_FILE,
+    OutputFile,
+    content_of,
+    digest_of_file,
+    divided,
+    files_of_sources,
+    plan_rows,
+    write_shard,
+)
 from preprocess.run.finished import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.storage import REPAIR, OutputError, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
+
+
+class Finding(NamedTuple):
+    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
+
+    path: Path | str  # a URL is text
+    sound: bool
+    text: str
+    blocks: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+def reason_of(error: Exception, path: Path | str) -> str:
+    """Return the text of an error about a file, without its path."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 # --- places ---
