@@ -449,7 +449,8 @@ def _in_merges(
     """Return the texts that are a part or the result of a merge; `pairs` are from `_as_ids`."""
     if not texts or not isinstance(pairs, np.ndarray):  # others are refused
         return texts
-    found = texts & {text for text in texts if ids[text] in pairs}
+    parts = {*pairs[np.isin(pairs, [ids[text] for text in texts])].tolist()}
+    found = {text for text in texts if ids[text] in parts}
     # Only at lengths of tokens, which are few for a long token of a hostile file.
     lengths = {*np.diff(tokens.offsets).tolist()}
     splits = [(text[:n], text[n:], text) for text in texts for n in lengths if n < len(text)]
