@@ -60,7 +60,7 @@ def put(url: str, content: bytes | str) -> None:
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what was read, as another process does."""
     open_objects.cache_clear()
-    monkeypatch.setattr(sources_remote, "_shared", sources_remote._SharedBlocks())
+    monkeypatch.setattr(sources_remote, "_kept", sources_remote._Kept())
 
 
 def upload(directory: Path, url: str) -> None:
