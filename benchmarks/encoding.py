@@ -11,6 +11,7 @@ after the other.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -105,6 +106,20 @@ def _encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
     return Result(job.corpus.stat().st_size, digest_of(np.asarray(awkward.flatten(ids))))
 
 
+def _encode_texts_flat(job: Job, clock: Clock, package: str) -> Result:
+    """Encode with fastokens, or with snaptokens, which began as a copy of it."""
+    texts = documents(job.corpus)
+    kind = importlib.import_module(package).Tokenizer
+    tokenizer = clock.time("load", lambda: kind.from_file(str(job.tokenizer)))
+
+    def encode(some: list[str]) -> Ids:
+        ids, _ = tokenizer.encode_batch_flat(some)
+        return np.frombuffer(ids, np.uint32)
+
+    ids = _timed(clock, lambda: encode([_FEW_WORDS]), lambda: encode(texts))
+    return Result(job.corpus.stat().st_size, digest_of(ids))
+
+
 @side("encode-texts", OURS)
 def encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
     """Ours, from a list of strings."""
@@ -115,6 +130,18 @@ def encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
 def encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
     """gigatoken, from a list of strings."""
     return _encode_texts_gigatoken(job, clock)
+
+
+@side("encode-texts", "fastokens")
+def encode_texts_fastokens(job: Job, clock: Clock) -> Result:
+    """fastokens, from a list of strings, to one array."""
+    return _encode_texts_flat(job, clock, "fastokens")
+
+
+@side("encode-texts", "snaptokens")
+def encode_texts_snaptokens(job: Job, clock: Clock) -> Result:
+    """snaptokens, from a list of strings, to one array."""
+    return _encode_texts_flat(job, clock, "snaptokens")
 
 
 @side("encode-texts", "tokenizers", at_most=_SLOWEST)
@@ -143,6 +170,18 @@ def encode_one_thread_tokenmill(job: Job, clock: Clock) -> Result:
 def encode_one_thread_gigatoken(job: Job, clock: Clock) -> Result:
     """gigatoken, on the calling thread."""
     return _encode_texts_gigatoken(job, clock)
+
+
+@side("encode-one-thread", "fastokens", threads=1)
+def encode_one_thread_fastokens(job: Job, clock: Clock) -> Result:
+    """fastokens, with one processor."""
+    return _encode_texts_flat(job, clock, "fastokens")
+
+
+@side("encode-one-thread", "snaptokens", threads=1)
+def encode_one_thread_snaptokens(job: Job, clock: Clock) -> Result:
+    """snaptokens, with one processor."""
+    return _encode_texts_flat(job, clock, "snaptokens")
 
 
 @side("encode-one-thread", "tiktoken", threads=1, at_most=_SLOW)

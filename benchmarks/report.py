@@ -22,9 +22,9 @@ from benchmarks.rounds import Comparison
 from benchmarks.studies import Table
 
 _PACKAGES = (
-    "numpy", "numba", "llvmlite", "regex", "gigatoken", "tokenizers", "tiktoken",
-    "rustbpe", "bpeasy", "ffbpe", "pyarrow", "datasets", "datatrove", "torch", "litdata",
-    "megatron-core", "mosaicml-streaming", "grain",
+    "numpy", "numba", "llvmlite", "regex", "gigatoken", "gigabpe", "fastokens", "snaptokens",
+    "tokenizers", "tiktoken", "rustbpe", "bpeasy", "ffbpe", "pyarrow", "datasets", "datatrove",
+    "torch", "litdata", "megatron-core", "mosaicml-streaming", "grain",
 )  # fmt: skip
 _COLUMNS = [
     "work", "text", "MB", "vocabulary", "pattern", "beside", "tokenmill MB/s", "peer MB/s",

@@ -96,6 +96,25 @@ def train_gigatoken(job: Job, clock: Clock) -> Result:
     return Result(job.corpus.stat().st_size, _digest(_timed(clock, work)))
 
 
+@side("train", "gigabpe", patterns=("gpt2",))
+def train_gigabpe(job: Job, clock: Clock) -> Result:
+    """gigabpe, from the file, where pre-tokens end at line ends: merges are others than ours."""
+    import gigabpe
+
+    def work() -> None:
+        gigabpe.train_bpe(
+            [str(job.corpus)],
+            job.vocab_size,
+            special_tokens=[END_OF_TEXT],
+            min_frequency=1,
+            pretokenizer="bytelevel",
+            threads=job.threads,
+        )
+
+    _timed(clock, work)
+    return Result(job.corpus.stat().st_size, None)
+
+
 @side("train", "tokenizers", at_most=_SLOW)
 def train_tokenizers(job: Job, clock: Clock) -> Result:
     """Hugging Face's trainer, from an iterator: from files it would cut at line ends."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.rows.pytorch import TokenizedDataset as TokenizedDataset
     from preprocess.rows.write import RowsResult as RowsResult
     from preprocess.rows.write import write_rows as write_rows
-    from preprocess.run.chat_transform import ChatTemplateTransform as ChatTemplateTransform
+    from preprocess.run.chats import ChatTemplateTransform as ChatTemplateTransform
     from preprocess.run.merge import merge_parts as merge_parts
     from preprocess.sampling.data import SamplingError as SamplingError
     from preprocess.sampling.get_batch import get_batch as get_batch
@@ -84,7 +84,7 @@ _NAMES_OF = {
         "ArrowShardedSource JsonShardedSource ParquetShardedSource TransformedShardedSource",
     "preprocess.rows.pytorch": "PickledTrainerDataset StreamingTokenizedDataset TokenizedDataset",
     "preprocess.rows.write": "RowsResult write_rows",
-    "preprocess.run.chat_transform": "ChatTemplateTransform",
+    "preprocess.run.chats": "ChatTemplateTransform",
     "preprocess.run.merge": "merge_parts",
     "preprocess.sampling.data": "SamplingError",
     "preprocess.sampling.get_batch": "get_batch",

@@ -98,8 +98,9 @@ class _Section(Settings):
     __signature__: ClassVar[Signature]
 
     def __init__(self, /, *unnamed: Any, **given: Any) -> None:
+        given = bind(type(self).__name__, (), unnamed, given)
         try:
-            super().__init__(**bind(type(self).__name__, (), unnamed, given))
+            super().__init__(**given)
         except SettingsError as error:
             raise SettingsError(f"{type(self).__name__}: {error.args[0]}") from None
 

@@ -315,12 +315,12 @@ class ExecutorSettings(Settings):
     )
     ray_address: Is[str | None] = run_option(
         "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
-        default=None, default_text="Ray is started on this machine", needs=("executor",),
+        default=None, default_text="Ray is started on this machine", needs=('executor="ray"',),
     )
     ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
         "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
         " time.",
-        default=(), default_text="CPU=1", flags=("--ray-resource",), needs=("executor",),
+        default=(), default_text="CPU=1", flags=("--ray-resource",), needs=('executor="ray"',),
     )
 
 

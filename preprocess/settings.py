@@ -315,7 +315,7 @@ class Option(Generic[Stored, Given]):
         kw_only: False if it is given by its place, in Python and on the command line.
         flags: Names on the command line, if not just --NAME.
         in_command: False if there is none on the command line.
-        needs: Names of options, without one of which it has no effect.
+        needs: Names of options, without one of which it has no effect; perhaps with the value.
         excludes: Names of options that it cannot be combined with -> why.
 
     Attributes:
@@ -465,8 +465,9 @@ class Settings:
                     f"{name} and {other} were both given: {option.excludes[other]}; leave one of"
                     " the two out"
                 )
-            known = [x for x in option.needs if x in self._options]
-            if known and not any(map(self._has, known)):
+            known = {x: x.partition("=")[0] for x in option.needs}
+            known = {x: needed for x, needed in known.items() if needed in self._options}
+            if known and not any(map(self._has, known.values())):
                 raise SettingsError(
                     f"{name} has no effect without {' or '.join(known)}; give it, or leave out"
                     f" {name}"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.locations import is_url
 from preprocess.check import rows
-from preprocess.check.findings import reason_of
+from preprocess.check.rows import reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import (

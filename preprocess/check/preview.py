@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from hashlib import blake2b
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from bpe.text.spans import iter_ranges
-from preprocess.options import BuildSettings, SelectSettings
+from preprocess.options import BuildSettings
 from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
 from preprocess.run.disk_space import copies_of_tokens, estimate_text, estimate_tokens
@@ -23,7 +20,6 @@ from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
 from preprocess.run.plan import Plan
 from preprocess.run.reading import Pass
-from preprocess.run.selection import Slice
 from preprocess.settings import takes
 from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import Files, open_storage
@@ -120,7 +116,7 @@ def _describe_documents(
 ) -> Iterator[str]:
     """Show the first documents of a pass, with their tokens if the tokenizer is known."""
     name = next(iter(part.names))
-    for number, text in enumerate(islice(_first_documents(part, settings), _DOCUMENTS)):
+    for number, text in enumerate(islice(_first_documents(part), _DOCUMENTS)):
         shown = text[:_SHOWN_CHARACTERS]
         found = f": {_shown(shown)}{'...' * (len(text) > len(shown))}"
         if tokenizer is not None:
@@ -128,10 +124,8 @@ def _describe_documents(
             pieces = _texts(ids[:_SHOWN_TOKENS], tokenizer)
             found = f", {len(ids):,} tokens: {'|'.join(pieces)}{'...' * (len(ids) > len(pieces))}"
         yield f"{name}, document {number}: {len(text):,} characters{found}"
-    if settings.deduplicate and part.number:
-        yield f"{name}: documents that are in train are shown, and left out by the run"
-    if settings.shuffle_documents is not None:
-        yield f"{name}: documents are shown in the order of the files, before they are shuffled"
+    if settings.selects or settings.shuffle_documents is not None:
+        yield f"{name}: documents are shown in the order of the files, before they are selected"
 
 
 def _describe_conversations(part: Pass, tokenizer: AnyTokenizer) -> Iterator[str]:
@@ -178,27 +172,11 @@ def _shown(text: str) -> str:
     return "".join(x if x.isprintable() else repr(x)[1:-1] for x in text)
 
 
-def _first_documents(part: Pass, settings: SelectSettings) -> Iterator[str]:
-    """Yield the selected documents of a pass; of a divided one, its first part."""
-    wanted, seen = Slice(settings), set[bytes]()
+def _first_documents(part: Pass) -> Iterator[str]:
+    """Yield the documents of a pass, before they are selected; of a divided one, its first part."""
     for source in part.files:
-        if source.has_spans:
-            continue  # shown by `_describe_conversations`
-        for unit in source.units():
+        # Those with spans are shown by `_describe_conversations`.
+        for unit in () if source.has_spans else source.units():
             batch = unit.read()
-            bounds = batch.bounds[2 * batch.starts_mid_document :]
-            for start, end in iter_ranges(bounds):
-                document = batch.buffer[start:end].tobytes()
-                if settings.deduplicate:
-                    digest = blake2b(document, digest_size=16).digest()
-                    if digest in seen:
-                        continue
-                    seen.add(digest)
-                text = document.decode()
-                (chosen,), (begin,) = wanted.take(np.array([len(text)]))
-                if chosen:
-                    first, stop = wanted.start - int(begin), wanted.stop - int(begin)
-                    cuts = settings.cut_documents
-                    yield text[max(first, 0) : int(min(stop, len(text)))] if cuts else text
-                if wanted.is_complete:
-                    return
+            for start, end in iter_ranges(batch.bounds[2 * batch.starts_mid_document :]):
+                yield batch.buffer[start:end].tobytes().decode()

@@ -12,12 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bpe.errors import TokenmillError
-from preprocess.check.findings import Finding, reason_of
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
@@ -39,6 +38,23 @@ from preprocess.sampling.data import IGNORED
 from preprocess.storage import REPAIR, OutputError, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
+
+
+
+
+class Finding(NamedTuple):
+    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
+
+    path: Path | str  # a URL is text
+    sound: bool
+    text: str
+    blocks: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+def reason_of(error: Exception, path: Path | str) -> str:
+    """Return the text of an error about a file, without its path."""
+    return str(error).removeprefix(f"{path}: ")
 
 
 # --- places ---

@@ -20,12 +20,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from bpe.errors import CorpusError, EncodingError, TokenmillError, spelled
+from bpe.errors import (
+    CorpusError,
+    EncodingError,
+    TokenizerFileError,
+    TokenmillError,
+    spelled,
+)
 from bpe.files.locations import is_url, shown_url
 from bpe.parallel import run_in_order
 from preprocess.check import rebuild, rows
-from preprocess.check.findings import Finding as Finding
-from preprocess.check.findings import load_tokenizer_of, reason_of
+from preprocess.check.rows import Finding as Finding
+from preprocess.check.rows import reason_of
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
@@ -37,7 +43,7 @@ from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.finished import find_joined, find_token_files, manifests_in, read_stats
 from preprocess.run.outputs import TOKENIZER_FILE
-from preprocess.settings import SettingsError, takes
+from preprocess.settings import SettingsError, StrPath, takes
 from preprocess.storage import Files, OutputError, open_files
 from preprocess.storage.files import directory_of
 
@@ -245,7 +251,7 @@ class _Dataset:
         """Rebuild the manifest, with the help of the tokenizer."""
         def again() -> None:
             try:
-                tokenizer = load_tokenizer_of(self._path, self._settings.tokenizer)
+                tokenizer = _load_tokenizer_of(self._path, self._settings.tokenizer)
             except TokenmillError as error:
                 what = f"{TOKENIZER_FILE} is damaged or missing, too"
                 raise rebuild.RebuildError(what) from error
@@ -275,7 +281,7 @@ class _Dataset:
             text = "not checked with its tokenizer, which is not beside it; give it (--tokenizer)"
             return self._add(name, not self._settings.deep, text)
         try:
-            tokenizer = load_tokenizer_of(self._path, given)
+            tokenizer = _load_tokenizer_of(self._path, given)
         except TokenmillError as error:
             return self._add(name, False, reason_of(error, self._path))
         if tokenizer.fingerprint != wanted:
@@ -304,7 +310,7 @@ class _Dataset:
         if self._files.size(TOKENIZER_FILE) is None:
             return True
         with suppress(TokenmillError):  # a damaged one is reported
-            found = load_tokenizer_of(self._path, None).fingerprint
+            found = _load_tokenizer_of(self._path, None).fingerprint
             return found != manifest.tokenizer_fingerprint
         return False
 
@@ -315,7 +321,7 @@ class _Dataset:
             return None
         found, path = None, self._path.with_name(TOKENIZER_FILE)
         with suppress(TokenmillError):
-            found = load_tokenizer_of(self._path, None)
+            found = _load_tokenizer_of(self._path, None)
         for name in manifests_in(self._files):
             with suppress(TokenmillError):
                 other = Manifest.from_json(self._files.get(name) or b"", name)
@@ -496,6 +502,19 @@ class _Dataset:
             return self._add(name, True, f"its {n:,} sources, encoded again, give the same ids")
         source, text = different
         return self._add(name, False, f"{source}, encoded again: {text}", (), [source])
+
+
+def _load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
+    """Load the given tokenizer, else tokenizer.json beside a token file; raise if missing."""
+    from bpe import load_tokenizer
+
+    beside = path.parent / TOKENIZER_FILE
+    if given is None and not beside.exists():
+        raise TokenizerFileError(
+            f"{path}: no {TOKENIZER_FILE} in its directory; give the tokenizer that it was built"
+            " with (--tokenizer)"
+        )
+    return load_tokenizer(beside if given is None else given)
 
 
 def _attempt(path: Path, rebuild: Callable[[], None], proof: str, first: str = "") -> Finding:

@@ -109,9 +109,10 @@ def _reading_kernels(pattern: str) -> Kernels:
     from bpe.split.patterns import steps
     from bpe.split.pretokenizer import splitting
     from bpe.text import search, utf8
-    from preprocess.sources.json_kernels import find_element_end
+    from preprocess.sources.json_kernels import find_element_end, strings_to_texts
 
-    kernels = {search.find_some: 0.5, utf8.is_valid: 0.2, find_element_end: 0.2}
+    kernels = {search.find_some: 0.5, utf8.is_valid: 0.2}
+    kernels |= {find_element_end: 0.2, strings_to_texts: 0.4}
     for step in steps(pattern):
         if isinstance(step, str):
             kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
@@ -144,12 +145,14 @@ def _call_reading(pattern: str) -> None:
     from bpe.split.pretokenizer import Pretokenizer
     from bpe.text.search import find_all
     from bpe.text.utf8 import is_utf8
-    from preprocess.sources.json_kernels import is_nested_deeper
+    from preprocess.sources.json_kernels import decode_strings, is_nested_deeper
+    from preprocess.sources.text_file import new_array
 
     text = np.frombuffer(b"ab\nab\n", np.uint8)
     find_all(text, b"\n")
     is_utf8(text)
     is_nested_deeper(memoryview(b'"a"'))
+    decode_strings([b'"a"'], 1, new_array)
     Pretokenizer(pattern).boundaries(text, np.array([0, len(text)]))
 
 

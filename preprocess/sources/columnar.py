@@ -32,10 +32,11 @@ from preprocess.sources.records import (
     RecordSource,
     RecordUnit,
     Tally,
+    Texts,
     Values,
 )
 from preprocess.sources.remote import Handle, ReadAhead, RemoteFile
-from preprocess.sources.text_file import Bytes, InputFile
+from preprocess.sources.text_file import Array, Bytes, InputFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,10 +70,24 @@ class RowsUnit(RecordUnit):
     def after(self) -> ResumePoint | None:
         return None if self.is_last else [self.stop, self.end]
 
-    def texts(self, content: Bytes) -> list[bytes] | None:
-        if any(column.null_count for batch in self.rows for column in batch.columns):
+    def texts(self, content: Bytes, array: Array) -> Texts | None:
+        import pyarrow as pa
+        from pyarrow import compute
+
+        columns = [column for batch in self.rows for column in batch.columns]
+        has_null = any(column.null_count for column in columns)
+        if has_null or self.first == self.end or self.reading.text_preset:
             return None
-        return [*map(b"\n".join, self._values_of_rows())]
+        kind, n = pa.large_binary(), len(self.fields)
+        large, newline = [column.cast(kind) for column in columns], pa.scalar(b"\n", kind)
+        rows = [large[i : i + n] for i in range(0, len(large), n)]
+        joined = pa.concat_arrays(
+            [compute.binary_join_element_wise(*row, newline) for row in rows]
+        )
+        _, bounds, text = joined.buffers()
+        offsets = np.frombuffer(bounds, np.int64)[joined.offset :][: len(joined) + 1]
+        texts = np.frombuffer(text or b"", np.uint8)[offsets[0] : offsets[-1]]
+        return texts, offsets - offsets[0]
 
     def _values_of_rows(self) -> Iterator[Any]:
         for batch in self.rows:

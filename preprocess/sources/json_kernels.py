@@ -1,7 +1,8 @@
-"""Find the elements of an array of JSON, and limit how deep its values are nested."""
+"""Find the elements of an array of JSON, limit how deep values are nested, and decode strings."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ from numpy.typing import NDArray
 
 from bpe.runtime.arrays import Bytes, read_only
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import range_mask, trailing_zeros
+from bpe.runtime.machine import copy_64_bytes, range_mask, trailing_zeros
+from preprocess.sources.text_file import Array
 
+PADDING = 64  # bytes read and written at a time, so both arrays have so many more
 MAX_NESTING = 300  # of what is read; every version of Python and of other programs reads so much
 
 _QUOTE, _BACKSLASH = 0x22, 0x5C
@@ -42,6 +45,27 @@ def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
     part, state = np.frombuffer(values, np.uint8), np.zeros(4, np.int64)
     find_element_end(read_only(part), len(part), state)
     return bool(state[_DEEPEST] > limit)
+
+
+def decode_strings(
+    values: Iterable[Any], n_joined: int, array: Array
+) -> tuple[Bytes, NDArray[np.int64]] | None:
+    """Decode strings of JSON to texts in UTF-8; return None if a value is no string.
+
+    Args:
+        values: Bytes-like, valid JSON in UTF-8 without lone surrogates.
+        n_joined: So many strings are one text, joined by newlines.
+        array: Allocates uint8[n] for the texts.
+
+    Returns:
+        (texts, offsets): uint8[n_bytes], read-only, and int64[n_texts + 1].
+    """
+    found = [*values]
+    source = np.frombuffer(b"".join([*found, bytes(PADDING)]), np.uint8)
+    out, offsets = array(len(source)), np.zeros(len(found) // n_joined + 1, np.int64)
+    if strings_to_texts(source, n_joined, out, offsets) < len(found):
+        return None
+    return read_only(out[: offsets[-1]]), offsets
 
 
 @kernel
@@ -92,3 +116,104 @@ def find_element_end(source, least, state):
         at += 1
     state[_DEPTH], state[_IN_STRING], state[_IS_ESCAPED] = depth, in_string, is_escaped
     return np.int64(-1)
+
+
+@kernel
+def strings_to_texts(source, n_joined, out, offsets):
+    r"""Decode JSON strings, one directly after another, to texts in UTF-8.
+
+    Args:
+        source: uint8[n + PADDING]: valid strings with their quotes, in UTF-8, without lone
+            surrogates; then anything.
+        n_joined: So many strings are one text, joined by newlines.
+        out: uint8[n + PADDING], filled with the texts.
+        offsets: int64[n_texts + 1], replaced by the offsets of texts in `out`.
+
+    Returns:
+        The number of strings; if a value is not a string, its index.
+
+    Example: the strings "a\nb" and "é" with n_joined 1 -> out "a", newline, "bé"; offsets 0 3 5; 2.
+    """
+    at, to, number, n = 0, 0, 0, source.size - PADDING
+    offsets[0] = 0
+    while at < n:
+        if source[at] != _QUOTE:
+            return number
+        at += 1
+        while True:
+            # Bytes up to the next quote or backslash are copied, 64 at a time.
+            special = range_mask(source, at, _QUOTE, _QUOTE)
+            special |= range_mask(source, at, _BACKSLASH, _BACKSLASH)
+            copy_64_bytes(source, at, out, to)
+            width = trailing_zeros(special)
+            at += width
+            to += width
+            if special == np.uint64(0):
+                continue
+            if source[at] == _QUOTE:
+                at += 1
+                break
+            at, to = _escape(source, at + 1, out, to)
+        number += 1
+        if number % n_joined == 0:
+            offsets[number // n_joined] = to
+        else:
+            out[to] = 10
+            to += 1
+    return number
+
+
+@kernel
+def _escape(source, at, out, to):
+    r"""Decode the escape after a backslash; return (place after it, end of `out`).
+
+    Example: u00e9 at 1, to = 0 -> out C3 A9; (6, 2).
+    """
+    letter = source[at]
+    if letter != 0x75:
+        if letter == 0x6E:  # n
+            letter = np.uint8(10)
+        elif letter == 0x72:  # r
+            letter = np.uint8(13)
+        elif letter == 0x74:  # t
+            letter = np.uint8(9)
+        elif letter == 0x62:  # b
+            letter = np.uint8(8)
+        elif letter == 0x66:  # f
+            letter = np.uint8(12)
+        out[to] = letter
+        return at + 1, to + 1
+    code_point = _hexadecimal(source, at + 1)
+    at += 5
+    if 0xD800 <= code_point < 0xDC00:
+        # A pair of surrogates: the second one is `\uXXXX`, too.
+        code_point = 0x10000 + ((code_point & 0x3FF) << 10 | _hexadecimal(source, at + 2) & 0x3FF)
+        at += 6
+    if code_point < 0x80:
+        out[to] = code_point
+        return at, to + 1
+    if code_point < 0x800:
+        out[to] = 0xC0 | code_point >> 6
+        out[to + 1] = 0x80 | code_point & 0x3F
+        return at, to + 2
+    if code_point < 0x10000:
+        out[to] = 0xE0 | code_point >> 12
+        out[to + 1] = 0x80 | code_point >> 6 & 0x3F
+        out[to + 2] = 0x80 | code_point & 0x3F
+        return at, to + 3
+    out[to] = 0xF0 | code_point >> 18
+    out[to + 1] = 0x80 | code_point >> 12 & 0x3F
+    out[to + 2] = 0x80 | code_point >> 6 & 0x3F
+    out[to + 3] = 0x80 | code_point & 0x3F
+    return at, to + 4
+
+
+@kernel
+def _hexadecimal(source, at):
+    """Return the number of four hexadecimal digits, int64: 00e9 -> 0xE9."""
+    number = np.int64(0)
+    for j in range(4):
+        digit = np.int64(source[at + j])
+        # Letters in either case have bit 6 set, and end in 1 to 6.
+        number = number << 4 | (digit & 0xF) + 9 * (digit >> 6)
+    return number

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
@@ -29,15 +29,18 @@ from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import ReadOptions, invalid_text_error, replace_invalid
 from preprocess.sources.base import ResumePoint, Source
 from preprocess.sources.records import (
+    PRESETS,
     BadRecordError,
     Record,
     RecordSource,
     RecordUnit,
     Tally,
+    Texts,
     Values,
+    join_texts,
 )
 from preprocess.sources.remote import read_ahead
-from preprocess.sources.text_file import Bytes, InputFile
+from preprocess.sources.text_file import Array, Bytes, InputFile
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 WHITE_SPACE = b" \t\r\n"
@@ -96,26 +99,31 @@ class JsonUnit(RecordUnit):
         return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
 
     def values(self, data: Data) -> Values:
-        decoder, fields = _decoder(self.fields, bool(self.reading.text_preset))
+        decoder, fields = _decoder(self.fields, str | None if self.reading.text_preset else str)
         found = self._decoded(data, decoder.decode)
         values = [get(found) for get in fields]
         return [value if value is None else value.encode() for value in values]
 
-    def _texts(self, content: Bytes, decode: Callable[[Decoder], list[Any]]) -> list[bytes] | None:
+    def _texts(
+        self, content: Bytes, array: Array, decode: Callable[[Decoder], list[Any]]
+    ) -> Texts | None:
         """Return the texts of the records that `decode` decodes; None: some may be bad."""
         from bpe.text.utf8 import is_utf8
-        from preprocess.sources.json_kernels import is_nested_deeper
+        from preprocess.sources.json_kernels import decode_strings, is_nested_deeper
 
         # The depth is right if all records are good; of others decoding fails.
         if not is_utf8(content) or is_nested_deeper(content.data):
             return None
-        decoder, fields = _decoder(self.fields, False)
+        is_preset = bool(self.reading.text_preset)
+        decoder, fields = _decoder(self.fields, str | None if is_preset else msgspec.Raw)
         try:
-            found = decode(decoder)
+            rows = zip(*(map(get, decode(decoder)) for get in fields), strict=True)
+            if is_preset:
+                join = PRESETS[self.reading.text_preset].join
+                return join_texts([join(row).encode() for row in rows])
         except (msgspec.DecodeError, RecursionError):
             return None
-        columns = [map(str.encode, map(get, found)) for get in fields]
-        return [*map(b"\n".join, zip(*columns, strict=True))]
+        return decode_strings(chain.from_iterable(rows), len(fields), array)
 
     def conversation(self, data: Data) -> Mapping[str, Any]:
         found = self._decoded(data, _decode_object)
@@ -199,7 +207,7 @@ class JsonLinesUnit(JsonUnit):
                 yield number, start, line
             start = end + 1
 
-    def texts(self, content: Bytes) -> list[bytes] | None:
+    def texts(self, content: Bytes, array: Array) -> Texts | None:
         from bpe.text.search import find_all
 
         body = content[self._begin(content) :]
@@ -213,8 +221,8 @@ class JsonLinesUnit(JsonUnit):
         last = np.where(body[ends - 1] == ord("\r"), body[ends - 2], body[ends - 1])
         if (last != ord("}")).any():
             return None
-        found = self._texts(body, lambda decoder: decoder.decode_lines(body.data))
-        return None if found is None or len(found) != len(ends) else found
+        found = self._texts(body, array, lambda decoder: decoder.decode_lines(body.data))
+        return None if found is None or len(found[1]) != len(ends) + 1 else found
 
     def n_numbers(self, content: Bytes, n_records: int) -> int:
         return content.tobytes().count(b"\n")
@@ -294,7 +302,7 @@ class JsonArrayUnit(JsonUnit):
 
     noun = "element"
 
-    def texts(self, content: Bytes) -> list[bytes] | None:
+    def texts(self, content: Bytes, array: Array) -> Texts | None:
         begin = _first_byte(self.file)[0] if self.start == 0 else 0
         body = content[begin:].tobytes().rstrip(WHITE_SPACE)[:-1]  # without comma or bracket
         if not body.strip(WHITE_SPACE):
@@ -305,7 +313,7 @@ class JsonArrayUnit(JsonUnit):
             kind = list[decoder.type]  # type: ignore[name-defined]
             return msgspec.json.decode(b"[%b]" % body, type=kind)
 
-        return self._texts(np.frombuffer(body, np.uint8), decode)
+        return self._texts(np.frombuffer(body, np.uint8), array, decode)
 
     def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
         from preprocess.sources.json_kernels import ElementFinder
@@ -390,14 +398,13 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
 
 @functools.lru_cache(maxsize=64)
 def _decoder(
-    fields: tuple[str, ...], are_optional: bool
+    fields: tuple[str, ...], kind: Any
 ) -> tuple[Decoder, list[Callable[[Any], Any]]]:
     """Return a decoder of records, and for each field what returns it of a decoded record.
 
-    Optional fields may be missing, or null.
+    Fields of the kind `str | None` may be missing, or null.
     """
-    kind: Any = str | None if are_optional else str
-    default = (None,) if are_optional else ()
+    default = () if kind in (str, msgspec.Raw) else (None,)
     tree: dict[str, Any] = {}
     for field in fields:
         *parents, last = field.split(".")

@@ -32,6 +32,7 @@ USUAL_FIELDS = ("text", "content", "code")
 
 Made = TypeVar("Made")
 Values = Sequence[bytes | None]  # of the fields of a record that are read; None: null, or missing
+Texts = tuple[Bytes, Offsets]  # text i is `buffer[offsets[i] : offsets[i + 1]]`
 
 
 class BadRecordError(Exception):
@@ -51,6 +52,12 @@ def _join_title_text(values: Sequence[str | None]) -> str:
 
 
 PRESETS = {"title-text": Preset(("title", "text"), _join_title_text)}
+
+
+def join_texts(texts: Sequence[bytes]) -> Texts:
+    """Join texts in one buffer."""
+    offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    return np.frombuffer(b"".join(texts), np.uint8), offsets
 
 
 class Record(NamedTuple):
@@ -87,7 +94,7 @@ class RecordUnit(WorkUnit):
     def is_rendered(self) -> bool:
         return self.reading.chat != "off"
 
-    def texts(self, content: Bytes) -> list[bytes] | None:
+    def texts(self, content: Bytes, array: Array) -> Texts | None:
         """Return the texts of all records at once; None: decode one by one, some may be bad."""
         return None
 
@@ -120,15 +127,12 @@ class RecordUnit(WorkUnit):
             batch = batch_of([*self._made(content, tally, self._render)], content)
             reading = structs.replace(reading, strip=False)  # white space is of the messages
         else:
-            texts = None if reading.text_preset else self.texts(content)
-            if texts is None:
-                texts = [*self._made(content, tally, self._text)]
+            found = self.texts(content, array)
+            if found is None:
+                found = join_texts([*self._made(content, tally, self._text)])
             else:
-                tally.n_records = len(texts)
-            offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
-            buffer = array(int(offsets[-1]))
-            buffer.data[:] = b"".join(texts)
-            buffer.flags.writeable = False
+                tally.n_records = len(found[1]) - 1
+            buffer, offsets = found
             batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
         prepared = prepare(batch, reading, partial(self.text_at, offsets, tally.rejected))
         return structs.replace(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,11 +37,95 @@ END = "<|endoftext|>"
 TEXT = END.join(f"document {i} of many, and some more words" for i in range(40))
 
 
+# The files that the commands below are given, in the directory that they run in.
+FILES = {
+    "text.txt": TEXT.encode(), "empty.txt": b"", "bad.txt": b"\xff<|endoftext|>\xfe",
+    "only.txt": 5 * END.encode(), "separators": END.encode(), "pad.txt": b"<|pad|>",
+    "latin1.txt": ("x" * 70_000 + " caf\xe9").encode("latin-1"),
+    "cut.json": b'{"model": {"type": "BPE", "vocab": {"a',
+}  # fmt: skip
+# A command behind "tokenmill build --train", or a whole one, and what it says; "...": and so on.
+REFUSED = [
+    ("none.txt --val text.txt", "none.txt: no such file or directory; check the path"),
+    ("text.txt --val none.txt", "none.txt: no such file or directory; check the path"),
+    ("empty.txt", "empty.txt: empty (0 bytes), so there is no text for train"),
+    ("text.txt --val empty.txt", "empty.txt: empty (0 bytes), so there is no text for val"),
+    ("bad.txt --val text.txt --on-invalid-utf8 skip",
+     "bad.txt: no document for train: 0 are empty and 2 are not UTF-8"),
+    ("only.txt --val text.txt", "only.txt: no document for train: 6 are empty and 0 are not UTF-8"),
+    ("only.txt", "only.txt: no document for train: 6 are empty and 0 are not UTF-8"),
+    ("pad.txt --val-fraction 0 --special-token <|pad|>", "...there is no text to train on"),
+    *((files, "latin1.txt: byte 70,004: not valid UTF-8 (0xe9: unexpected end"
+       "...--on-invalid-utf8 replace")
+      for files in ("text.txt --unit-size 1000 --val latin1.txt", "latin1.txt --val text.txt")),
+    *((f"text.txt --val-fraction 0.0001 {more}",
+       "val would have no documents: none of the 40 in text.txt belongs to it;...")
+      for more in ("", "--tokenizer tokenizer.json")),
+    ("text.txt --val separators", "separators: no document for val: 2 are empty"),
+    ("text.txt --val-fraction 0.999999", "train would have no documents: none of the 40 in text.t"),
+    *((f"text.txt --tokenizer tokenizer.json {option} </s>",
+       f"the tokenizer has no special token '</s>'; choose one that it has ({option}):"
+       " '<|endoftext|>'")
+      for option in ("--end-of-text", "--begin-of-text")),
+    *((f"{command} --tokenizer {name}", f"{name}: {problem}")
+      for command in ("text.txt", "tokenmill encode text.txt")
+      for name, problem in (("cut.json", "the file ends in the middle"),
+                            ("none.json", "No such file or directory"))),
+    ("text.txt --out text.txt/below",
+     "text.txt/below: could not be written: Not a directory; nothing was"),
+    ("text.txt --log-file text.txt/log",
+     "text.txt/log: no log can be written there: Not a directory"),
+    ("tokenmill train text.txt --out tokenizer.json",
+     "tokenizer.json: exists; its inputs were different (vocab_size was 280 and is 32000):"
+     " choose another directory or name, or replace it (--overwrite)"),
+]
+# As above, with the exit code 2.
+WRONG_USAGE = [
+    ("--vocab-size 257 --special-token <|pad|>",
+     "vocab_size 257 is too small: 256 bytes and 2 special tokens need at least 258"),
+    ("--special-token <|pad|> --special-token <|pad|>",
+     "special_tokens: should name each token once, and '<|pad|>' is there"),
+    ("--special-token ''", "special_tokens: should not be empty; got ['']"),
+    ("--pattern gpt5", "pattern: unknown split pattern 'gpt5': expected one of the names 'gpt2'"),
+    ("--log-file s3://bucket/log",
+     "log_file: should be a path on this machine, for this cannot be a"),
+    ("--val text.txt --val-fraction 0.1", "val and val_fraction were both given"),
+    ("--workers 0", "workers: should be a whole number of at least 1 and at most 65,536"),
+    ("--unit-size 4XB", "unit_size: should be a number of bytes such as 65536, 64KiB or 4MiB;"),
+    ("--unit-size 0", "unit_size: should be at least 1; got '0'"),
+    ("--val-fraction 1", "val_fraction: should be a number of at least 0 and less than 1; got 1.0"),
+    ("--tie-break coin", "tie_break: should be 'greatest-bytes' or 'huggingface'; got 'coin'"),
+    ("--on-invalid-utf8 x", "on_invalid_utf8: should be 'error', 'replace' or 'skip'; got 'x'"),
+    ("--name a/b", "name: should be the beginning of a file name, without a directory; got"),
+    ("--min-frequency -1", "min_frequency: should be a whole number of at least 0; got -1"),
+    ("--workers two", "argument --workers: invalid int value: 'two'; see tokenmill build --help"),
+    ("--save_path x", "unrecognized arguments: --save_path; did you mean --out?"),
+    (f"--workers {'9' * 20}", "workers: should be a number that is not as large; got 9"),
+    ("--nonsense 1", "unrecognized arguments: --nonsense; see tokenmill build --help"),
+    ("--val-fraction x", "argument --val-fraction: invalid float value: 'x'; see"),
+    ("--val-fraction -1e3", "val_fraction: should be a number of at least 0 and less than"),
+    ("--max-minutes 0", "max_minutes: should be a number greater than 0; got 0.0"),
+    ("--max-minutes nan", "max_minutes: should be a number greater than 0; got nan"),
+    (f"--vocab-size {2**30}", f"vocab_size: should be a whole number of at most {2**29:,}; got"),
+]
+NAMED_AS_OTHERS = ("tokenizer", "tokenizer_config", "stats", "x_stats")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FILES, and tokenizer.json."""
+    directory = tmp_path_factory.mktemp("files")
+    for name, content in FILES.items():
+        (directory / name).write_bytes(content)
+    tokenizer = directory / "tokenizer.json"
+    pipeline.train(paths=directory / "text.txt", out=tokenizer, vocab_size=280, workers=1)
+    return directory
+
+
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT)
-    return path
+    (tmp_path / "text.txt").write_text(TEXT)
+    return tmp_path / "text.txt"
 
 
 @pytest.fixture
@@ -47,194 +133,48 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-@pytest.fixture
-def tokenizer(text: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "tokenizer.json"
-    pipeline.train(paths=text, out=path, vocab_size=280, workers=1)
-    return path
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 1) -> str:
-    """Run the command; it must fail with one line, which is returned without its prefix."""
-    capsys.readouterr()
-    assert run([str(argument) for argument in arguments]) == code
+@pytest.mark.parametrize(
+    ("command", "code", "expected"),
+    [
+        *((f"build --train {x}".removeprefix("build --train tokenmill "), 1, y)
+          for x, y in REFUSED),
+        *((f"build --train text.txt {x}", 2, y) for x, y in WRONG_USAGE),
+        ("encode text.txt --tokenizer tokenizer.json --out data", 2,
+         "out: should be the name of a .bin file; got 'data'"),
+        *((f"encode text.txt --tokenizer tokenizer.json --out {name}.bin", 2,
+           "out: should have another name, for its manifest would be"
+           f" {name}.json, which is the name of another output; got '{name}.bin'")
+          for name in NAMED_AS_OTHERS),
+    ],
+)  # fmt: skip
+def test_what_is_refused_with_one_line(
+    capsys: Any, directory: Path, out: Path, monkeypatch: pytest.MonkeyPatch, command: str,
+    code: int, expected: str,
+) -> None:
+    monkeypatch.chdir(directory)
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    place = ["--out", str(out)] if command.startswith("build") and "--out" not in command else []
+    assert run([*shlex.split(command), *place]) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     prefix = "tokenmill: error: "
-    *before, line = captured.err.splitlines()
-    assert line.startswith(prefix)
+    *others, line = captured.err.splitlines()
     # What is said before it is that kernels are compiled, or that training stopped early.
-    assert not any(line.startswith(prefix) for line in before)
-    return line.removeprefix(prefix)
+    assert not any(each.startswith(prefix) for each in others)
+    assert re.match(".*".join(map(re.escape, f"{prefix}{expected}".split("..."))), line)
+    assert not out.exists() or not [*out.iterdir()]
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
 
 
-@pytest.mark.parametrize("option", ["--train", "--val"])
-def test_missing_file(capsys: Any, tmp_path: Path, text: Path, out: Path, option: str) -> None:
-    missing = tmp_path / "none.txt"
-    message = refused(capsys, "--train", text, "--val", text, option, missing, "--out", out)
-    assert message == f"{missing}: no such file or directory; check the path"
-    assert not out.exists()
-
-
-def test_empty_file(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
-    (tmp_path / "empty.txt").touch()
-    message = refused(capsys, "--train", tmp_path / "empty.txt", "--out", out)
-    assert message.startswith("empty.txt: empty (0 bytes), so there is no text for train")
-    message = refused(capsys, "--train", text, "--val", tmp_path / "empty.txt", "--out", out)
-    assert message.startswith("empty.txt: empty (0 bytes), so there is no text for val")
-    assert not out.exists()
-    # Among others it is only an empty document.
-    result = build(train=[tmp_path / "empty.txt", text], val=text, out=out, vocab_size=260)
+def test_an_empty_file_among_others_is_an_empty_document(text: Path, out: Path) -> None:
+    (text.parent / "empty.txt").touch()
+    result = build(train=[text.parent / "empty.txt", text], val=text, out=out, vocab_size=260)
     assert result.stats["empty_documents"] == 1
-
-
-def test_no_training_text(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
-    (tmp_path / "bad.txt").write_bytes(b"\xff<|endoftext|>\xfe")
-    options = ["--train", tmp_path / "bad.txt", "--val", text, "--out", out]
-    message = refused(capsys, *options, "--on-invalid-utf8", "skip")
-    assert message.startswith("bad.txt: no document for train: 0 are empty and 2 are not UTF-8")
-    (tmp_path / "only.txt").write_text(END * 5)
-    for options in (["--val", text], []):
-        message = refused(capsys, "--train", tmp_path / "only.txt", "--out", out, *options)
-        assert message.startswith(
-            "only.txt: no document for train: 6 are empty and 0 are not UTF-8"
-        )
-    assert list(out.iterdir()) == []
-
-
-def test_only_special_tokens_to_train_on(capsys: Any, tmp_path: Path, out: Path) -> None:
-    (tmp_path / "only.txt").write_text("<|pad|>")
-    options = ["--train", tmp_path / "only.txt", "--val-fraction", "0", "--out", out]
-    message = refused(capsys, *options, "--special-token", "<|pad|>")
-    assert "there is no text to train on" in message
-
-
-def test_invalid_utf8(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
-    path = tmp_path / "latin1.txt"
-    path.write_bytes(("x" * 70_000 + " caf\xe9").encode("latin-1"))
-    for options in (["--train", text, "--val", path], ["--train", path, "--val", text]):
-        message = refused(capsys, *options, "--out", out, "--unit-size", "1000")
-        assert message.startswith(f"{path}: byte 70,004: not valid UTF-8 (0xe9: unexpected end")
-        assert "--on-invalid-utf8 replace" in message
-    assert list(out.iterdir()) == []
-
-
-def test_vocabulary_too_small(capsys: Any, text: Path, out: Path) -> None:
-    options = ["--train", text, "--out", out, "--special-token", "<|pad|>"]
-    message = refused(capsys, *options, "--vocab-size", "257", code=2)
-    assert message == (
-        "vocab_size 257 is too small: 256 bytes and 2 special tokens need at least 258"
-    )
-    assert run([str(o) for o in [*options, "--val", text, "--vocab-size", "258"]]) == 0
-
-
-@pytest.mark.parametrize("tokenizer_is_given", [False, True])
-def test_validation_without_documents(
-    capsys: Any, tmp_path: Path, text: Path, out: Path, tokenizer: Path, tokenizer_is_given: bool
-) -> None:
-    options = ["--train", text, "--out", out, "--val-fraction", "0.0001"]
-    options += ["--tokenizer", tokenizer] if tokenizer_is_given else []
-    message = refused(capsys, *options)
-    assert message.startswith(
-        "val would have no documents: none of the 40 in text.txt belongs to it;"
-    )
-    assert all(word in message for word in ("--val)", "--val-fraction", "--separator"))
-    assert list(out.iterdir()) == []
-    (tmp_path / "separators").write_text(END)
-    message = refused(capsys, *options[:4], "--val", tmp_path / "separators")
-    assert message.startswith("separators: no document for val: 2 are empty")
-    message = refused(capsys, "--train", text, "--out", out, "--val-fraction", "0.999999")
-    assert message.startswith("train would have no documents: none of the 40 in text.txt")
-
-
-def test_duplicate_special_tokens(capsys: Any, text: Path, out: Path) -> None:
-    twice = ["--special-token", "<|pad|>"] * 2
-    message = refused(capsys, "--train", text, "--out", out, *twice, code=2)
-    assert message.startswith("special_tokens: should name each token once, and '<|pad|>' is there")
-    message = refused(capsys, "--train", text, "--out", out, "--special-token", "", code=2)
-    assert message == "special_tokens: should not be empty; got ['']"
-
-
-@pytest.mark.parametrize("option", ["--end-of-text", "--begin-of-text"])
-def test_a_special_token_that_the_tokenizer_lacks(
-    capsys: Any, text: Path, out: Path, tokenizer: Path, option: str
-) -> None:
-    message = refused(
-        capsys, "--train", text, "--tokenizer", tokenizer, "--out", out, option, "</s>"
-    )
-    assert message == (
-        f"the tokenizer has no special token '</s>'; choose one that it has ({option}):"
-        " '<|endoftext|>'"
-    )
-    assert not out.exists()
-
-
-def test_a_tokenizer_of_no_use(capsys: Any, tmp_path: Path, text: Path, out: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    for content, expected in (
-        ('{"model": {"type": "BPE", "vocab": {"a', f"{path}: the file ends in the middle"),
-        (None, f"{path}: No such file or directory"),
-    ):
-        path.write_text(content) if content else path.unlink()
-        for given in (["--train", text, "--out", out], ["encode", text]):
-            assert expected in refused(capsys, *given, "--tokenizer", path)
-
-
-def test_output_directory_that_is_none(capsys: Any, text: Path) -> None:
-    message = refused(capsys, "--train", text, "--out", text / "below")
-    assert message.startswith(f"{text}/below: could not be written: Not a directory; nothing was")
 
 
 def test_output_directory_that_fails_later(text: Path) -> None:
     with pytest.raises(OutputError, match=r"/proc/none: could not be written: .*choose another"):
         build(train=text, val=text, out="/proc/none", vocab_size=260)
-
-
-def test_unknown_pattern(capsys: Any, text: Path, out: Path) -> None:
-    message = refused(capsys, "--train", text, "--out", out, "--pattern", "gpt5", code=2)
-    assert message.startswith(
-        "pattern: unknown split pattern 'gpt5': expected one of the names 'gpt2'"
-    )
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
-        ("--workers", "0", "workers: should be a whole number of at least 1 and at most 65,536"),
-        ("--unit-size", "4XB",
-         "unit_size: should be a number of bytes such as 65536, 64KiB or 4MiB;"),
-        ("--unit-size", "0", "unit_size: should be at least 1; got '0'"),
-        ("--val-fraction", "1",
-         "val_fraction: should be a number of at least 0 and less than 1; got 1.0"),
-        ("--tie-break", "coin",
-         "tie_break: should be 'greatest-bytes' or 'huggingface'; got 'coin'"),
-        ("--on-invalid-utf8", "x",
-         "on_invalid_utf8: should be 'error', 'replace' or 'skip'; got 'x'"),
-        ("--name", "a/b", "name: should be the beginning of a file name, without a directory; got"),
-        ("--min-frequency", "-1", "min_frequency: should be a whole number of at least 0; got -1"),
-        ("--workers", "two",
-         "argument --workers: invalid int value: 'two'; see tokenmill build --help"),
-        ("--save_path", "x", "unrecognized arguments: --save_path; did you mean --out?"),
-        ("--workers", "9" * 20, "workers: should be a number that is not as large; got 9"),
-        ("--nonsense", "1", "unrecognized arguments: --nonsense; see tokenmill build --help"),
-        ("--val-fraction", "x", "argument --val-fraction: invalid float value: 'x'; see"),
-        ("--val-fraction", "-1e3", "val_fraction: should be a number of at least 0 and less than"),
-        ("--max-minutes", "0", "max_minutes: should be a number greater than 0; got 0.0"),
-        ("--max-minutes", "nan", "max_minutes: should be a number greater than 0; got nan"),
-        ("--vocab-size", str(2**30),
-         f"vocab_size: should be a whole number of at most {2**29:,}; got"),
-    ],
-)
-def test_settings_of_no_use(
-    capsys: Any, text: Path, option: str, value: str, expected: str
-) -> None:
-    assert refused(capsys, "--train", text, option, value, code=2).startswith(expected)
-
-
-def test_settings_that_contradict_one_another(capsys: Any, text: Path) -> None:
-    options = ["--train", text, "--val", text, "--val-fraction", "0.1"]
-    message = refused(capsys, *options, code=2)
-    assert message.startswith("val and val_fraction were both given")
 
 
 @pytest.mark.parametrize(
@@ -332,39 +272,6 @@ def test_no_directory_is_made_of_a_url(
     with pytest.raises(TokenmillError, match=expected + "|give the path without file"):
         write(url)
     assert sorted(text.parent.rglob("*")) == before
-
-
-def test_encoding_to_something_else_than_a_bin(capsys: Any, text: Path, tokenizer: Path) -> None:
-    options = ["encode", text, "--tokenizer", tokenizer, "--out", "data"]
-    message = refused(capsys, *options, code=2)
-    assert message == "out: should be the name of a .bin file; got 'data'"
-    for name in ("tokenizer", "tokenizer_config", "stats", "x_stats"):
-        path = text.with_name(f"{name}.bin")
-        message = refused(capsys, "encode", text, "--tokenizer", tokenizer, "--out", path, code=2)
-        assert message == (
-            f"out: should have another name, for its manifest would be {name}.json, which is the"
-            f" name of another output; got '{path}'"
-        )
-        assert not path.with_suffix(".docs").exists()
-
-
-def test_training_over_an_existing_file(capsys: Any, text: Path, tokenizer: Path) -> None:
-    before = tokenizer.read_bytes()
-    message = refused(capsys, "train", text, "--out", tokenizer)
-    assert message == (
-        f"{tokenizer}: exists; its inputs were different (vocab_size was 280 and is 32000):"
-        " choose another directory or name, or replace it (--overwrite)"
-    )
-    assert tokenizer.read_bytes() == before
-    assert run(["train", str(text), "--out", str(tokenizer), "--overwrite"]) == 0
-    assert tokenizer.read_bytes() != before
-
-
-def test_a_log_file_that_cannot_be_written(capsys: Any, text: Path) -> None:
-    message = refused(capsys, "--train", text, "--log-file", text / "log")
-    assert message.startswith(f"{text}/log: no log can be written there: Not a directory")
-    message = refused(capsys, "--train", text, "--log-file", "s3://bucket/log", code=2)
-    assert message.startswith("log_file: should be a path on this machine, for this cannot be a")
 
 
 def test_debug_shows_where(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_cases import contents, cut_off
+from run_cases import assert_as_in_peace, cut_off
 
 from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, pipeline, storage
@@ -56,9 +56,7 @@ def test_a_damaged_state_is_refused(
     with pytest.raises(TokenmillError, match=rf"{what}.*start over \(overwrite=True\)"):
         build(**options, overwrite=overwrite)
     build(**options, overwrite=True)
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 def test_a_run_that_is_refused_for_its_text_says_that_its_work_is_given_up(
@@ -128,9 +126,7 @@ def test_a_complete_file_that_is_missing_is_built_again(
     with pytest.raises(DamagedStateError, match=r"train\.bin: was complete, and is missing now"):
         build(**options)
     build(**options, overwrite=True)
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 OF_OTHERS = "an unfinished run of another version of tokenmill"
@@ -201,8 +197,6 @@ def test_two_builders_in_one_directory(options: dict[str, Any], capsys: Any) -> 
 
 
 def test_max_minutes(options: dict[str, Any], capsys: Any) -> None:
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
     seconds = 0.0
 
     def clock() -> float:
@@ -220,7 +214,7 @@ def test_max_minutes(options: dict[str, Any], capsys: Any) -> None:
     assert len(said) > 1
     assert "encoding train and val" in said[-1]
     assert "takes about" in said[-1]
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 def test_max_minutes_exits_with_3(options: dict[str, Any], capsys: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_cases import contents, cut_off
+from run_cases import assert_as_in_peace, contents, cut_off
 
 from bpe.errors import TokenmillError, UnavailableError
 from preprocess import build, pipeline
@@ -158,9 +158,7 @@ def test_changed_sources_are_named_and_not_mixed(
     if finished:
         assert contents(options["out"]) == before
     build(**options, overwrite=True)
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 ENCODING = "encoding train and val"
@@ -248,9 +246,7 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
     assert done_before[stage] > 200
     if stage != "counting":
         assert done_before["counting"] == sum(p.stat().st_size for p in options["train"].iterdir())
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(
@@ -289,9 +285,7 @@ def test_files_that_differ_by_their_directories_alone_are_told_apart(
     link = options["train"].with_name("link")
     link.symlink_to(options["train"])
     build(**options | {"train": link})
-    peace = options["out"].with_name("peace")
-    build(**options | {"out": peace})
-    assert contents(options["out"]) == contents(peace)
+    assert_as_in_peace(options)
 
 
 def test_a_change_that_no_time_tells_of_is_found_when_it_was_read(options: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torture
 import written
+from row_cases import need
 
 from preprocess.check.verify import verify
 from preprocess.cli import run
@@ -23,11 +24,6 @@ from preprocess.rows.write import write_rows
 from preprocess.storage import OutputError
 
 SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
-
-
-def need(format_name: str) -> None:
-    if format_name in ("parquet", "arrow"):
-        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
 
 
 @pytest.fixture

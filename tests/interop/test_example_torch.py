@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-import written
+
+from preprocess import build
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
@@ -23,29 +23,15 @@ TEXT = "".join(f"{i} plus {i} is {2 * i}, and one more is {2 * i + 1}.\n" for i 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A built corpus: two documents to train on, one to validate on, 400 tokens."""
-    from bpe import train_bpe
-
     directory = tmp_path_factory.mktemp("data")
-    tokenizer = train_bpe([TEXT], vocab_size=400, special_tokens=["<|endoftext|>"])
-    tokenizer.save(directory / "tokenizer.json")
-    end_of_text = tokenizer.special_tokens["<|endoftext|>"]
     half = len(TEXT) // 2
-    for split, documents in (
-        ("train", [TEXT[:half], TEXT[half:]]),
-        ("val", [TEXT[half // 2 : half]]),
-    ):
-        with written.token_file(directory, split, vocab_size=tokenizer.vocab_size) as writer:
-            for document in documents:
-                ids = [*tokenizer.encode_ordinary(document), end_of_text]
-                writer.append(np.array(ids), np.array([len(ids)]))
-            writer.finish(
-                end_of_text_id=end_of_text,
-                n_bytes=sum(len(document) for document in documents),
-                tokenizer_fingerprint=tokenizer.fingerprint,
-                pattern="gpt2",
-                unicode_version=tokenizer.unicode_version,
-                sources=[],
-            )
+    for name, text in (
+        ("train", f"{TEXT[:half]}<|endoftext|>{TEXT[half:]}"), ("val", TEXT[half // 2 : half]),
+    ):  # fmt: skip
+        (directory / f"{name}.txt").write_text(text)
+    build(
+        train=directory / "train.txt", val=directory / "val.txt", out=directory, vocab_size=400
+    )
     return directory
 
 
@@ -135,16 +121,6 @@ def test_state_of_other_settings_is_not_continued(
     assert train_gpt.main([*options, "--learning-rate=0.1", "--overwrite"]) == 0
 
 
-def test_damaged_state_is_refused(
-    train_gpt: ModuleType, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    train_gpt.main(options)
-    path = tmp_path / "state" / "gpt.pt"
-    path.write_bytes(path.read_bytes()[:1000])
-    assert train_gpt.main(options) == 1
-    assert re.search(r"gpt\.pt: cannot be read as a saved state", capsys.readouterr().err)
-
-
 class Bomb:
     """Unpickling it writes a file: what a checkpoint from a stranger could do."""
 
@@ -193,63 +169,72 @@ def test_the_log_of_a_stopped_run_is_that_of_a_whole_one(
     assert stopped.read_text() == whole.read_text()
 
 
-@pytest.mark.parametrize("content", [b"", b"a,b\n", b"step,train_loss\nx,1\n", b"\xff\0\n"])
-def test_a_file_that_is_no_log_is_kept(
-    train_gpt: ModuleType, options: list[str], tmp_path: Path, content: bytes,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = tmp_path / "other.csv"
-    path.write_bytes(content)
-    assert train_gpt.main([*options, f"--csv-log={path}", "--overwrite"]) == 1
-    assert "other.csv: is no log of losses, whose first line is step," in capsys.readouterr().err
-    assert path.read_bytes() == content
+FILES = {
+    "file": b"", "damaged.pt": b"PK\3\4damaged", "empty.csv": b"", "names.csv": b"a,b\n",
+    "values.csv": b"step,train_loss\nx,1\n", "binary.csv": b"\xff\0\n",
+    "name.toml": b"batch_sise = 4", "type.toml": b"batch_size = '4'", "cut.toml": b"batch_size =",
+    "least.toml": b"batch_size = 0", "both.toml": b"epochs = 2\nmax_iters = 9",
+}  # fmt: skip
+# Arguments, and what follows "train_gpt.py: error: "; "...": and so on.
+WRONG_USAGE = [
+    ("--epochs -1", "--epochs should be an integer of at least 0; got -1"),
+    ("--max-iters 0", "--max-iters should be an integer of at least 1; got 0"),
+    ("--report-every 0", "--report-every should be an integer of at least 1; got 0"),
+    ("--validation-windows 0", "--validation-windows should be an integer of at least 1; g"),
+    ("--n-heads 0", "--n-heads should be an integer of at least 1; got 0"),
+    ("--learning-rate 0", "--learning-rate should be a finite number of at least 1e-09; got 0"),
+    ("--weight-decay nan", "--weight-decay should be a finite number of at least 0; got nan"),
+    ("--batch-size 1.5", "argument --batch-size/--batch_size: invalid int value: '1.5'"),
+    ("--width 130", "--width should be a multiple of 2 * n_heads, 8; got 130"),
+    ("--n-heads 3", "--width should be a multiple of 2 * n_heads, 6; got 128"),
+    ("--device gpu", "--device should be cpu, cuda, mps or another one that PyTorch has on "),
+    ("--device meta", "--device should be cpu, cuda, mps or another one that PyTorch has on "),
+    ("--epochs 2 --max-iters 9", "--epochs 2 and --max-iters 9 both say when to end; give on"),
+    ("--config=name.toml", "...['batch_sise'] are no settings; there are data, name,"),
+    ("--config=type.toml", "...batch_size should be int; got '4'"),
+    ("--config=cut.toml", "...cannot be read as TOML"),
+    ("--config=least.toml", "--batch-size should be an integer of at least 1; got 0"),
+    ("--config=both.toml", "--epochs 2 and --max-iters 9 both say when to end"),
+]
+REFUSED = [
+    ("--name=other", "...other_train.bin: there is no such file; build it"),
+    ("--data=.", "...tokenizer.json"),
+    ("--checkpoint=damaged.pt", "damaged.pt: cannot be read as a saved state"),
+    ("--wandb-project=p", "...pip install wandb"),
+    *((f"{option}={path}", f"{path}: cannot be written (...{reason}); choose another {option}")
+      for option in ("--checkpoint", "--csv-log")
+      for path, reason in (("directory", "Is a directory"), ("file/x", "is no directory"))),
+    *((f"--overwrite --csv-log={name}",
+       f"{name}: is no log of losses, whose first line is step,")
+      for name in FILES if name.endswith(".csv")),
+]
 
 
-@pytest.mark.parametrize("option", ["--checkpoint", "--csv-log"])
 @pytest.mark.parametrize(
-    ("name", "reason"), [("directory", "Is a directory"), ("file/x", "is no directory")]
+    ("arguments", "code", "message"),
+    [*((x, 2, y) for x, y in WRONG_USAGE), *((x, 1, y) for x, y in REFUSED)],
 )
-def test_a_path_that_cannot_be_written(
-    train_gpt: ModuleType, options: list[str], tmp_path: Path, option: str, name: str, reason: str,
-    capsys: pytest.CaptureFixture[str],
+def test_what_is_refused_with_one_line(
+    train_gpt: ModuleType, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], arguments: str, code: int, message: str,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "directory").mkdir()
-    (tmp_path / "file").touch()
-    path = tmp_path / name
-    assert train_gpt.main([*options, f"{option}={path}"]) == 1
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    try:
+        ended = train_gpt.main([*options * (code == 1), *arguments.split()])
+    except SystemExit as stopped:
+        ended = stopped.code
     streams = capsys.readouterr()
-    start, end = f"train_gpt.py: error: {path}: cannot be written (", f"; choose another {option}\n"
-    assert re.fullmatch(f"{re.escape(start)}.*{reason}\\){end}", streams.err)
+    assert ended == code
     assert not reports(streams.out)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--epochs -1", "--epochs should be an integer of at least 0; got -1"),
-        ("--max-iters 0", "--max-iters should be an integer of at least 1; got 0"),
-        ("--report-every 0", "--report-every should be an integer of at least 1; got 0"),
-        ("--validation-windows 0", "--validation-windows should be an integer of at least 1; g"),
-        ("--n-heads 0", "--n-heads should be an integer of at least 1; got 0"),
-        ("--learning-rate 0", "--learning-rate should be a finite number of at least 1e-09; got 0"),
-        ("--weight-decay nan", "--weight-decay should be a finite number of at least 0; got nan"),
-        ("--batch-size 1.5", "argument --batch-size/--batch_size: invalid int value: '1.5'"),
-        ("--width 130", "--width should be a multiple of 2 * n_heads, 8; got 130"),
-        ("--n-heads 3", "--width should be a multiple of 2 * n_heads, 6; got 128"),
-        ("--device gpu", "--device should be cpu, cuda, mps or another one that PyTorch has on "),
-        ("--device meta", "--device should be cpu, cuda, mps or another one that PyTorch has on "),
-        ("--epochs 2 --max-iters 9", "--epochs 2 and --max-iters 9 both say when to end; give on"),
-    ],
-)
-def test_values_that_cannot_work(
-    train_gpt: ModuleType, arguments: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        train_gpt.main(arguments.split())
-    assert stopped.value.code == 2
-    usage, error = capsys.readouterr().err.splitlines()
-    assert usage.startswith("usage: train_gpt.py ")
-    assert error.startswith(f"train_gpt.py: error: {message}")
+    *usage, error = streams.err.splitlines()
+    assert not usage or usage[0].startswith("usage: train_gpt.py ")
+    expected = f"train_gpt.py: error: {message}".split("...")
+    assert re.match(".*".join(map(re.escape, expected)), error)
+    assert all((tmp_path / name).read_bytes() == content for name, content in FILES.items())
 
 
 def test_options_win_over_the_configuration_file(train_gpt: ModuleType, tmp_path: Path) -> None:
@@ -264,52 +249,9 @@ def test_options_win_over_the_configuration_file(train_gpt: ModuleType, tmp_path
         assert overwrite
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("batch_sise = 4", r"\['batch_sise'\] are no settings; there are data, name,"),
-        ("batch_size = '4'", r"batch_size should be int; got '4'"),
-        ("batch_size =", "cannot be read as TOML"),
-        ("batch_size = 0", "--batch-size should be an integer of at least 1; got 0"),
-        ("epochs = 2\nmax_iters = 9", "--epochs 2 and --max-iters 9 both say when to end"),
-    ],
-)
-def test_configuration_file_that_is_not_right(
-    train_gpt: ModuleType, tmp_path: Path, text: str, message: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    path = tmp_path / "settings.toml"
-    path.write_text(text)
-    with pytest.raises(SystemExit) as stopped:
-        train_gpt.main([f"--config={path}"])
-    assert stopped.value.code == 2
-    assert re.search(f"train_gpt.py: error: .*{message}", capsys.readouterr().err)
-
-
-def test_data_that_is_not_built(
-    train_gpt: ModuleType, options: list[str], data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train_gpt.main([*options, "--name=other"]) == 1
-    message = r"train_gpt\.py: error: \S+other_train\.bin: there is no such file; build it.*\n"
-    assert re.fullmatch(message, capsys.readouterr().err)
-
-
-def test_directory_without_a_tokenizer(
-    train_gpt: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train_gpt.main([f"--data={tmp_path}"]) == 1
-    assert "tokenizer.json" in capsys.readouterr().err
-
-
 def test_weights_and_biases_is_logged_to_if_asked(
-    train_gpt: ModuleType,
-    options: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    train_gpt: ModuleType, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
-    assert train_gpt.main([*options, "--wandb-project=p"]) == 1
-    assert "pip install wandb" in capsys.readouterr().err
     logged: dict[int, dict[str, float]] = {}
     fake = SimpleNamespace(
         log=lambda values, step: logged.update({step: values}), finish=lambda: None

@@ -61,17 +61,11 @@ def test_tokens_and_what_is_there(here: Path, capsys: Any) -> None:
     )  # fmt: skip
     assert "exists: train.bin (--overwrite replaces it)" in lines
     assert any(re.match(r"work files: at most [\d.]+ (bytes|kB) in data, until", x) for x in lines)
-    assert lines[-4:] == [
-        "train, document 0: 2 characters, 6 tokens: \\xe6|\\x97|\\xa5|\\xe6|\\x9c|\\xac",
-        "train, document 1: 8 characters, 3 tokens: The| end|.",
-        "train, document 2: 7 characters, 7 tokens: \\x00| |M|o|r|e|.",
-        "train: documents are shown in the order of the files, before they are shuffled",
+    assert lines[-3:] == [
+        "train, document 1: 2 characters, 6 tokens: \\xe6|\\x97|\\xa5|\\xe6|\\x9c|\\xac",
+        "train, document 2: 8 characters, 3 tokens: The| end|.",
+        "train: documents are shown in the order of the files, before they are selected",
     ]
-    lines = printed(
-        capsys, "--train", "text", "--start-character", "1", "--max-characters", "5",
-        "--cut-documents", "--val-fraction", "0",
-    )  # fmt: skip
-    assert lines[-1] == "train, document 0: 5 characters: nce u"
 
 
 def test_long_documents_and_standard_input(here: Path, capsys: Any) -> None:
@@ -95,9 +89,7 @@ def test_a_corpus(here: Path, capsys: Any) -> None:
     assert "  train and val, document 0" not in lines
     assert "  train, document 0: 17 characters: Once upon a time." in lines
     start = lines.index("dataset b:")
-    assert [x for x in lines[start:] if "document" in x] == [
-        "  train, document 0: 18 characters: Once upon a time.\\n"
-    ]
+    assert "  train, document 0: 18 characters: Once upon a time.\\n" in lines[start:]
     assert sum("with 1 workers and units of 262,144 bytes" in line for line in lines) == 2
 
 

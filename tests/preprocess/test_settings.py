@@ -202,7 +202,7 @@ def test_too_many_arguments_are_named() -> None:
     with pytest.raises(SettingsError, match=f"^build: takes 1 {more}"):
         preprocess.build("a.yaml", "b")
     section: Any = preprocess.DatasetConfig
-    with pytest.raises(SettingsError, match=f"DatasetConfig: takes 0 {more}"):
+    with pytest.raises(SettingsError, match=f"^DatasetConfig: takes 0 {more}"):
         section("a.txt")
     with pytest.raises(SettingsError, match="path: was given by its place and by its name"):
         preprocess.verify("a", path="b")

@@ -20,3 +20,10 @@ def cut_off(
 ) -> None:
     with pytest.raises(faults.CutOff):
         build(**options | more, progress=faults.Stopping(stage, units))
+
+
+def assert_as_in_peace(options: dict[str, Any]) -> None:
+    """The outputs of a build are those of one that nothing happened to."""
+    peace = options["out"].with_name("peace")
+    build(**options | {"out": peace})
+    assert contents(options["out"]) == contents(peace)

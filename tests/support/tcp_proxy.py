@@ -1,17 +1,9 @@
-"""A TCP proxy before a server, which does to each HTTP request what a plan says.
-
-    python tests/support/tcp_proxy.py 18400 127.0.0.1:18333 --every 7
-
-By hand: resets every 7th request, in turn before it, in the middle of it, and after it was done;
-SIGUSR1 makes the server go away, and SIGUSR1 again brings it back.
-"""
+"""A TCP proxy before a server, which does to each HTTP request what a plan says."""
 
 from __future__ import annotations
 
-import argparse
 import re
 import select
-import signal
 import socket
 import struct
 import threading
@@ -31,19 +23,16 @@ class Proxy:
             forwarded), "busy" (503), "reset" (before it is forwarded), "half" (when half of its
             first part was), "lost" (when it was answered), "cut" (after 5,000 bytes of the
             answer, if it has as many), "slow" (forwarded byte by byte).
-        port: Port of the proxy; 0: any.
 
     Attributes:
         n_requests: Number of requests so far.
         did: What was done to requests that were not just forwarded.
     """
 
-    def __init__(
-        self, server: tuple[str, int], plan: Callable[[int], str], port: int = 0
-    ) -> None:
+    def __init__(self, server: tuple[str, int], plan: Callable[[int], str]) -> None:
         self.n_requests, self.did = 0, list[str]()
         self._server, self._plan, self._lock = server, plan, threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -116,32 +105,3 @@ def proxy(server: str, plan: Callable[[int], str]) -> Iterator[Proxy]:
         yield made
     finally:
         made.close()
-
-
-def main() -> None:
-    """Run a proxy by hand."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("port", type=int)
-    parser.add_argument("server")
-    parser.add_argument("--every", type=int, default=7)
-    given = parser.parse_args()
-    is_away = False
-
-    def plan(number: int) -> str:
-        if is_away:
-            return "reset"
-        turn, rest = divmod(number, given.every)
-        return "" if rest else ("reset", "half", "lost", "busy")[turn % 4]
-
-    host, port = given.server.split(":")
-    made = Proxy((host, int(port)), plan, given.port)
-    while True:
-        signal.sigwait({signal.SIGUSR1})
-        is_away = not is_away
-        print(f"{'away' if is_away else 'back'} after {made.n_requests:,} requests", flush=True)
-        print({what: made.did.count(what) for what in sorted({*made.did})}, flush=True)
-
-
-if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    main()
