@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.dataset.reader import TokenFile as TokenFile
     from preprocess.dataset.reader import open_tokens as open_tokens
     from preprocess.documents.template_sandbox import ChatTemplateError as ChatTemplateError
-    from preprocess.export.source import ExportError as ExportError
+    from preprocess.export.formats import ExportError as ExportError
     from preprocess.export.write import ExportResult as ExportResult
     from preprocess.export.write import export_tokens as export_tokens
     from preprocess.imports.write import ImportResult as ImportResult
@@ -51,7 +51,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.rows.pytorch import TokenizedDataset as TokenizedDataset
     from preprocess.rows.write import RowsResult as RowsResult
     from preprocess.rows.write import write_rows as write_rows
-    from preprocess.run.chat_transform import ChatTemplateTransform as ChatTemplateTransform
+    from preprocess.run.chats import ChatTemplateTransform as ChatTemplateTransform
     from preprocess.run.merge import merge_parts as merge_parts
     from preprocess.sampling.data import SamplingError as SamplingError
     from preprocess.sampling.get_batch import get_batch as get_batch
@@ -74,7 +74,7 @@ _NAMES_OF = {
     "preprocess.dataset.columns": "TokenFileError",
     "preprocess.dataset.reader": "TokenFile open_tokens",
     "preprocess.documents.template_sandbox": "ChatTemplateError",
-    "preprocess.export.source": "ExportError",
+    "preprocess.export.formats": "ExportError",
     "preprocess.export.write": "ExportResult export_tokens",
     "preprocess.imports.write": "ImportResult import_tokens",
     "preprocess.pipeline": "BuildResult Pipeline build tokenize_and_save",
@@ -84,7 +84,7 @@ _NAMES_OF = {
         "ArrowShardedSource JsonShardedSource ParquetShardedSource TransformedShardedSource",
     "preprocess.rows.pytorch": "PickledTrainerDataset StreamingTokenizedDataset TokenizedDataset",
     "preprocess.rows.write": "RowsResult write_rows",
-    "preprocess.run.chat_transform": "ChatTemplateTransform",
+    "preprocess.run.chats": "ChatTemplateTransform",
     "preprocess.run.merge": "merge_parts",
     "preprocess.sampling.data": "SamplingError",
     "preprocess.sampling.get_batch": "get_batch",

@@ -108,25 +108,3 @@ def test_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
     assert run.returncode != 0
     assert "tokenmill needs Python 3.11 or newer, and false is not" in run.stderr
     assert not (tmp_path / "venv").exists()
-
-
-@pytest.mark.parametrize("installs", [True, False])
-def test_environment_of_a_client(tmp_path: Path, installs: bool) -> None:
-    """It is made once; where it cannot be installed, make says so and goes on."""
-    python = tmp_path / "python"
-    python.write_text(
-        f'#!{sys.executable}\nimport sys, pathlib, shutil\nif sys.argv[1:3] == ["-m", "venv"]:\n'
-        '    folder = pathlib.Path(sys.argv[-1], "bin")\n    folder.mkdir(parents=True)\n'
-        '    shutil.copy(__file__, folder / "python")\n'
-        f'elif "pip" in sys.argv and not {installs}:\n    sys.exit("ERROR: No such release")\n'
-    )
-    python.chmod(0o755)
-    stamp = tmp_path / "venv" / "clients" / "grain" / ".ready"
-    arguments = str(stamp), f"VENV={tmp_path / 'venv'}", f"PYTHON={python}"
-    first = make(*arguments)
-    assert stamp.exists() == installs
-    said = "tests/clients/grain.txt could not be installed; its tests are skipped."
-    assert (said in first.stderr) != installs
-    assert ("ERROR: No such release" in first.stderr) != installs
-    if installs:
-        assert "is up to date" in make(*arguments).stdout

@@ -1,18 +1,16 @@
 """Render conversations through a chat template, with the origin of each character.
 
-The template's special tokens are special; what a message says is text. So a conversation that has
-characters of special tokens is rendered twice: as it is, and with private characters in place of
-what it says. Only special tokens that are in both texts are the template's.
+The template's special tokens are special; what a message says is text. Which is which is seen in
+renderings of *marked* conversations: marks, which are no characters, are put into what messages
+say. Where the text without its marks is the real one, they show what is of messages; all else is
+the template's. A special token that a message spells has a mark inside.
 
 Which characters to train on comes from the template's `{% generation %}` marks, or, without them,
-from the places of the assistant's turns. For these, a conversation is rendered with other private
-characters for each message. Where that text agrees with the real one, they show what a message
-says, and all others are the template's. The place of a turn follows from two more renderings: up to
-the turn, with the generation prompt, a conversation ends where the assistant begins to write;
-through the turn, it ends where the assistant stops. If the text of the whole conversation begins
-with both, their ends are the place. Otherwise the template writes earlier turns in another way when
-more follows, and only what the three texts have in common next to the private characters of the
-turn counts.
+from the places of the assistant's turns, by two more renderings for each: up to the turn, with the
+generation prompt, a conversation ends where the assistant begins to write; through the turn, it
+ends where the assistant stops. If the text of the whole conversation begins with both, their ends
+are the place. Otherwise the template writes earlier turns in another way when more follows, and
+only what the marked texts of all three have in common next to the marks of the turn counts.
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable
+from itertools import chain, pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec import Struct
 
 from bpe.text.normalize import normalized
@@ -45,14 +42,14 @@ CHATML = (
 _PLAIN = frozenset(ROLES[:4])  # roles of those who speak
 _USUAL_NAMES = {"role", "content"}  # of a message
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what is not said aloud
+_UNSAID = frozenset(("role", "id", "type", "tool_call_id", "name", None))  # None: a name itself
 
-# Private characters have no meaning of their own. Those of messages are of the first private plane.
-_PRIVATE, _N_OF_MESSAGES = 0xF0001, 0xFFF0
-_OF_TOOLS, _OF_PROBE, _OF_NAMES = "\U00100000", "\U00100001", 0x100002
-_private = re.compile(f"[{chr(_PRIVATE)}-\U0010ffff]")
+# A mark is a pair of lone surrogates, which no text has that can be encoded.
+_mark = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 Special = list[tuple[int, int, int]]  # (start, end, id), ascending
 Place = tuple[int, int]  # start, end
+Change = Callable[[str, tuple[Any, ...]], str]  # of a text at a path of names and indices
 
 
 class ChatFormat(Struct, frozen=True, cache_hash=True):
@@ -121,41 +118,17 @@ def render(
         _check_roles(template, roles)
     else:
         _check_written(template, messages, tools)
-    # What messages say: all texts in them but the roles, and the names of other fields.
-    said = [message["content"] for message in messages] if is_usual else [
-        *_strings([_without_role(message) for message in messages]), *_strings(tools)
-    ]
-    n_forged: dict[str, int] = {}
-    if not tokens.may_be_in(said):
-        special = tokens.find(text)
-    else:
-        special = _special_of(template, tokens, messages, tools, text)
-        n_found = tokens.count(text)
-        n_found.subtract(tokens.names[token] for *_, token in special)
-        n_forged = {name: n for name, n in n_found.items() if n}
+    special = found = tokens.find(text)
+    if not is_usual or any(tokens.may_be_in(message["content"]) for message in messages):
+        special = _special_of(template, tokens, messages, tools, text, found)
+    n_forged = dict(tokens.count(found) - tokens.count(special)) if special != found else {}
     if form.train_on == "assistant" and template.has_marks and not untrained:
         trained = marks
     else:
-        turns = Turns(template, messages, tools, text, special)
+        turns = _Turns(template, messages, tools, text, special)
         trained = _trained(turns, marks, form.train_on, untrained)
     rendered = Rendered(text, special, trained, n_forged)
     return _normalized(rendered, form.normal_forms) if form.normal_forms else rendered
-
-
-def _trained(
-    turns: Turns, marks: list[Place], train_on: str, untrained: Collection[int]
-) -> list[Place]:
-    """Return what to train on."""
-    if train_on == "all":
-        left_out = turns.find(sorted(untrained))
-        bounds = [0, *(bound for place in left_out for bound in place), len(turns.text)]
-        return [*zip(bounds[::2], bounds[1::2], strict=True)]
-    turns_of_it = [i for i, each in enumerate(turns.messages) if each["role"] == "assistant"]
-    chosen = turns_of_it[-1:] if train_on == "last-assistant" else turns_of_it
-    places = turns.find(turn for turn in chosen if turn not in untrained)
-    if not turns.template.has_marks:
-        return places
-    return [(a, b) for a, b in marks if any(a < stop and start < b for start, stop in places)]
 
 
 def _render(
@@ -172,10 +145,75 @@ def _render(
         return given, *template.render(given, tools)
 
 
+def _trained(
+    turns: _Turns, marks: list[Place], train_on: str, untrained: Collection[int]
+) -> list[Place]:
+    """Return what to train on."""
+    if train_on == "all":
+        bounds = [0, *chain.from_iterable(turns.find(sorted(untrained))), len(turns.text)]
+        return [*zip(bounds[::2], bounds[1::2], strict=True)]
+    turns_of_it = [i for i, each in enumerate(turns.messages) if each["role"] == "assistant"]
+    chosen = turns_of_it[-1:] if train_on == "last-assistant" else turns_of_it
+    places = turns.find(turn for turn in chosen if turn not in untrained)
+    if not turns.template.has_marks:
+        return places
+    return [(a, b) for a, b in marks if any(a < stop and start < b for start, stop in places)]
+
+
+# --- marked conversations ---
+
+
+def _mark_of(number: int) -> str:
+    """Return the mark of a message by its number; negative ones are of no message."""
+    return chr(0xD800 + number // 1024 % 1024) + chr(0xDC00 + number % 1024)
+
+
+_OF_TOOLS, _PROBE = -2, _mark_of(-1)
+
+
+def _changed(value: Any, change: Change, *path: Any) -> Any:
+    """Return a value of JSON with changed texts; names in it have a path that ends with None."""
+    if isinstance(value, str):
+        return change(value, path)
+    if isinstance(value, list | tuple):
+        return [_changed(each, change, *path, number) for number, each in enumerate(value)]
+    if isinstance(value, dict):
+        return {
+            change(key, (*path, None)): _changed(each, change, *path, key)
+            for key, each in value.items()
+        }
+    return value
+
+
+def _text_of(template: Template, messages: Messages, tools: Any) -> str | None:
+    """Return what is written of a marked conversation; None: it is refused for what it says."""
+    try:
+        return template.render(messages, tools)[0]
+    except ChatTemplateError:
+        return None
+
+
+def _between(text: str, kept: re.Pattern[str], change: Callable[[str], str]) -> str:
+    """Return a text that is changed between what is kept, which finds one group."""
+    pieces = kept.split(text)
+    pieces[::2] = map(change, pieces[::2])
+    return "".join(pieces)
+
+
+def _wrapped(text: str, mark: str) -> str:
+    """Return a text with marks around it, but inside of its white space, which may be removed."""
+    core = text.strip()
+    return text.replace(core, mark + core + mark, 1) if core else text
+
+
+def _inner(call: dict[str, Any]) -> dict[str, Any]:
+    return call.get("function", call)  # type: ignore[no-any-return]
+
+
 @functools.lru_cache(maxsize=1024)
 def _check_roles(template: Template, roles: tuple[str, ...]) -> None:
     """Check that a template writes messages with these roles, whatever they say."""
-    _check_written(template, [{"role": role, "content": ""} for role in roles], None)
+    _check_written(template, [{"role": role, "content": "x"} for role in roles], None)
 
 
 def _check_written(template: Template, messages: Messages, tools: Any) -> None:
@@ -188,67 +226,63 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
             f"{template.where} does not write {unread[0]}, so they would be lost; use another"
             " template, or remove them"
         )
-    hidden: dict[str, str] = {}  # private character -> what it stands for
-    changed = []
+    parts: dict[tuple[str, Any], str] = {}  # what a mark stands for, and of which call -> mark
 
-    def mark_for(what: str) -> str:
-        mark = mark_of(len(hidden))
-        hidden[mark] = what
-        return mark
+    def change(text: str, path: tuple[Any, ...]) -> str:
+        number, key = path[:2]
+        message, what = messages[number], f"message {number + 1}"
+        if key == "content" and text.strip():
+            is_beside = "tool_calls" in message
+            what = f"the content beside a call in {what}" if is_beside else (
+                f"{what}, of the role {message['role']},"
+            )
+        elif key == "tool_calls" and path[-1] is not None:
+            what = f"the call of {_inner(message[key][path[2]])['name']!r} in {what}"
+            if "arguments" in path and any(map(str.isalnum, text)):
+                what = f"arguments of {what}"
+            elif path[-1] != "name":
+                return text
+        else:
+            return text
+        return parts.setdefault((what, path[2:3]), _mark_of(len(parts)))
 
-    for number, message in enumerate(messages, start=1):
-        calls = []
-        for call in message.get("tool_calls", ()):
-            inner = call.get("function", call)
-            what = f"the call of {inner['name']!r} in message {number}"
-            renamed = {**inner, "name": mark_for(what)}
-            given = _decoded(inner.get("arguments"))
-            if any(text.strip() for text in _strings(given, with_names=False)):
-                marked = _replaced(given, mark_for(f"arguments of {what}"))
-                is_json = isinstance(inner["arguments"], str) and not isinstance(marked, str)
-                renamed["arguments"] = json.dumps(marked, ensure_ascii=False) if is_json else marked
-            calls.append(renamed if inner is call else {**call, "function": renamed})
-        if not calls:
-            mark = mark_for(f"message {number}, of the role {message['role']},")
-            changed.append({**message, "content": mark})
-            continue
-        changed.append({**message, "tool_calls": calls})
-        if (message.get("content") or "").strip():
-            changed[-1]["content"] = mark_for(f"the content beside a call in message {number}")
-    try:
-        shown, _ = template.render(changed, tools)
-    except ChatTemplateError:  # it looks at what messages say, or results of tools need calls
+    shown = _text_of(template, _changed(messages, change), tools)
+    if shown is None:  # or because results of tools need calls
         return
-    lost = [  # values may be written as in JSON, or as in Python
-        what for mark, what in hidden.items()
-        if not any(x in shown for x in (mark, json.dumps(mark)[1:-1], repr(mark)[1:-1]))
-    ]
-    if lost:
-        raise ChatTemplateError(
-            f"{template.where} writes {lost[0]} nowhere, so it would be lost; use another"
-            " template, or remove the conversation"
-        )
+    for (what, _), mark in parts.items():
+        if mark not in shown and json.dumps(mark)[1:-1] not in shown:
+            raise ChatTemplateError(
+                f"{template.where} writes {what} nowhere, so it would be lost; use another"
+                " template, or remove the conversation"
+            )
 
 
 def _special_of(
-    template: Template, tokens: _Tokens, messages: Messages, tools: Any, text: str
+    template: Template, tokens: _Tokens, messages: Messages, tools: Any, text: str, found: Special
 ) -> Special:
-    """Return (start, end, id) of the special tokens in a rendered text that the template wrote."""
+    """Return those of the special tokens found in a rendered text that the template wrote."""
+    kept, is_marked = _literals(template, tokens), False
 
-    def hides_name(name: str) -> bool:
-        return not (name in template.names and name.isidentifier()) and tokens.may_be_of(name)
+    def change(part: str, path: tuple[Any, ...]) -> str:
+        nonlocal is_marked
+        # The role is checked, and may be a part of a special token.
+        is_read = path[-1] is None and part in template.names and part.isidentifier()
+        if is_read or path[1:] == ("role",) or not tokens.may_be_in(part):
+            return part
+        is_marked, mark = True, _mark_of(path[0])
+        return _between(part, kept, lambda piece: _wrapped(tokens.broken(piece, mark), mark))
 
-    kept, special = list[str](), list[tuple[int, int, int]]()
-    for _ in range(2):
-        hidden = Hidden(messages, tools, kept, tokens.hide, hides_name)
-        agrees = hidden.is_of(text, template)
-        special = tokens.find(hidden.text)
-        if agrees:
-            return special
-        kept = [*filter(tokens.is_apart, template.literals)]
+    changed, of_tools = _changed(messages, change), _changed(tools, change, _OF_TOOLS)
+    if not is_marked:
+        return found
+    marked = _text_of(template, changed, of_tools) or ""
+    of_template = tokens.find(marked)
+    if _mark.sub("", marked) == text:
+        places = [each.start() for each in _mark.finditer(marked)]
+        n_before = [2 * bisect_right(places, start) for start, *_ in of_template]
+        return [(a - n, b - n, i) for n, (a, b, i) in zip(n_before, of_template, strict=True)]
     # The template looks at what messages say. It may, but not to write other special tokens.
-    found = tokens.find(text)
-    if [token for *_, token in found] != [token for *_, token in special]:
+    if [token for *_, token in found] != [token for *_, token in of_template]:
         raise ChatTemplateError(
             f"{template.where} writes other special tokens because of what a message says, so it is"
             " not known which are its own; remove special-token text from the message"
@@ -256,40 +290,237 @@ def _special_of(
     return found
 
 
-def _without_role(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message without its role, which is checked, and may be a part of a special token."""
-    return {key: value for key, value in message.items() if key != "role"}
+@functools.lru_cache(maxsize=8)
+def _literals(template: Template, tokens: _Tokens | None) -> re.Pattern[str]:
+    """Return what finds the texts that a template may look for, which have no marks inside.
+
+    With `tokens`, they are those of which no special token can be made, else those that are not
+    words.
+    """
+    kept = [
+        re.escape(text) for text in template.literals
+        if (not text.isalnum() if tokens is None else tokens.is_apart(text))
+    ]
+    return re.compile(f"({'|'.join(kept) or '(?!)'})")
 
 
-def _decoded(value: Any) -> Any:
-    """Return what JSON in a text says; another value as it is."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+class _Tokens:
+    """Special tokens, as (name, id) pairs."""
+
+    def __init__(self, special_tokens: tuple[tuple[str, int], ...]) -> None:
+        self._ids = dict(special_tokens)
+        self._names = {token: name for name, token in special_tokens}
+        # The leftmost token, and of several the longest.
+        ordered = sorted(self._ids, key=len, reverse=True)
+        self._anywhere = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
+        # Punctuation, without which none can be spelled; of a token without it, all its characters.
+        needed = ["".join(re.findall(r"[^\w\s]", x)) or "".join(x.split()) for x in ordered]
+        # Also what filters such as `upper` make of them.
+        cases = {case for x in "".join(needed) for case in (x, x.lower(), x.upper())}
+        self._critical = sorted(x for x in cases if len(x) == 1)
+        self._folded = [*map(str.casefold, ordered)]
+        self._joined = "\n".join(self._folded)
+        self._longest = max(map(len, ordered), default=0)
+
+    def may_be_in(self, text: str) -> bool:
+        """Return True if special tokens could be made of parts of a text."""
+        return any(each in text for each in self._critical) or self._is_part(text)
+
+    def _is_part(self, text: str) -> bool:
+        """Return True if a text is inside a special token, but for case and white space around."""
+        core = text.strip().casefold() if len(text) < 2 * self._longest else ""
+        return core != "" and core in self._joined
+
+    def broken(self, text: str, mark: str) -> str:
+        """Return a text with a mark after each character without which none can be spelled."""
+        return text.translate({ord(each): each + mark for each in self._critical})
+
+    def is_apart(self, text: str) -> bool:
+        """Return True if nothing around a text can make a special token of a part of it."""
+        text, sizes = text.casefold(), range(1, len(text) + 1)
+        return not any(
+            name in text or text in name
+            or any(name.startswith(text[-n:]) or name.endswith(text[:n]) for n in sizes)
+            for name in self._folded
+        )
+
+    def find(self, text: str) -> Special:
+        """Return (start, end, id) of all special tokens in a text."""
+        return [(*each.span(), self._ids[each[0]]) for each in self._anywhere.finditer(text)]
+
+    def count(self, special: Special) -> Counter[str]:
+        """Count special tokens by their names."""
+        return Counter(self._names[token] for *_, token in special)
 
 
-def _replaced(value: Any, mark: str) -> Any:
-    """Return a value of JSON with `mark` in place of all texts in it."""
-    if isinstance(value, dict):
-        return {key: _replaced(each, mark) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_replaced(each, mark) for each in value]
-    return mark if isinstance(value, str) else value
+@functools.lru_cache(maxsize=8)
+def _tokens(form: ChatFormat) -> _Tokens:
+    return _Tokens(form.special_tokens)
 
 
-def _strings(value: Any, with_names: bool = True) -> Iterator[str]:
-    """Yield all texts in a value of JSON, and the names in it, if wanted."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _strings(each, with_names)
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            if with_names:
-                yield key
-            yield from _strings(each, with_names)
+# --- the places of turns ---
+
+
+def _n_common(text: str, other: str) -> int:
+    """Return the number of characters that both texts begin with."""
+    pairs = enumerate(zip(text, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+
+
+def _is_said(messages: Messages, path: tuple[Any, ...]) -> bool:
+    """Return True if a text is said: no name, kind or number.
+
+    Results may name a call again, so its name is said only if it is all that the call says.
+    """
+    if "arguments" in path:
+        return path[-1] is not None
+    if path[-1] == "name" and path[1] == "tool_calls":
+        return not _inner(messages[path[0]]["tool_calls"][path[2]]).get("arguments")
+    return path[-1] not in _UNSAID
+
+
+class _Turns:
+    """Finds the places of turns in a rendered conversation.
+
+    Args:
+        template: The template.
+        messages: The messages.
+        tools: The tools; None: none.
+        text: What the template writes.
+        special: Places of the template's special tokens in it.
+    """
+
+    def __init__(
+        self, template: Template, messages: Messages, tools: Any, text: str, special: Special
+    ) -> None:
+        self.template, self.messages, self.text = template, messages, text
+        self._tools, self._special = tools, special
+        self._marked: tuple[Messages, str] | None = None  # and the text
+
+    def find(self, turns: Iterable[int]) -> list[Place]:
+        """Return the places of messages, by their numbers, which ascend.
+
+        Raises:
+            ChatTemplateError: A place is not known, or a rendering is refused.
+        """
+        found = list[Place]()
+        for turn in turns:
+            by_prefixes = self._by_prefixes(turn) if self._marked is None else None
+            start, stop, is_whole = by_prefixes or self._by_marks(turn)
+            stop = self._end(start, stop, is_whole)
+            found.append((max(start, found[-1][1] if found else 0), stop))
+        return found
+
+    def _by_prefixes(self, turn: int) -> tuple[int, int, bool] | None:
+        before = self._before(self.messages, turn)
+        if not self.text.startswith(before):
+            return None
+        through = self._through(self.messages, turn, self.text)
+        return (len(before), len(through), True) if self.text.startswith(through) else None
+
+    def _by_marks(self, turn: int) -> tuple[int, int, bool]:
+        messages, text = self._marked = self._marked or self._mark(turn)
+        mark = _mark_of(turn)
+        first, last = text.find(mark), text.rfind(mark) + len(mark)
+        if {*_mark.findall(text[first:last])} != {mark}:
+            raise self._unknown(turn)
+        header, trailer = _mark.split(text[:first])[-1], _mark.split(text[last:], 1)[0]
+        end = len(_mark.sub("", text[:last]))
+        begin = end - len(_mark.sub("", text[first:last])) - len(header)
+        for by_probe in (False, True):
+            prompt = _mark.split(self._before(messages, turn, by_probe))[-1]
+            start = self._past_common(begin, header, prompt)
+            # More of both would follow if the turn did not begin with the prompt.
+            n = _n_common(header, prompt)
+            is_turn = messages[turn]["role"] == "assistant"
+            if not (is_turn and n and header[n:].strip() and prompt[n:].strip()):
+                break
+        else:
+            raise self._unknown(turn)
+        closing = self._through(messages, turn, text).rpartition(mark)[2]
+        stop = self._past_common(end, trailer, closing)
+        is_whole = stop - end == len(closing)
+        if (start == begin and prompt.strip()) or (
+            stop == end and not is_whole and self._end(start, stop, is_whole) == stop
+        ):
+            raise self._unknown(turn)
+        return start, stop, is_whole
+
+    def _mark(self, turn: int) -> tuple[Messages, str]:
+        """Return (messages with marks around what they say, the text)."""
+        kept = _literals(self.template, None)
+        for is_around in (True, False):  # templates may look at what messages begin with
+
+            def change(text: str, path: tuple[Any, ...], is_around: bool = is_around) -> str:
+                if not _is_said(self.messages, path):
+                    return text
+                mark = _mark_of(path[0])
+                text = _between(text, kept, lambda piece: _wrapped(piece, mark))
+                return _wrapped(text, mark) if is_around else text
+
+            messages = _changed(self.messages, change)
+            text = _text_of(self.template, messages, self._tools) or ""
+            if _mark.sub("", text) == self.text:
+                return messages, text
+        raise self._unknown(turn)
+
+    def _unknown(self, turn: int) -> ChatTemplateError:
+        return ChatTemplateError(
+            f"{self.template.where} writes message {turn + 1} of {len(self.messages)} nowhere, for"
+            " it says nothing, in pieces, or in another way because of what messages say, so it is"
+            " not known what to train on; remove it, add {% generation %} marks to the template,"
+            " or train on all (--train-on all)"
+        )
+
+    def _through(self, messages: Messages, turn: int, text: str) -> str:
+        """Return the text of the messages through one; `text` is that of all."""
+        if turn + 1 == len(messages):
+            return text
+        return self.template.render(messages[: turn + 1], self._tools)[0]
+
+    def _before(self, messages: Messages, turn: int, by_probe: bool = False) -> str:
+        """Return the text up to where a message begins to be written.
+
+        It ends with the generation prompt, or, `by_probe`, with what another turn begins with.
+        """
+        given, role = messages[:turn], messages[turn]["role"]
+        if role != "assistant":
+            return self.template.render(given, self._tools)[0] if given else ""
+        if given and not by_probe and "add_generation_prompt" in self.template.names:
+            return self.template.render(given, self._tools, add_generation_prompt=True)[0]
+        # What all turns of the assistant begin with. A space is a part of the first word.
+        probe = {"role": role, "content": _PROBE}
+        text, mark, _ = self.template.render([*given, probe], self._tools)[0].partition(_PROBE)
+        if not mark:
+            raise self._unknown(turn)
+        return text.removesuffix(" ")
+
+    def _past_common(self, place: int, text: str, other: str) -> int:
+        """Return where what both texts begin with ends; `text` is at a place of the whole.
+
+        If it is a part of `other`, it ends with white space or a special token.
+        """
+        n = _n_common(text, other)
+        ends = {end - place for _, end, _ in self._special}
+        while 0 < n < min(len(text), len(other)) and not (text[n - 1].isspace() or n in ends):
+            n -= 1
+        return place + n
+
+    def _end(self, start: int, stop: int, is_whole: bool) -> int:
+        """Return where the model stops, which does not write the line break after its last token.
+
+        If no special token ends the turn, one that follows at once does, such as that of the next
+        turn, or one for the last turn that is another if the turn is not the last (not `is_whole`).
+        """
+        ends = [end for _, end, _ in self._special if start < end <= stop]
+        if ends and not self.text[ends[-1] : stop].strip():
+            return ends[-1]
+        if is_whole and self.text[start:stop][-1:].isspace():
+            return stop
+        return next((end for begin, end, _ in self._special if begin == stop), stop)
+
+
+# --- normal forms, and what is kept between conversations ---
 
 
 def _normalized(rendered: Rendered, forms: tuple[str, ...]) -> Rendered:
@@ -321,291 +552,3 @@ def _template(form: ChatFormat, for_tools: bool) -> Template:
     source = form.tools_template if for_tools else form.template
     variables = dict(form.variables) | json.loads(form.kwargs)
     return Template(source or "", variables, form.where, form.date)
-
-
-class _Tokens:
-    """Special tokens.
-
-    Attributes:
-        names: Id -> token.
-    """
-
-    def __init__(self, special_tokens: tuple[tuple[str, int], ...]) -> None:
-        self._ids = dict(special_tokens)
-        self.names = {token: name for name, token in special_tokens}
-        # The leftmost token, and of several the longest.
-        ordered = sorted(self._ids, key=len, reverse=True)
-        self._anywhere = re.compile("|".join(map(re.escape, ordered)) or "(?!)")
-        found = ("".join(re.findall(r"[^\w\s]", x)) or "".join(x.split()) for x in ordered)
-        # Punctuation, without which none can be spelled; of a token without it, all its characters.
-        self._critical = _in_both_cases("".join(found))
-        self._codes = [*map(ord, self._critical)]
-        self._parts = {
-            name[i:j].casefold()
-            for name in ordered for i in range(len(name)) for j in range(i + 1, len(name))
-        }
-        self._longest = max(map(len, ordered), default=0)
-
-    def may_be_in(self, texts: list[str]) -> bool:
-        """Return True if texts have characters of which special tokens could be made."""
-        joined = "\n".join(texts)
-        return self.may_be_of(joined) or any(map(self._is_part, texts))
-
-    def may_be_of(self, text: str) -> bool:
-        """Return True if a text has characters without which no special token can be spelled."""
-        return any(each in text for each in self._critical)
-
-    def hide(self, text: str, mark: str) -> str:
-        """Return a text with a character in place of those without which none can be spelled."""
-        if self._is_part(text):
-            return hide_all(text, mark)
-        return text.translate(dict.fromkeys(self._codes, mark))
-
-    def is_apart(self, text: str) -> bool:
-        """Return True if nothing around a text can make a special token of a part of it."""
-        text, sizes = text.casefold(), range(1, len(text) + 1)
-        return not any(
-            name in text or text in name
-            or any(name.startswith(text[-n:]) or name.endswith(text[:n]) for n in sizes)
-            for name in map(str.casefold, self._ids)
-        )
-
-    def find(self, text: str) -> Special:
-        """Return (start, end, id) of all special tokens in a text."""
-        return [(*each.span(), self._ids[each[0]]) for each in self._anywhere.finditer(text)]
-
-    def count(self, text: str) -> Counter[str]:
-        """Count the special tokens in a text."""
-        return Counter(self._anywhere.findall(text))
-
-    def _is_part(self, text: str) -> bool:
-        """Return True if a text is inside a special token, but for case and white space around."""
-        return len(text) < 2 * self._longest and text.strip().casefold() in self._parts
-
-
-def _in_both_cases(text: str) -> list[str]:
-    """Return the characters of a text, and what filters such as `upper` make of them, sorted."""
-    cases = {case for x in text for case in (x, x.lower(), x.upper())}
-    return sorted(x for x in cases if len(x) == 1)
-
-
-@functools.lru_cache(maxsize=8)
-def _tokens(form: ChatFormat) -> _Tokens:
-    return _Tokens(form.special_tokens)
-
-
-# --- the places of what messages say ---
-
-
-class Hidden:
-    """A conversation with private characters in place of what it says.
-
-    Args:
-        messages: The messages.
-        tools: The tools; None: none.
-        kept: Texts to leave as they are, the longest first: what the template looks for.
-        hide: Returns a text with a private character in place of those to hide.
-        hides_name: Whether a name in a message or tool, such as that of an argument, is hidden.
-    """
-
-    def __init__(
-        self, messages: Messages, tools: Any, kept: Sequence[str],
-        hide: Callable[[str, str], str], hides_name: Callable[[str], bool],
-    ) -> None:
-        self._kept = re.compile(f"({'|'.join(map(re.escape, kept))})") if kept else None
-        self._hide_text, self._hides_name, self._names = hide, hides_name, dict[str, str]()
-        self.messages = [
-            # The role is checked, and may be a part of a special token.
-            {**self._hide(message, mark_of(number)), "role": message["role"]}
-            for number, message in enumerate(messages)
-        ]
-        self.tools = self._hide(tools, _OF_TOOLS)
-        self.text = ""
-
-    def _hide(self, value: Any, mark: str) -> Any:
-        """Return a value of JSON with `mark` for each character of its texts."""
-        if isinstance(value, str):
-            if self._kept is None:
-                return self._hide_text(value, mark)
-            parts = self._kept.split(value)
-            parts[::2] = (self._hide_text(part, mark) for part in parts[::2])
-            return "".join(parts)
-        if isinstance(value, list | tuple):
-            return [self._hide(each, mark) for each in value]
-        if isinstance(value, dict):
-            return {self._name(key): self._hide(each, mark) for key, each in value.items()}
-        return value
-
-    def _name(self, name: str) -> str:
-        if not self._hides_name(name):
-            return name
-        mark = chr(_OF_NAMES + len(self._names) % _N_OF_MESSAGES)
-        return self._names.setdefault(name, mark * len(name))
-
-    def is_of(self, text: str, template: Template) -> bool:
-        """Render the conversation; return True if other characters are those of `text`."""
-        try:
-            self.text = template.render(self.messages, self.tools)[0]
-        except ChatTemplateError:  # it looks at what messages say
-            return False
-        given = (each.encode("utf-32-le", "surrogatepass") for each in (self.text, text))
-        codes, others = (np.frombuffer(each, "<u4") for each in given)
-        return len(codes) == len(others) and bool(((codes == others) | (codes >= _PRIVATE)).all())
-
-
-def hide_all(text: str, mark: str) -> str:
-    """Return a text with a character in place of all but white space."""
-    return re.sub(r"\S", mark, text)
-
-
-def mark_of(number: int) -> str:
-    """Return the private character for what a message says."""
-    return chr(_PRIVATE + number % _N_OF_MESSAGES)
-
-
-def _n_common(text: str, other: str) -> int:
-    """Return the number of characters that both texts begin with."""
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
-
-
-class Turns:
-    """Finds the places of turns in a rendered conversation.
-
-    Args:
-        template: The template.
-        messages: The messages.
-        tools: The tools; None: none.
-        text: What the template writes.
-        special: Places of the template's special tokens in it.
-    """
-
-    def __init__(
-        self, template: Template, messages: Messages, tools: Any, text: str, special: Special
-    ) -> None:
-        self.template, self.messages, self.text = template, messages, text
-        self._tools, self._special = tools, special
-        self._hidden: Hidden | None = None
-
-    def find(self, turns: Iterable[int]) -> list[Place]:
-        """Return the places of messages, by their numbers, which ascend.
-
-        Raises:
-            ChatTemplateError: A place is not known, or a rendering is refused.
-        """
-        found = list[Place]()
-        for turn in turns:
-            by_prefixes = self._by_prefixes(turn) if self._hidden is None else None
-            start, stop, is_whole = by_prefixes or self._by_marks(turn)
-            stop = self._end(start, stop, is_whole)
-            found.append((max(start, found[-1][1] if found else 0), stop))
-        return found
-
-    def _by_prefixes(self, turn: int) -> tuple[int, int, bool] | None:
-        before, through = self._before(self.messages, self._tools, turn), self.text
-        if not self.text.startswith(before):
-            return None
-        if turn + 1 < len(self.messages):
-            through, _ = self.template.render(self.messages[: turn + 1], self._tools)
-        return (len(before), len(through), True) if self.text.startswith(through) else None
-
-    def _by_marks(self, turn: int) -> tuple[int, int, bool]:
-        if self._hidden is None:
-            self._hidden = self._hide(turn)
-        hidden, text, mark = self._hidden, self._hidden.text, mark_of(turn)
-        first, last = text.find(mark), text.rfind(mark) + 1
-        if {*_private.findall(text[first:last])} != {mark}:
-            said = self.messages[turn]
-            if hidden.messages[turn] == said and not (said.get("content") or "").strip():
-                raise ChatTemplateError(
-                    f"message {turn + 1} of {len(self.messages)} says nothing, and"
-                    f" {self.template.where} writes turns in another way when more follows, so it"
-                    " is not known what to train on; remove the message, or add {% generation %}"
-                    " marks to the template"
-                )
-            raise self._unknown(turn)
-        header, trailer = _private.split(text[:first])[-1], _private.split(text[last:], 1)[0]
-        begin = first - len(header)
-        for by_probe in (False, True):
-            before = self._before(hidden.messages, hidden.tools, turn, by_probe)
-            prompt = _private.split(before)[-1]
-            start = self._past_common(begin, header, prompt)
-            # More of both would follow if the turn did not begin with the prompt.
-            n = _n_common(header, prompt)
-            is_turn = hidden.messages[turn]["role"] == "assistant"
-            if not (is_turn and n and header[n:].strip() and prompt[n:].strip()):
-                break
-        else:
-            raise self._unknown(turn)
-        through = text
-        if turn + 1 < len(hidden.messages):
-            through, _ = self.template.render(hidden.messages[: turn + 1], hidden.tools)
-        closing = through[through.rfind(mark) + 1 :]
-        stop = self._past_common(last, trailer, closing)
-        is_whole = stop - last == len(closing)
-        if (start == begin and prompt.strip()) or (
-            stop == last and not is_whole and self._end(start, stop, is_whole) == stop
-        ):
-            raise self._unknown(turn)
-        return start, stop, is_whole
-
-    def _hide(self, turn: int) -> Hidden:
-        calls = [call for message in self.messages for call in message.get("tool_calls", ())]
-        inner = [call.get("function", call) for call in calls]
-        # Results may name the call again, so its name is hidden only if it is all that is said.
-        names = sorted({x["name"] for x in inner if x.get("arguments")}, key=len, reverse=True)
-        texts = self.template.literals
-        for kept in (names, names + [x for x in texts if not x.isalnum()], names + texts):
-            hidden = Hidden(self.messages, self._tools, kept, hide_all, lambda name: False)
-            if hidden.is_of(self.text, self.template):
-                return hidden
-        raise self._unknown(turn)
-
-    def _unknown(self, turn: int) -> ChatTemplateError:
-        return ChatTemplateError(
-            f"{self.template.where} writes message {turn + 1} of {len(self.messages)} nowhere, in"
-            " pieces, or in another way because of what messages say, so it is not known what to"
-            " train on; add {% generation %} marks to the template, or train on all (--train-on"
-            " all)"
-        )
-
-    def _before(self, messages: Messages, tools: Any, turn: int, by_probe: bool = False) -> str:
-        """Return the text up to where a message begins to be written.
-
-        It ends with the generation prompt, or, `by_probe`, with what another turn begins with.
-        """
-        given, role = messages[:turn], messages[turn]["role"]
-        if role != "assistant":
-            return self.template.render(given, tools)[0] if given else ""
-        if given and not by_probe and "add_generation_prompt" in self.template.names:
-            return self.template.render(given, tools, add_generation_prompt=True)[0]
-        # What all turns of the assistant begin with. A space is a part of the first word.
-        probe = {"role": role, "content": _OF_PROBE}
-        text, mark, _ = self.template.render([*given, probe], tools)[0].partition(_OF_PROBE)
-        if not mark:
-            raise self._unknown(turn)
-        return text.removesuffix(" ")
-
-    def _past_common(self, place: int, text: str, other: str) -> int:
-        """Return where what both texts begin with ends; `text` is at a place of the whole.
-
-        If it is a part of `other`, it ends with white space or a special token.
-        """
-        n = _n_common(text, other)
-        ends = {end - place for _, end, _ in self._special}
-        while 0 < n < min(len(text), len(other)) and not (text[n - 1].isspace() or n in ends):
-            n -= 1
-        return place + n
-
-    def _end(self, start: int, stop: int, is_whole: bool) -> int:
-        """Return where the model stops, which does not write the line break after its last token.
-
-        If no special token ends the turn, one that follows at once does, such as that of the next
-        turn, or one for the last turn that is another if the turn is not the last (not `is_whole`).
-        """
-        ends = [end for _, end, _ in self._special if start < end <= stop]
-        if ends and not self.text[ends[-1] : stop].strip():
-            return ends[-1]
-        if is_whole and self.text[start:stop][-1:].isspace():
-            return stop
-        return next((end for begin, end, _ in self._special if begin == stop), stop)

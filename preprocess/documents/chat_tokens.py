@@ -6,35 +6,30 @@ where each begins. A tokenizer that changes text is run by Hugging Face's librar
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+import json
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from bpe.errors import EncodingError
+from bpe.huggingface import errors_as, without_special_entries
+from bpe.tokenizer import Tokenizer
 from preprocess.documents.batch import DocumentBatch, Spans
-from preprocess.documents.token_lengths import gives_text_back, token_lengths
+from preprocess.documents.token_lengths import token_lengths
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
-    from preprocess.documents.special_text import SpecialTextEncoder
 
 Positions = NDArray[np.int64]
 
 
-class EncodedSegments(NamedTuple):
-    """Ids of documents with special tokens.
-
-    Attributes:
-        ids: unsigned[n_tokens].
-        offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
-        begins, ends: int64[n_tokens], the bytes of the buffer that each token spells. Tokens before
-            and after a document spell none, at its first byte: they are trained on with all of it.
-    """
-
-    ids: NDArray[Any]
-    offsets: Positions
-    begins: Positions
-    ends: Positions
+# Ids and offsets as those of encoders, and int64[n_tokens] twice: the bytes of the buffer that each
+# token spells. Tokens before and after a document spell none, at its first byte: they are trained
+# on with all of it.
+Encoded = tuple[NDArray[Any], Positions, Positions, Positions]
 
 
 class ConversationEncoder:
@@ -49,13 +44,8 @@ class ConversationEncoder:
     """
 
     def __init__(self, tokenizer: AnyTokenizer, dtype: DTypeLike = np.uint32) -> None:
-        self._lengths, self._engine, self._dtype = None, None, dtype
-        if gives_text_back(tokenizer, is_normalized=True):
-            self._lengths = token_lengths(tokenizer, is_normalized=True)
-        else:
-            from preprocess.documents.special_text import SpecialTextEncoder
-
-            self._engine = SpecialTextEncoder(tokenizer)
+        self._lengths, self._dtype = token_lengths(tokenizer, is_normalized=True), dtype
+        self._engine = SpecialTextEncoder(tokenizer) if self._lengths is None else None
 
     def encode(
         self, encoder: AnyEncoder, batch: DocumentBatch, prefix_id: int, suffix_id: int
@@ -68,21 +58,81 @@ class ConversationEncoder:
         special, spans = batch.special, batch.spans
         assert special is not None
         assert spans is not None
-        if self._engine is not None:
-            found = _encode_whole(self._engine, batch, special, prefix_id, suffix_id)
-            found = found._replace(ids=found.ids.astype(self._dtype))
+        if self._lengths is not None:
+            ids, offsets, begins, ends = encode_segments(
+                encoder, batch, special, self._lengths, prefix_id, suffix_id
+            )
         else:
-            assert self._lengths is not None
-            found = encode_segments(encoder, batch, special, self._lengths, prefix_id, suffix_id)
+            assert self._engine is not None
+            ids, offsets, begins, ends = _encode_whole(
+                self._engine, batch, special, prefix_id, suffix_id
+            )
         starts, stops = spans.bounds[::2], spans.bounds[1::2]
-        n_before = np.searchsorted(stops, found.begins, "right")
-        n_up_to = np.searchsorted(starts, np.maximum(found.ends, found.begins + 1), "left")
-        return found.ids, found.offsets, (n_up_to > n_before).astype(np.uint8)
+        n_before = np.searchsorted(stops, begins, "right")
+        n_up_to = np.searchsorted(starts, np.maximum(ends, begins + 1), "left")
+        return ids.astype(self._dtype, copy=False), offsets, (n_up_to > n_before).astype(np.uint8)
+
+
+class SpecialTextEncoder:
+    """Encodes text in which only given places are special tokens, by Hugging Face's `tokenizers`.
+
+    The ids are those of the library for the whole text: tokens at other places that spell special
+    ones are ordinary text.
+
+    Args:
+        tokenizer: Any tokenizer.
+
+    Raises:
+        VocabularyError: The library cannot have the ranks of the tokenizer.
+    """
+
+    def __init__(self, tokenizer: AnyTokenizer) -> None:
+        if isinstance(tokenizer, Tokenizer):
+            text = tokenizer.to_huggingface().to_str()
+        else:
+            text = tokenizer.to_json()
+        from tokenizers import AddedToken
+        from tokenizers import Tokenizer as Engine
+
+        top = json.loads(text)
+        top["model"].pop("dropout", None)
+        self._engine = Engine.from_str(json.dumps(without_special_entries(top)))
+        self._engine.encode_special_tokens = True
+        self._engine.no_truncation()
+        self._engine.no_padding()
+        # At their places, special tokens have names of their lengths that no text contains.
+        private, known = random.SystemRandom(), tokenizer.special_tokens
+        self._names, self._special_ids = dict[int, str](), dict[int | None, int]()
+        for each in top.get("added_tokens") or []:
+            if each["content"] in known:
+                name = "".join(chr(private.randrange(0x100000, 0x10FFFE)) for _ in each["content"])
+                flags = {x: each[x] for x in ("single_word", "lstrip", "rstrip", "normalized")}
+                self._engine.add_tokens([AddedToken(name, special=False, **flags)])
+                self._names[known[each["content"]]] = name
+                self._special_ids[self._engine.token_to_id(name)] = known[each["content"]]
+
+    def encode(
+        self, text: str, special: Iterable[tuple[int, int, int]]
+    ) -> list[tuple[int, int, int]]:
+        """Return (id, start, stop) of each token, places in characters.
+
+        Args:
+            text: A text.
+            special: (start, stop, id) of its special tokens, ascending.
+        """
+        parts, at = list[str](), 0
+        for start, stop, token_id in special:
+            parts += [text[at:start], self._names[token_id]]
+            at = stop
+        with errors_as(EncodingError, "Hugging Face's library cannot encode this text"):
+            found = self._engine.encode("".join([*parts, text[at:]]), add_special_tokens=False)
+        ids = (self._special_ids.get(token_id, token_id) for token_id in found.ids)
+        return [(token_id, *place) for token_id, place in zip(ids, found.offsets, strict=True)]
 
 
 def _encode_whole(
     engine: SpecialTextEncoder, batch: DocumentBatch, special: Spans, prefix_id: int, suffix_id: int
-) -> EncodedSegments:
+) -> Encoded:
     """Encode whole documents, as `encode_segments`."""
     codes = np.append(batch.buffer, np.uint8(0))
     byte_of = np.flatnonzero((codes & 0xC0) != 0x80)  # of each character of the buffer
@@ -102,13 +152,13 @@ def _encode_whole(
         rows += [(token_id, first + start, last + start) for token_id, first, last in found]
         offsets.append(len(rows))
     ids, begins, ends = np.array(rows, np.int64).reshape(-1, 3).T
-    return EncodedSegments(ids, np.array(offsets), byte_of[begins], byte_of[ends])
+    return ids, np.array(offsets), byte_of[begins], byte_of[ends]
 
 
 def encode_segments(
     encoder: AnyEncoder, batch: DocumentBatch, special: Spans, lengths: Positions,
     prefix_id: int, suffix_id: int,
-) -> EncodedSegments:
+) -> Encoded:
     """Encode the text between special tokens, and put their ids in their places.
 
     A document that begins with the prefix id, or ends with the suffix id, does not get a second.
@@ -150,7 +200,7 @@ def encode_segments(
     spell = np.concatenate([begins[before], starts, begins[after]])
     spell_ends = np.concatenate([begins[before], stops, begins[after]])
     counts = np.bincount(of_text, n_ids, len(batch)) + np.bincount(of, minlength=len(batch))
-    return EncodedSegments(
+    return (
         np.insert(ids, at, tokens[order].astype(ids.dtype)),
         np.append(0, np.cumsum(counts)).astype(np.int64),
         np.insert(spelled[:-1] + moved, at, spell[order]),

@@ -31,6 +31,13 @@ _LOST = (
 FIELDS_BESIDE = frozenset((*_TOOLS, *_SYSTEM, *_LOST))
 
 
+_MESSAGES = "a list of messages"
+_KINDS = {  # of values of JSON
+    type(None): "null", bool: "a truth value", int: "a number", float: "a number", str: "text",
+    list: "a list", dict: "an object",
+}
+
+
 class BadConversationError(Exception):
     """A record is no conversation; the message is a reason that follows the name of the record."""
 
@@ -78,38 +85,29 @@ def messages_of(record: Mapping[str, Any], kind: str) -> Conversation:
         value, role = record[name], {"prompt": "user", "completion": "assistant"}.get(name)
         if isinstance(value, str) and role is not None:
             value = [{"role": role, "content": value}]
-        if not isinstance(value, list):
-            raise BadConversationError(
-                f"{name} is {_kind(value)}, expected {'text or ' * (role is not None)}a list of"
-                " messages; correct or remove it"
-            )
-        given += value
+        given += _expect(value, list, name, "text or a list of messages" if role else _MESSAGES)
         n_prompt += len(value) * (name == "prompt")
     if not given:
         raise BadConversationError("the conversation has no message; remove it")
     if FIELDS_BESIDE.isdisjoint(record) and all(map(_is_usual, given)):
         return Conversation(given, None, frozenset(), n_prompt)
-    read = [_message(each, number) for number, each in enumerate(given, start=1)]
-    messages = [message for message, _ in read]
-    untrained = {number for number, (_, trained) in enumerate(read) if not trained}
     if lost := [name for name in _LOST if record.get(name)]:
         raise BadConversationError(
             f"has the field {lost[0]!r}, which would be lost: it is not used; remove it"
         )
     system = {name: record[name] for name in _SYSTEM if record.get(name) not in (None, "")}
-    roles = [message["role"] for message in messages]
-    if len(system) > 1 or (system and roles[0] in ("system", "developer")):
+    for name, text in system.items():
+        given = [{"role": "system", "content": _expect(text, str, name, "text")}, *given]
+        n_prompt += bool(n_prompt)
+    first = 1 - len(system)
+    read = [_message(each, number) for number, each in enumerate(given, start=first)]
+    messages = [message for message, _ in read]
+    if len(system) > 1 or (system and messages[1]["role"] in ("system", "developer")):
         raise BadConversationError(
             f"has the field {next(iter(system))!r} and another system message; remove one of them"
         )
-    for name, text in system.items():
-        if not isinstance(text, str):
-            raise BadConversationError(
-                f"{name} is {_kind(text)}, expected text; correct or remove it"
-            )
-        messages = [{"role": "system", "content": text}, *messages]
-        untrained, n_prompt = {number + 1 for number in untrained}, n_prompt + bool(n_prompt)
-    return Conversation(messages, _tools(record), frozenset(untrained), n_prompt)
+    untrained = frozenset(number for number, (_, trained) in enumerate(read) if not trained)
+    return Conversation(messages, _tools(record), untrained, n_prompt)
 
 
 def _is_usual(message: Any) -> bool:
@@ -122,41 +120,38 @@ def _is_usual(message: Any) -> bool:
 
 def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
     """Return (a message for templates, whether it may be trained on)."""
-    if not isinstance(given, dict):
-        raise BadConversationError(
-            f"message {number} is {_kind(given)}, expected an object with a role; correct it"
-        )
-    message = {key: value for key, value in given.items() if value is not None}
-    given, message = message, dict[str, Any]()
+    where = f"message {number}"
+    given = _expect(given, dict, where, "an object with a role")
+    given = {key: value for key, value in given.items() if value is not None}
     if "content" in given and "value" in given:
-        raise BadConversationError(f"message {number} has content and value; remove one of them")
-    for name, value in given.items():
-        usual = _OF_SHAREGPT.get(name, name)
-        message[name if usual in given else usual] = value
+        raise BadConversationError(f"{where} has content and value; remove one of them")
+    # The names of ShareGPT, unless there are the others.
+    usual = {name: _OF_SHAREGPT.get(name, name) for name in given}
+    message = {x if y in given else y: given[x] for x, y in usual.items()}
     key = "from" if "from" in given and "role" not in given else "role"
     name = message.get("role")
-    role = _ROLES.get(name) if isinstance(name, str) else None
-    if role is None:
+    if not isinstance(name, str) or name not in _ROLES:
         raise BadConversationError(
-            f"message {number} has the {key} {name!r}, expected one of {', '.join(_ROLES)};"
-            " correct it"
+            f"{where} has the {key} {name!r}, expected one of {', '.join(_ROLES)}; correct it"
         )
-    trained = _is_trained(message, number)
-    calls = [*_objects(message.pop("tool_calls", None), f"message {number}: tool_calls")]
+    trained = _is_trained(message, where)
+    calls = _objects(message.pop("tool_calls", None), f"{where}: tool_calls")
     for field in ("content",) * (name == "function_call") + ("function_call",):
-        more = _objects(message.pop(field, None), f"message {number}: {field}")
+        more = _objects(message.pop(field, None), f"{where}: {field}")
         calls += [{"type": "function", "function": call} for call in more]
     for call in calls:
         inner = call.get("function", call)
-        name = inner.get("name") if isinstance(inner, dict) else None
-        if not isinstance(name, str) or not name:
-            raise BadConversationError(f"message {number} has a call without a name; correct it")
+        called = inner.get("name") if isinstance(inner, dict) else None
+        if not isinstance(called, str) or not called:
+            raise BadConversationError(f"{where} has a call without a name; correct it")
     if calls:
         message["tool_calls"] = calls
     if "content" in message or not calls:
         is_value = "value" in given or key == "from"
-        message["content"] = _content(message, number, "value" if is_value else "content")
-    message["role"] = role
+        message["content"] = _content(
+            message.get("content"), f"{where}: {'value' if is_value else 'content'}"
+        )
+    message["role"] = _ROLES[name]
     # As in transformers, reasoning has all names that templates read.
     found = next((message[each] for each in REASONING if each in message), None)
     if found is not None:
@@ -164,26 +159,21 @@ def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
     return message, trained
 
 
-def _is_trained(message: dict[str, Any], number: int) -> bool:
+def _is_trained(message: dict[str, Any], where: str) -> bool:
     """Return whether a message may be trained on; remove the keys that say so."""
     if unclear := [name for name in _UNCLEAR if name in message]:
         raise BadConversationError(
-            f"message {number} has the key {unclear[0]!r}, which may mean that it is trained on, or"
-            " that it is not; name it train, true or false, instead"
+            f"{where} has the key {unclear[0]!r}, which may mean that it is trained on, or that it"
+            " is not; name it train, true or false, instead"
         )
     given = {name: message.pop(name) for name in _TRAINED if name in message}
-    for name, value in given.items():
-        if not isinstance(value, int | float) or value not in (0, 1):
-            raise BadConversationError(
-                f"message {number} has {value!r} as {name}, expected 0 or 1, for a token is trained"
-                " on or not; correct it"
-            )
-    if len({*map(bool, given.values())}) > 1:
+    values = [each for each in given.values() if isinstance(each, int | float)]
+    if not {*values} <= {0, 1} or len({*values}) > 1 or len(values) < len(given):
         raise BadConversationError(
-            f"message {number} has {', '.join(f'{x} {y!r}' for x, y in given.items())}, one"
-            " of which says that it is trained on, another that it is not; remove one of them"
+            f"{where} has {', '.join(f'{x} {y!r}' for x, y in given.items())}, expected 0 or 1, in"
+            " all of them the same, for it is trained on or not; correct it"
         )
-    return all(given.values())
+    return all(values)
 
 
 def _tools(record: Mapping[str, Any]) -> list[Any] | None:
@@ -197,47 +187,41 @@ def _tools(record: Mapping[str, Any]) -> list[Any] | None:
     return tools or None
 
 
-def _objects(value: Any, name: str) -> list[Any]:
+def _objects(value: Any, where: str) -> list[Any]:
     """Return a list of objects, which may be JSON in a text, or a single one; null: none."""
-    if value is None:
-        return []
     if isinstance(value, str) and value:
         try:
             value = msgspec.json.decode(value)
         except msgspec.DecodeError as error:
-            raise BadConversationError(f"{name} is no JSON ({error}); correct it") from error
-    value = [value] if isinstance(value, dict) else value
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise BadConversationError(
-            f"{name} is {_kind(value)}, expected a list of objects; correct or remove it"
-        )
-    return value
+            raise BadConversationError(f"{where} is no JSON ({error}); correct it") from error
+    value = [] if value is None else [value] if isinstance(value, dict) else value
+    for each in _expect(value, list, where, "a list of objects"):
+        _expect(each, dict, f"an element of {where}", "an object")
+    return [*value]
 
 
-def _content(message: Mapping[str, Any], number: int, key: str) -> str:
-    """Return the text of a message, `key` in the record: of a string, or of a list of parts."""
-    content = message.get("content")
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise BadConversationError(
-            f"message {number} has {_kind(content)} as {key}, expected text; correct or remove it"
-        )
+def _content(value: Any, where: str) -> str:
+    """Return the text of a message: of a string, or of a list of parts."""
     texts = []
-    for part in content:
-        text = part.get("text") if isinstance(part, dict) else part
-        is_text = isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
-        if not is_text or not isinstance(text, str):
+    for part in [value] if isinstance(value, str) else _expect(value, list, where, "text"):
+        text = part
+        if isinstance(part, dict) and part.get("type") == "text":
+            text = part.get("text")
+        if not isinstance(text, str):
             raise BadConversationError(
-                f"message {number} has a part that is not text; remove it, for only text becomes"
-                " tokens"
+                f"{where} has a part that is not text; remove it, for only text becomes tokens"
             )
         texts.append(text)
     return "".join(texts)
 
 
-def _kind(value: Any) -> str:
-    return {
-        type(None): "null", bool: "a truth value", int: "a number", float: "a number",
-        str: "text", list: "a list", dict: "an object",
-    }.get(type(value), type(value).__name__)
+def _expect(value: Any, kind: type, where: str, expected: str) -> Any:
+    """Return a value of a kind.
+
+    Raises:
+        BadConversationError: It is of another.
+    """
+    if not isinstance(value, kind):
+        name = _KINDS.get(type(value), type(value).__name__)
+        raise BadConversationError(f"{where} is {name}, expected {expected}; correct or remove it")
+    return value

@@ -40,36 +40,38 @@ def read_chat_templates(tokenizer: Any) -> dict[str, str]:
     path, config = _files_of(tokenizer)
     if path is not None and not os.path.exists(tokenizer):
         _download_chat_templates(tokenizer, path)
-    given = config.get("chat_template")
-    beside = config_path(path or Path("tokenizer.json"))
-    files = []
+    found = dict[str, str]()
     if path is not None:
-        files = [path.with_name(TEMPLATE_FILE), *path.with_name(MORE_TEMPLATES).glob("*.jinja")]
-    found = {
-        "default" if each.name == TEMPLATE_FILE else each.stem: read_text(each)
-        for each in sorted(files) if each.exists()
-    }
-    if not found:
-        if given is None:
-            return {}
-        listed = given if isinstance(given, list) else [{"name": "default", "template": given}]
-        found = {x["name"]: x["template"] for x in listed if isinstance(x, dict)
-                 and isinstance(x.get("name"), str) and isinstance(x.get("template"), str)}
-        if len(found) < len(listed):
+        files = sorted(path.with_name(MORE_TEMPLATES).glob("*.jinja"))
+        found = {each.stem: read_text(each) for each in files}
+        if (default := path.with_name(TEMPLATE_FILE)).exists():
+            found["default"] = read_text(default)
+    given, beside = config.get("chat_template"), config_path(path or Path("tokenizer.json"))
+    if not found and isinstance(given, str):
+        found = {"default": given}
+    elif not found and given is not None:
+        try:
+            found = {x.name: x.template for x in msgspec.convert(given, list[_Named])}
+        except msgspec.ValidationError:
             refuse(beside, "chat_template is no text", "expected a Jinja template, or a list of"
                    " objects with name and template")
-    if "default" not in found:
+    if found and "default" not in found:
         refuse(beside, f"its chat templates are named {', '.join(map(repr, found))}", "expected one"
                 " that is named default; choose the file of a template: --chat-template")
     return found
+
+
+class _Named(Struct):
+    name: str
+    template: str
 
 
 @cache
 def _download_chat_templates(name: str, path: Path) -> None:
     """Download the chat templates of a name on the hub to where its tokenizer.json is, `path`.
 
-    They are chat_template.jinja and additional_chat_templates/NAME.jinja of the same commit. What
-    the hub does not give is left as it is on this machine, and a warning says why.
+    They are of the same commit. What the hub does not give is left as it is on this machine, and a
+    warning says why.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -83,10 +85,9 @@ def _download_chat_templates(name: str, path: Path) -> None:
         for file in files:
             try:
                 huggingface_hub.hf_hub_download(name, file, revision=commit)
-            except errors.LocalEntryNotFoundError:
-                raise
-            except errors.EntryNotFoundError:
-                continue  # it has none
+            except errors.EntryNotFoundError as error:  # it has none
+                if isinstance(error, errors.LocalEntryNotFoundError):  # or is not reached
+                    raise
     # Any error of the network, the hub or its library.
     except Exception as error:  # noqa: BLE001 (a warning says what it was)
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -121,7 +122,7 @@ def _files_of(tokenizer: Any) -> tuple[Path | None, dict[str, Any]]:
 
 
 class _Token(Struct):
-    ids: list[int]
+    ids: Ids
 
 
 class _Step(Struct):
@@ -130,9 +131,29 @@ class _Step(Struct):
     type: str
     processors: list[_Step] | None = None
     single: list[dict[str, dict[str, str | int]]] | None = None
-    special_tokens: dict[str, _Token] = {}
+    special_tokens: dict[str | int, _Token] = {}
     cls: tuple[str, int] | None = None
     sep: tuple[str, int] | None = None
+
+    def around(self) -> tuple[Ids, Ids]:
+        """Return the ids (before, after) a text; a LookupError names what is unknown."""
+        before: Ids = ()
+        after: Ids = ()
+        if self.type in ("BertProcessing", "RobertaProcessing") and self.cls and self.sep:
+            before, after = (self.cls[1],), (self.sep[1],)
+        elif self.type == "Sequence" and self.processors is not None:
+            for first, last in map(_Step.around, self.processors):
+                before, after = first + before, after + last
+        elif self.type == "TemplateProcessing" and self.single is not None:
+            is_after = False
+            for part in self.single:
+                is_after = is_after or "Sequence" in part  # the text
+                if "Sequence" not in part:
+                    ids = self.special_tokens[part["SpecialToken"]["id"]].ids
+                    before, after = (before, after + ids) if is_after else (before + ids, after)
+        elif self.type != "ByteLevel":  # which changes offsets alone
+            raise LookupError(self.type)
+        return before, after
 
 
 def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
@@ -144,46 +165,11 @@ def read_special_ids(tokenizer: Any) -> tuple[Ids, Ids]:
     Raises:
         TokenizerFileError: The file cannot be read, or its post-processor is of another kind.
     """
-    if isinstance(tokenizer, Path):
-        path, text = tokenizer, read_text(tokenizer)
-    else:
-        path, text = Path("tokenizer.json"), tokenizer.to_json()
+    path = tokenizer if isinstance(tokenizer, Path) else Path("tokenizer.json")
+    text = read_text(path) if isinstance(tokenizer, Path) else tokenizer.to_json()
     try:
-        section = msgspec.convert(parse_json(text, path).get("post_processor"), _Step | None)
-    except msgspec.ValidationError as error:
-        refuse(path, f"post_processor cannot be read ({error})", "expected what tokenizers writes")
-    return _around(path, section)
-
-
-def _around(path: Path, step: _Step | None) -> tuple[Ids, Ids]:
-    """Return the ids (before, after) a text of a step of a post-processor."""
-    if step is None or step.type == "ByteLevel":  # changes offsets alone
-        return (), ()
-    if step.type in ("BertProcessing", "RobertaProcessing"):
-        if step.cls is None or step.sep is None:
-            refuse(path, f"{step.type} has no cls or sep", "expected what tokenizers writes")
-        return (step.cls[1],), (step.sep[1],)
-    before: Ids = ()
-    after: Ids = ()
-    if step.type == "Sequence":
-        if step.processors is None:
-            refuse(path, "Sequence has no processors", "expected what tokenizers writes")
-        for each in step.processors:
-            first, last = _around(path, each)
-            before, after = first + before, after + last
-        return before, after
-    if step.type != "TemplateProcessing":
-        refuse(path, f"post_processor is {step.type!r}", "expected TemplateProcessing")
-    if step.single is None:
-        refuse(path, "TemplateProcessing has no single", "expected what tokenizers writes")
-    is_after = False
-    for part in step.single:
-        if "Sequence" in part:
-            is_after = True
-            continue
-        name = part.get("SpecialToken", {}).get("id")
-        if name not in step.special_tokens:
-            refuse(path, f"post_processor names {name!r}", "expected one of its special_tokens")
-        ids = tuple(step.special_tokens[name].ids)
-        before, after = (before, after + ids) if is_after else (before + ids, after)
-    return before, after
+        step = msgspec.convert(parse_json(text, path).get("post_processor"), _Step | None)
+        return step.around() if step is not None else ((), ())
+    except (msgspec.ValidationError, LookupError) as error:
+        what = "cannot be read" if isinstance(error, msgspec.ValidationError) else "is not known"
+        refuse(path, f"post_processor {what} ({error})", "expected what tokenizers writes")

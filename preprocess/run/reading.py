@@ -129,7 +129,7 @@ def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) ->
     reading = read_options(settings, tokenizer.safe_cut, tokenizer.atomic_texts)
     if not isinstance(settings, RunSettings) or settings.chat == "off":
         return reading
-    from preprocess.run.chat_format import chat_format_of
+    from preprocess.run.chats import chat_format_of
 
     form = chat_format_of(settings, tokenizer)
     return structs.replace(reading, chat=settings.chat, chat_format=form)

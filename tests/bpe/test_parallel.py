@@ -14,7 +14,7 @@ import pytest
 import threads
 
 from bpe.errors import TokenmillError
-from bpe.parallel import Task, available_workers, for_each, run_in_order
+from bpe.parallel import available_workers, for_each, run_in_order
 from preprocess.run_ahead import run_ahead
 
 WORKERS = [1, 2, 7]
@@ -174,62 +174,6 @@ def test_so_many_threads_work_as_there_are_workers_and_the_caller_is_one(workers
     assert len(set(met)) == workers
 
 
-class BusyWorker:
-    """With two workers: the other thread is kept busy with unit 0, the caller does all others."""
-
-    def __init__(self) -> None:
-        self.begun, self.go_on = threading.Event(), threading.Event()
-
-    def units(self) -> Iterator[int]:
-        yield 0
-        assert self.begun.wait(60)
-        yield from range(1, 1000)
-
-    def work_on_unit_0(self) -> None:
-        self.begun.set()
-        assert self.go_on.wait(60)
-
-
-@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_of_the_calling_threads_work_is_raised_at_once(
-    monkeypatch: pytest.MonkeyPatch, interrupt: type[BaseException]
-) -> None:
-    busy = BusyWorker()
-    claim, dropped = Task.claim, list[bool]()
-
-    def claim_one(task: Task[int]) -> bool:
-        dropped.append(claim(task))
-        if sum(dropped) == 6:  # all that were handed out: two run, four are dropped
-            busy.go_on.set()
-        return dropped[-1]
-
-    monkeypatch.setattr(Task, "claim", claim_one)
-    done: list[int] = []
-
-    def make_work() -> Callable[[int], int]:
-        def work(unit: int) -> int:
-            if unit == 0:
-                busy.work_on_unit_0()
-            if unit == 1:
-                raise interrupt
-            done.append(unit)
-            return unit
-
-        return work
-
-    with pytest.raises(interrupt):
-        next(run_in_order(busy.units(), make_work, 2))
-    # What ran is waited for; nothing else was begun with.
-    assert done == [0]
-
-    def units() -> Iterator[int]:
-        yield from range(3)
-        raise interrupt
-
-    with pytest.raises(interrupt):  # before the results of units that were handed out before it
-        next(run_in_order(units(), squaring, 2))
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities on this system")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_work_that_finds_an_iterator_at_its_end_is_not_the_end_of_the_units(workers: int) -> None:
@@ -256,32 +200,3 @@ def test_for_each_raises_the_first_error_and_ends(workers: int) -> None:
 
     with pytest.raises(OddError, match="item 0"):
         for_each(range(10**9), work, workers)
-
-
-def test_a_generator_that_runs_ahead_is_the_same() -> None:
-    """At most so many items ahead; an error comes after the items before it; closing closes it."""
-    begun: list[int] = []
-    seen = threading.Event()
-
-    def items(fails_at: int) -> Generator[int]:
-        try:
-            for i in range(9):
-                if i == fails_at:
-                    raise ValueError(i)
-                begun.append(i)
-                yield i
-        finally:
-            seen.set()
-
-    assert list(run_ahead(items(-1), 3)) == begun == [*range(9)]
-    found: list[int] = []
-    with pytest.raises(ValueError, match="5"):
-        found += run_ahead(items(5), 2)
-    assert found == [*range(5)]
-    begun.clear()
-    seen.clear()
-    some = run_ahead(items(-1), 2)
-    assert next(some) == 0
-    some.close()
-    assert seen.is_set()
-    assert begun in ([0], [0, 1], [0, 1, 2])

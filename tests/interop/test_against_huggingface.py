@@ -84,15 +84,6 @@ def test_a_long_run_of_spaces_where_tiktoken_fails(theirs: tokenizers.Tokenizer)
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_what_tokenizers_saves_again_is_the_same_tokenizer(
-    theirs: tokenizers.Tokenizer, tmp_path: Path
-) -> None:
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    again = Tokenizer.from_file(tmp_path / "tokenizer.json")
-    assert again.vocabulary == OURS.vocabulary
-    assert again.pattern == OURS.pattern
-
-
 @settings(max_examples=100)
 @given(
     st.lists(
@@ -149,36 +140,11 @@ def test_an_object_that_is_not_fast_is_refused() -> None:
         Tokenizer.from_huggingface(Slow())
 
 
-def test_what_transformers_saves_is_read(saved: Path, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra hf")
-    transformers.AutoTokenizer.from_pretrained(str(saved.parent)).save_pretrained(str(tmp_path))
-    again = Tokenizer.from_file(tmp_path / "tokenizer.json")
-    assert again.vocabulary == OURS.vocabulary
-    assert again.eos_token == "<|endoftext|>"
-
-
 def bpe_of_theirs(**options: object) -> tokenizers.Tokenizer:
     theirs = tokenizers.Tokenizer(tokenizers.models.BPE(**options))
     theirs.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     theirs.decoder = tokenizers.decoders.ByteLevel()
     return theirs
-
-
-@pytest.mark.parametrize("ignore_merges", [False, True])
-def test_their_own_files_are_read(ignore_merges: bool, tmp_path: Path) -> None:
-    theirs = bpe_of_theirs(ignore_merges=ignore_merges)
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=700,
-        special_tokens=["<pad>", "<|endoftext|>"],
-        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    theirs.train_from_iterator(trained.documents(), trainer)
-    theirs.save(str(tmp_path / "tokenizer.json"))
-    ours = Tokenizer.from_file(tmp_path / "tokenizer.json")
-    assert ours.special_tokens == {"<pad>": 0, "<|endoftext|>": 1}
-    for text in [*trained.documents(), "a<pad><|endoftext|> b"]:
-        assert ours.encode(text) == theirs.encode(text).ids
 
 
 def test_the_settings_that_we_leave_out_have_the_values_that_we_think(saved: Path) -> None:

@@ -11,7 +11,7 @@ import faults
 import numpy as np
 import pytest
 import torture
-from chat_cases import DIALOGUES, SPECIAL, TEMPLATES, make_model, say, with_template, write
+from chat_cases import DIALOGUES, SPECIAL, TEMPLATES, say, with_template, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,12 +24,6 @@ from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.run import journal, shuffle
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a tokenizer."""
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chat_cases import DIALOGUES, make_model, say, write
+from chat_cases import DIALOGUES, say, write
 
 from bpe.errors import CorpusError
 from preprocess import open_tokens
@@ -20,12 +20,6 @@ from preprocess.pipeline import encode
 from preprocess.run import units
 
 pytest.importorskip("transformers", reason="needs the extra `chat`")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a tokenizer."""
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(autouse=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from chat_cases import TEMPLATES, make_model, say, with_template
+from chat_cases import TEMPLATES, say, with_template
 
 from bpe.errors import TokenizerFileError
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
+from preprocess.cli import run
 from preprocess.settings import SettingsError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
@@ -43,12 +42,6 @@ OF_LIST = {"type": "function", "function": {"name": "other", "arguments": {"x": 
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 USER = {"role": "user", "content": "q"}
 RESULT = {"role": "tool", "content": "sun", "tool_call_id": "1"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a tokenizer."""
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -169,13 +162,13 @@ def test_parts_reach_the_template_as_those_of_transformers(
         ({"messages": [USER, {**say("", "b")[1], "mask": True}]}, FULL,
          "message 2 has the key 'mask', which may mean that it is trained on, or that it is not"),
         ({"messages": [USER, {**say("", "b")[1], "weight": 0, "train": True}]}, FULL,
-         "message 2 has weight 0, train True, one of which says that it is trained on, another"),
+         "message 2 has weight 0, train True, expected 0 or 1, in all of them the same, for it is"),
         ({"messages": [USER, {**say("", "b")[1], "loss_weight": 0.5}]}, FULL,
-         "message 2 has 0.5 as loss_weight, expected 0 or 1, for a token is trained on or not"),
+         "message 2 has loss_weight 0.5, expected 0 or 1, in all of them the same, for it is"),
         ({"messages": [USER, {**say("", "b")[1], "weight": 0}]}, FULL,
          "the conversation has nothing to train on; remove it"),
         *(({"messages": say("q", "b", "c", "b")}, template,
-           "writes message 2 of 4 nowhere, in pieces, or in another way because of what messages")
+           "writes message 2 of 4 nowhere, for it says nothing, in pieces, or in another way bec")
           for template in (
             "{{ messages | map(attribute='content') | unique | join }}{{ messages | length }}",
             "{{ messages | length }}{% for i in 'ab' %}{% for m in messages %}{{ m.content }}"
@@ -381,7 +374,9 @@ def test_templates_of_a_name_on_the_hub(
     assert message.startswith("some/offline: Hugging Face's hub gave no chat templates (OSErr")
 
 
-def test_dates_and_variables(model: Path, tmp_path: Path) -> None:
+def test_dates_and_variables(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     """On the command line and in a file; they are in the record of the run."""
     template = "{{ strftime_now('%d %B %Y') + ' ' + style + bos_token }}" + TEMPLATES["chatml"]
     own = with_template(model, tmp_path / "own", template)
@@ -390,23 +385,21 @@ def test_dates_and_variables(model: Path, tmp_path: Path) -> None:
     options += ["--out", "out"]
     variables = ["--chat-template-kwargs", '{"style": "terse", "bos_token": "<s>"}']
 
-    def run(*arguments: str) -> str:
-        command = [sys.executable, "-m", "preprocess", *arguments]
-        environment = {"PYTHONPATH": str(Path(__file__).parents[2]), "LC_ALL": "C.UTF-8"}
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        return done.stderr if done.returncode else ""
+    monkeypatch.chdir(tmp_path)
 
-    assert "--chat-date YYYY-MM-DD" in run("build", *options, *variables)
-    assert run("build", *options, *variables, "--chat-date", "2024-07-26") == ""
+    def said(*arguments: str) -> str:
+        capsys.readouterr()
+        return capsys.readouterr().err if run(arguments) else ""
+
+    assert "--chat-date YYYY-MM-DD" in said("build", *options, *variables)
+    assert said("build", *options, *variables, "--chat-date", "2024-07-26") == ""
     text = "26 July 2024 terse<s><|im_start|>user\nq"
     file = open_tokens(tmp_path / "out" / "train.bin")
     assert file.decode(file.doc(0)).startswith(text)
     assert file.doc(0)[len("26 July 2024 terse") :][0] != 0
-    changed = run("build", *options, *variables, "--chat-date", "2024-07-27")
+    changed = said("build", *options, *variables, "--chat-date", "2024-07-27")
     assert "chat_date was '2024-07-26' and is '2024-07-27'" in changed
-    changed = run("build", *options, "--chat-template-kwargs", "{}", "--chat-date", "2024-07-26")
+    changed = said("build", *options, "--chat-template-kwargs", "{}", "--chat-date", "2024-07-26")
     assert "chat_template_kwargs was" in changed
     (tmp_path / "corpus.yaml").write_text(
         "datasets:\n  - {name: a, data_files: chats.jsonl, tokenizer: own/tokenizer.json,"
@@ -414,7 +407,7 @@ def test_dates_and_variables(model: Path, tmp_path: Path) -> None:
         "tokenize: {chat_date: 2024-07-26, chat_template_kwargs: {style: terse, bos_token: <s>}}\n"
         "output_path: root\n"
     )
-    assert run("build", "corpus.yaml") == ""
+    assert said("build", "corpus.yaml") == ""
     for name in ("train.bin", "train.mask"):
         assert (tmp_path / "root/a" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
     for given, message in (
@@ -425,15 +418,13 @@ def test_dates_and_variables(model: Path, tmp_path: Path) -> None:
             ChatTemplateTransform(own, chat_template_kwargs=given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("command", ["count", "compare"])
-def test_commands_that_read_no_conversations(command: str, model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["count CHATS --tokenizer MODEL", "compare MODEL MODEL CHATS"])
+def test_commands_that_read_no_conversations(
+    command: str, model: Path, tmp_path: Path, capsys: Any
+) -> None:
     path = tmp_path / "chats.jsonl"
     path.write_text(json.dumps({"messages": say("q", "b")}) + "\n")
-    names = {"count": [str(path), "--tokenizer", str(model)],
-             "compare": [str(model), str(model), str(path)]}
-    done = subprocess.run(
-        [sys.executable, "-m", "preprocess", command, *names[command]],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2],
-    )
-    assert done.returncode == 1
-    assert "has conversations ('messages'), which build and encode read without" in done.stderr
+    given = {"CHATS": str(path), "MODEL": str(model)}
+    assert run([given.get(each, each) for each in command.split()]) == 1
+    message = "has conversations ('messages'), which build and encode read without"
+    assert message in capsys.readouterr().err
