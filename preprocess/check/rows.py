@@ -40,8 +40,6 @@ from preprocess.storage import REPAIR, OutputError, open_storage
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
 
 
-
-
 class Finding(NamedTuple):
     """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
 

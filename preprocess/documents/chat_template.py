@@ -423,9 +423,7 @@ class _Turns:
         mark = _mark_of(turn)
         first, last = text.find(mark), text.rfind(mark) + len(mark)
         if {*_mark.findall(text[first:last])} != {mark}:
-            said = self.messages[turn]
-            says_nothing = messages[turn] == said and not (said.get("content") or "").strip()
-            raise self._unknown(turn, says_nothing)
+            raise self._unknown(turn)
         header, trailer = _mark.split(text[:first])[-1], _mark.split(text[last:], 1)[0]
         end = len(_mark.sub("", text[:last]))
         begin = end - len(_mark.sub("", text[first:last])) - len(header)
@@ -466,18 +464,12 @@ class _Turns:
                 return messages, text
         raise self._unknown(turn)
 
-    def _unknown(self, turn: int, says_nothing: bool = False) -> ChatTemplateError:
-        message = f"message {turn + 1} of {len(self.messages)}"
-        if says_nothing:
-            return ChatTemplateError(
-                f"{message} says nothing, and {self.template.where} writes turns in another way"
-                " when more follows, so it is not known what to train on; remove the message, or"
-                " add {% generation %} marks to the template"
-            )
+    def _unknown(self, turn: int) -> ChatTemplateError:
         return ChatTemplateError(
-            f"{self.template.where} writes {message} nowhere, in pieces, or in another way because"
-            " of what messages say, so it is not known what to train on; add {% generation %} marks"
-            " to the template, or train on all (--train-on all)"
+            f"{self.template.where} writes message {turn + 1} of {len(self.messages)} nowhere, for"
+            " it says nothing, in pieces, or in another way because of what messages say, so it is"
+            " not known what to train on; remove it, add {% generation %} marks to the template,"
+            " or train on all (--train-on all)"
         )
 
     def _through(self, messages: Messages, turn: int, text: str) -> str:

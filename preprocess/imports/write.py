@@ -23,7 +23,7 @@ from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
-from preprocess.documents.token_lengths import gives_text_back, token_lengths
+from preprocess.documents.token_lengths import token_lengths
 from preprocess.imports.formats import FORMATS, Ids
 from preprocess.locations import split_location
 from preprocess.options import ImportSettings
@@ -273,9 +273,9 @@ class _Import:
     @cached_property
     def _text_lengths(self) -> NDArray[np.int64] | None:
         """The bytes of text that each id spells, special ids none; None: they are not known."""
-        if self._tokenizer is None or not gives_text_back(self._tokenizer):
+        lengths = None if self._tokenizer is None else token_lengths(self._tokenizer)
+        if self._tokenizer is None or lengths is None:
             return None
-        lengths = token_lengths(self._tokenizer)
         lengths[[*self._tokenizer.special_tokens.values()]] = 0
         return lengths
 
