@@ -18,7 +18,7 @@ from verify_cases import flip
 from preprocess import OutputError, export_tokens, import_tokens
 from preprocess.check.verify import verify
 from preprocess.cli import run
-from preprocess.export import source
+from preprocess.export import formats
 from preprocess.imports import write as import_write
 from preprocess.report.progress import Progress
 from preprocess.run.journal import Journal
@@ -31,7 +31,7 @@ KINDS = ["megatron", "llmc", "mds", "import"]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small pieces, each with a checkpoint."""
-    monkeypatch.setattr(source, "PIECE_VALUES", 32)
+    monkeypatch.setattr(formats, "PIECE_VALUES", 32)
     monkeypatch.setattr(import_write, "PIECE_TOKENS", 32)
     monkeypatch.setattr(Journal, "due", lambda self, ends_soon=False: True)
 
