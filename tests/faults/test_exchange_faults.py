@@ -17,7 +17,7 @@ from export_cases import END, WITH_SHARDS, dataset
 from preprocess import OutputError, export_tokens, import_tokens
 from preprocess.check.verify import verify
 from preprocess.cli import run
-from preprocess.export import source
+from preprocess.export import formats
 from preprocess.imports import write as import_write
 from preprocess.run.journal import Journal
 
@@ -29,7 +29,7 @@ KINDS = ["megatron", "llmc", "mds", "import"]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small pieces, each with a checkpoint."""
-    monkeypatch.setattr(source, "PIECE_VALUES", 32)
+    monkeypatch.setattr(formats, "PIECE_VALUES", 32)
     monkeypatch.setattr(import_write, "PIECE_TOKENS", 32)
     monkeypatch.setattr(Journal, "due", lambda self, ends_soon=False: True)
 
@@ -94,7 +94,7 @@ def test_an_export_continues_inside_a_file(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     made: list[tuple[int, int]] = []
-    real = source.Source.ids
+    real = formats.Source.ids
 
     def ids(self: Any, start: int, end: int, dtype: Any = None) -> Any:
         if len(made) == 2:
@@ -103,7 +103,7 @@ def test_an_export_continues_inside_a_file(
         made.append((start, end))
         return real(self, start, end, dtype)
 
-    monkeypatch.setattr(source.Source, "ids", ids)
+    monkeypatch.setattr(formats.Source, "ids", ids)
     with pytest.raises(Stop):
         do("megatron", data, tmp_path / "out")
     assert run(["inspect", str(tmp_path / "out")]) == 0
@@ -120,13 +120,13 @@ def test_an_export_continues_inside_a_file(
 def test_a_file_that_is_changed_meanwhile(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = source.Source.ids
+    real = formats.Source.ids
 
     def ids(self: Any, start: int, *more: Any) -> Any:
         return stop() if start else real(self, start, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(source.Source, "ids", ids)
+        patched.setattr(formats.Source, "ids", ids)
         with pytest.raises(Stop):
             do("megatron", data, tmp_path / "out")
     path = tmp_path / "out" / ".train.export.partial" / "train.bin"

@@ -31,8 +31,8 @@ from preprocess import (
     write_rows,
 )
 from preprocess.dataset import remote as block_cache
-from preprocess.rows.access import open_rows
 from preprocess.rows.formats import FORMATS
+from preprocess.rows.loaders import open_rows
 from preprocess.settings import SettingsError
 from preprocess.sources import remote as sources_remote
 from preprocess.sources.find import looks_into
