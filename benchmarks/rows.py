@@ -34,8 +34,8 @@ def rows(job: Job, rounds: int) -> Table:
     from preprocess.options import RowsSettings
     from preprocess.pipeline import encode
     from preprocess.rows.columns import RowBatch, RowReader
-    from preprocess.rows.layout import plan_rows
-    from preprocess.rows.tables import table_of
+    from preprocess.rows.formats import table_of
+    from preprocess.rows.write import plan_rows
 
     directory = new_directory(job)
     encode(paths=[job.corpus], tokenizer=job.tokenizer, out=directory / "text.bin")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.dataset.reader import TokenFile as TokenFile
     from preprocess.dataset.reader import open_tokens as open_tokens
     from preprocess.documents.template_sandbox import ChatTemplateError as ChatTemplateError
-    from preprocess.export.source import ExportError as ExportError
+    from preprocess.export.formats import ExportError as ExportError
     from preprocess.export.write import ExportResult as ExportResult
     from preprocess.export.write import export_tokens as export_tokens
     from preprocess.imports.write import ImportResult as ImportResult
@@ -74,7 +74,7 @@ _NAMES_OF = {
     "preprocess.dataset.columns": "TokenFileError",
     "preprocess.dataset.reader": "TokenFile open_tokens",
     "preprocess.documents.template_sandbox": "ChatTemplateError",
-    "preprocess.export.source": "ExportError",
+    "preprocess.export.formats": "ExportError",
     "preprocess.export.write": "ExportResult export_tokens",
     "preprocess.imports.write": "ImportResult import_tokens",
     "preprocess.pipeline": "BuildResult Pipeline build tokenize_and_save",

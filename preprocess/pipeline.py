@@ -321,8 +321,8 @@ def _save_configuration(corpus: Corpus) -> None:
 
 def _check_corpus(corpus: Corpus) -> None:
     """Raise TokenmillError if text is missing, or config.json is of another program."""
-    from preprocess.rows.layout import columns_of, compression_of
     from preprocess.rows.manifest import MANIFEST_FILE
+    from preprocess.rows.write import columns_of, compression_of
 
     plans = corpus.plans.values()
     outputs = [out for x in plans for out in (x.build.out, *([x.rows.out] if x.rows else ()))]
@@ -408,7 +408,7 @@ def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildS
 
 def _check_padding(plan: DatasetPlan, tokenizer: AnyTokenizer) -> None:
     """Raise SettingsError if the padding of the rows of a dataset is not in its vocabulary."""
-    from preprocess.rows.layout import pad_id_of
+    from preprocess.rows.write import pad_id_of
 
     rows, token = plan.rows, None if plan.rows is None else plan.rows.pad_token
     if rows is not None and token is not None and (rows.is_padded or isinstance(token, int)):

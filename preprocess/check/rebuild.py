@@ -11,6 +11,7 @@ Functions raise `RebuildError` if the origin is unknown or the result not proven
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate, groupby
@@ -21,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.errors import TokenmillError
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, Column, Values, manifest_name
+from preprocess.dataset.columns import Column, Values, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encode_pass import EncodePass, SpecialIds, reencode
+from preprocess.run.encode_pass import EncodePass, Part
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import find_parts, join_parts
@@ -255,28 +256,23 @@ class Origin:
             differs = next((x.name for x in files if made.get(x.name) != x.digests), None)
             why = "it differs from what its sources give in random order"
             return None if differs is None else (differs, why)
-        for number, source in enumerate(self.sources):
-            if text := self._difference_in(number, file):
-                return source.name, text
-        return None
-
-    def _difference_in(self, number: int, file: TokenFile) -> str:
-        """Describe the first difference in the values of a source; "": there is none."""
-        counts = {"token": 0, "document": 0}
-        for place, values_of in self._encode(range(number, number + 1)):
-            for column in self._manifest.columns:
-                values, start = _values(values_of, column), place[column.per]
+        columns, counts = self._manifest.columns, [Counter[str]() for _ in self.sources]
+        for number, place, part in self._encode(range(len(self.sources))):
+            for column in columns:
+                values, start = _values(part, column), place[column.per]
                 wanted = column.to_stored(values, self._manifest.vocab_size, place["token"])
                 found = file.column(column.name)[start : start + len(wanted)]
                 if not np.array_equal(found, wanted):
                     n = min(len(found), len(wanted))
-                    differs = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
-                    return f"{column.noun} of {column.per} {start + differs[0]:,} differs"
-            counts["token"] += len(values_of[IDS.name])
-            counts["document"] += len(values_of[DOCUMENT_ENDS.name])
-        if any(n != self._manifest.sources[number][f"{per}s"] for per, n in counts.items()):
-            return f"it has {counts['token']:,} tokens and {counts['document']:,} documents"
-        return ""
+                    unequal = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
+                    what = f"{column.noun} of {column.per} {start + unequal[0]:,} differs"
+                    return self.sources[number].name, what
+            counts[number].update(tokens=part.counts[2], documents=part.n_documents)
+        for source, before, now in zip(self.sources, self._manifest.sources, counts, strict=True):
+            if any(now[name] != before[name] for name in ("tokens", "documents")):
+                text = f"it has {now['tokens']:,} tokens and {now['documents']:,} documents"
+                return source.name, text
+        return None
 
     def rebuild(self, damaged: Collection[str]) -> list[str]:
         """Rebuild damaged files; return the names of those that have their digests.
@@ -305,34 +301,35 @@ class Origin:
             made = [(x, ColumnFile(storage, x.name, x.column, vocab_size)) for x in files]
             for _, written in made:
                 stack.callback(written.stream.close)
-            for place, values_of in self._encode(find_sources_of(self._manifest, files[0])):
+            for _, place, part in self._encode(find_sources_of(self._manifest, files[0])):
                 for file, written in made:
                     column = file.column
                     start = before.count(column) - place[column.per]
-                    values = _values(values_of, column)[max(start, 0) : max(start + file.count, 0)]
+                    values = _values(part, column)[max(start, 0) : max(start + file.count, 0)]
                     n_before = place["token"] - before.n_tokens
                     written.append(column.to_stored(values, vocab_size, n_before))
                 if all(written.count == file.count for file, written in made):
                     break
             return [x.name for x, written in made if written.finish(written.count) == x.digests]
 
-    def _encode(self, indices: range) -> Iterator[tuple[dict[str, int], dict[str, Values]]]:
-        """Encode sources again.
+    def _encode(self, numbers: range) -> Iterator[tuple[int, dict[str, int], Part]]:
+        """Encode some sources again, as the build.
 
         Yields:
-            For each unit ("token" and "document" -> number of those before it in the dataset, name
-            of a column -> values).
+            For each unit (index of its source, "token" and "document" -> number of those before it
+            in the dataset, what it gives).
         """
-        manifest, outputs = self._manifest, [*self._read.names.values()]
-        ids = SpecialIds(manifest.end_of_text_id, manifest.begin_of_text_id)
-        place = {per: find_starts(manifest, per)[indices.start] for per in ("token", "document")}
-        for number in indices:
-            for parts in reencode(
-                self.sources[number], self._tokenizer, ids, self._settings.workers, len(outputs),
-                MASK in manifest.columns,
-            ):
-                part = parts[outputs.index(self._name)]
-                yield place, dict(part.columns)
+        encode = EncodePass(self._read, self._settings, self._tokenizer, Report(), self._progress)
+        encode.sources = encode.sources[numbers.start : numbers.stop]
+        output, at = [*self._read.names.values()].index(self._name), -1
+        starts = {per: find_starts(self._manifest, per) for per in ("token", "document")}
+        with encode.results() as results:
+            for item, encoded in results:
+                if item.source != at:
+                    at = item.source
+                    place = {per: each[numbers.start + at] for per, each in starts.items()}
+                part = encoded.parts[output]
+                yield numbers.start + at, place, part
                 place["token"] += part.counts[2]
                 place["document"] += part.n_documents
 
@@ -345,7 +342,7 @@ class Origin:
         return {file.name: file.digests for file in made.files(self._name)}
 
 
-def _values(values_of: Mapping[str, Values], column: Column) -> Values:
-    if (found := values_of.get(column.name)) is None:
+def _values(part: Part, column: Column) -> Values:
+    if (found := part.columns.get(column.name)) is None:
         raise RebuildError(f"the column {column.name} is not computed any more")
     return found

@@ -21,10 +21,9 @@ from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
 from preprocess.report.progress import Progress
-from preprocess.rows.access import row_files
 from preprocess.rows.columns import RowBatch, RowReader
 from preprocess.rows.formats import Row, RowsError, open_file
-from preprocess.rows.layout import OutputFile, divided, files_of_sources, plan_rows
+from preprocess.rows.loaders import row_files
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
     ContentDigest,
@@ -32,14 +31,21 @@ from preprocess.rows.manifest import (
     read_manifest,
     replace_shard,
 )
-from preprocess.rows.write import METADATA_FILE, content_of, digest_of_file, write_shard
+from preprocess.rows.write import (
+    METADATA_FILE,
+    OutputFile,
+    content_of,
+    digest_of_file,
+    divided,
+    files_of_sources,
+    plan_rows,
+    write_shard,
+)
 from preprocess.run.finished import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.storage import REPAIR, OutputError, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
-
-
 
 
 class Finding(NamedTuple):

@@ -215,40 +215,36 @@ def prepare(
     """
     from bpe.text.utf8 import is_utf8
 
-    prepared = batch.select(batch.bounds[1::2] > batch.bounds[::2])
-    n_empty, n_skipped, n_replaced = len(batch) - len(prepared), 0, 0
+    prepared = _leave_out(batch, batch.sizes == 0, "n_empty")
     if not is_utf8(batch.buffer):
         if reading.on_invalid_utf8 == "error":
             raise invalid_text_error(batch.buffer, where)
-        skip = reading.on_invalid_utf8 == "skip"
-        prepared, n_skipped, n_replaced = _without_invalid(prepared, skip)
-    n_blank = n_short = n_long = 0
+        prepared, n_replaced = _replace_all_invalid(prepared)
+        if reading.on_invalid_utf8 == "skip":
+            prepared = _leave_out(prepared, n_replaced > 0, "n_skipped")
+        else:
+            prepared = replace(prepared, n_replaced=int(n_replaced.sum()))
+    if reading.strip:
+        stripped = replace(prepared, bounds=strip_bounds(prepared.buffer, prepared.bounds))
+        prepared = _leave_out(stripped, stripped.sizes == 0, "n_empty")
     if reading.filters:
-        prepared, n_blank, n_short, n_long = _filter(prepared, reading)
+        lengths = count_characters(prepared.buffer, prepared.bounds)
+        is_short = lengths < reading.min_length
+        is_long = lengths > (np.inf if reading.max_length is None else reading.max_length)
+        prepared = _leave_out(prepared, is_short, "n_short")
+        prepared = _leave_out(prepared, is_long[~is_short], "n_long")
     decided = None
     if fraction := reading.validation_fraction:
         decided = np.full(len(prepared), bool(in_validation))
         if in_validation is None:
             decided = validation_mask(prepared.buffer, prepared.bounds, fraction)
-    return replace(
-        prepared, in_validation=decided, content=batch.content,
-        n_empty=n_empty + n_blank, n_skipped=n_skipped, n_replaced=n_replaced,
-        n_short=n_short, n_long=n_long,
-    )
+    return replace(prepared, in_validation=decided, content=batch.content)
 
 
-def _filter(batch: DocumentBatch, reading: ReadOptions) -> tuple[DocumentBatch, int, int, int]:
-    """Return (stripped documents of an allowed length, n_blank, n_short, n_long)."""
-    n_blank = 0
-    if reading.strip:
-        stripped = replace(batch, bounds=strip_bounds(batch.buffer, batch.bounds))
-        batch = stripped.select(stripped.sizes > 0)
-        n_blank = len(stripped) - len(batch)
-    lengths = count_characters(batch.buffer, batch.bounds)
-    is_short = lengths < reading.min_length
-    is_long = lengths > (np.inf if reading.max_length is None else reading.max_length)
-    kept = batch.select(~(is_short | is_long))
-    return kept, n_blank, int(is_short.sum()), int(is_long.sum())
+def _leave_out(batch: DocumentBatch, left_out: NDArray[np.bool_], counter: str) -> DocumentBatch:
+    """Return a batch without documents, which are added to a counter of it."""
+    n = getattr(batch, counter) + int(left_out.sum())
+    return replace(batch.select(~left_out), **{counter: n})
 
 
 def strip_bounds(buffer: Bytes, bounds: Offsets) -> Offsets:
@@ -295,28 +291,22 @@ def invalid_text_error(buffer: Bytes, where: Callable[[int], str]) -> CorpusErro
     )
 
 
-def _without_invalid(batch: DocumentBatch, skip: bool) -> tuple[DocumentBatch, int, int]:
-    """Return (batch without invalid UTF-8, n_skipped, n_replaced); rare, so not optimized.
+def _replace_all_invalid(batch: DocumentBatch) -> tuple[DocumentBatch, NDArray[np.int64]]:
+    """Return (batch without invalid UTF-8, replaced sequences of each document: int64[n]).
 
-    Conversations are always valid, so no ranges are moved.
+    It is rare, so not optimized. Conversations are always valid, so no ranges are moved.
     """
     from bpe.text.spans import iter_ranges
 
-    text, ends, n_replaced = bytearray(), [0], 0
-    chosen = np.ones(len(batch), np.bool_)
+    text, ends, counts = bytearray(), [0], np.zeros(len(batch), np.int64)
     # One document at a time: lists of small objects take many times the memory of the text.
     for number, (start, end) in enumerate(iter_ranges(batch.bounds)):
-        replaced, n_in_document = replace_invalid(batch.buffer[start:end].tobytes())
-        chosen[number] = not (skip and n_in_document)
-        if chosen[number]:
-            n_replaced += n_in_document
-            text += replaced
-            ends.append(len(text))
+        replaced, counts[number] = replace_invalid(batch.buffer[start:end].tobytes())
+        text += replaced
+        ends.append(len(text))
     buffer = np.frombuffer(text, np.uint8)
     buffer.flags.writeable = False
-    bounds = np.repeat(np.array(ends, np.int64), 2)[1:-1]
-    kept = replace(batch.select(chosen), buffer=buffer, bounds=bounds)
-    return kept, len(batch) - len(kept), n_replaced
+    return replace(batch, buffer=buffer, bounds=np.repeat(np.array(ends), 2)[1:-1]), counts
 
 
 class SpecialTokenText:

@@ -171,6 +171,11 @@ def _mark_of(number: int) -> str:
 _OF_TOOLS, _PROBE = -2, _mark_of(-1)
 
 
+def _unmarked(text: str) -> str:
+    """Return a text without marks, which UTF-8 has none of."""
+    return text.encode("utf-8", "ignore").decode()
+
+
 def _changed(value: Any, change: Change, *path: Any) -> Any:
     """Return a value of JSON with changed texts; names in it have a path that ends with None."""
     if isinstance(value, str):
@@ -277,10 +282,13 @@ def _special_of(
         return found
     marked = _text_of(template, changed, of_tools) or ""
     of_template = tokens.find(marked)
-    if _mark.sub("", marked) == text:
-        places = [each.start() for each in _mark.finditer(marked)]
-        n_before = [2 * bisect_right(places, start) for start, *_ in of_template]
-        return [(a - n, b - n, i) for n, (a, b, i) in zip(n_before, of_template, strict=True)]
+    if _unmarked(marked) == text:
+        special, at, n = list[tuple[int, int, int]](), 0, 0
+        for start, end, token in of_template:
+            n += len(_unmarked(marked[at:start]))
+            special.append((n, n + end - start, token))
+            at, n = end, n + end - start
+        return special
     # The template looks at what messages say. It may, but not to write other special tokens.
     if [token for *_, token in found] != [token for *_, token in of_template]:
         raise ChatTemplateError(
@@ -423,12 +431,10 @@ class _Turns:
         mark = _mark_of(turn)
         first, last = text.find(mark), text.rfind(mark) + len(mark)
         if {*_mark.findall(text[first:last])} != {mark}:
-            said = self.messages[turn]
-            says_nothing = messages[turn] == said and not (said.get("content") or "").strip()
-            raise self._unknown(turn, says_nothing)
+            raise self._unknown(turn)
         header, trailer = _mark.split(text[:first])[-1], _mark.split(text[last:], 1)[0]
-        end = len(_mark.sub("", text[:last]))
-        begin = end - len(_mark.sub("", text[first:last])) - len(header)
+        end = len(_unmarked(text[:last]))
+        begin = end - len(_unmarked(text[first:last])) - len(header)
         for by_probe in (False, True):
             prompt = _mark.split(self._before(messages, turn, by_probe))[-1]
             start = self._past_common(begin, header, prompt)
@@ -462,22 +468,16 @@ class _Turns:
 
             messages = _changed(self.messages, change)
             text = _text_of(self.template, messages, self._tools) or ""
-            if _mark.sub("", text) == self.text:
+            if _unmarked(text) == self.text:
                 return messages, text
         raise self._unknown(turn)
 
-    def _unknown(self, turn: int, says_nothing: bool = False) -> ChatTemplateError:
-        message = f"message {turn + 1} of {len(self.messages)}"
-        if says_nothing:
-            return ChatTemplateError(
-                f"{message} says nothing, and {self.template.where} writes turns in another way"
-                " when more follows, so it is not known what to train on; remove the message, or"
-                " add {% generation %} marks to the template"
-            )
+    def _unknown(self, turn: int) -> ChatTemplateError:
         return ChatTemplateError(
-            f"{self.template.where} writes {message} nowhere, in pieces, or in another way because"
-            " of what messages say, so it is not known what to train on; add {% generation %} marks"
-            " to the template, or train on all (--train-on all)"
+            f"{self.template.where} writes message {turn + 1} of {len(self.messages)} nowhere, for"
+            " it says nothing, in pieces, or in another way because of what messages say, so it is"
+            " not known what to train on; remove it, add {% generation %} marks to the template,"
+            " or train on all (--train-on all)"
         )
 
     def _through(self, messages: Messages, turn: int, text: str) -> str:

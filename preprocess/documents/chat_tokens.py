@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -18,7 +18,7 @@ from bpe.errors import EncodingError
 from bpe.huggingface import errors_as, without_special_entries
 from bpe.tokenizer import Tokenizer
 from preprocess.documents.batch import DocumentBatch, Spans
-from preprocess.documents.token_lengths import gives_text_back, token_lengths
+from preprocess.documents.token_lengths import token_lengths
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
@@ -26,20 +26,10 @@ if TYPE_CHECKING:
 Positions = NDArray[np.int64]
 
 
-class EncodedSegments(NamedTuple):
-    """Ids of documents with special tokens.
-
-    Attributes:
-        ids: unsigned[n_tokens].
-        offsets: int64[n_documents + 1]: document d is `ids[offsets[d] : offsets[d + 1]]`.
-        begins, ends: int64[n_tokens], the bytes of the buffer that each token spells. Tokens before
-            and after a document spell none, at its first byte: they are trained on with all of it.
-    """
-
-    ids: NDArray[Any]
-    offsets: Positions
-    begins: Positions
-    ends: Positions
+# Ids and offsets as those of encoders, and int64[n_tokens] twice: the bytes of the buffer that each
+# token spells. Tokens before and after a document spell none, at its first byte: they are trained
+# on with all of it.
+Encoded = tuple[NDArray[Any], Positions, Positions, Positions]
 
 
 class ConversationEncoder:
@@ -54,11 +44,8 @@ class ConversationEncoder:
     """
 
     def __init__(self, tokenizer: AnyTokenizer, dtype: DTypeLike = np.uint32) -> None:
-        self._lengths, self._engine, self._dtype = None, None, dtype
-        if gives_text_back(tokenizer, is_normalized=True):
-            self._lengths = token_lengths(tokenizer, is_normalized=True)
-        else:
-            self._engine = SpecialTextEncoder(tokenizer)
+        self._lengths, self._dtype = token_lengths(tokenizer, is_normalized=True), dtype
+        self._engine = SpecialTextEncoder(tokenizer) if self._lengths is None else None
 
     def encode(
         self, encoder: AnyEncoder, batch: DocumentBatch, prefix_id: int, suffix_id: int
@@ -71,16 +58,19 @@ class ConversationEncoder:
         special, spans = batch.special, batch.spans
         assert special is not None
         assert spans is not None
-        if self._engine is not None:
-            found = _encode_whole(self._engine, batch, special, prefix_id, suffix_id)
-            found = found._replace(ids=found.ids.astype(self._dtype))
+        if self._lengths is not None:
+            ids, offsets, begins, ends = encode_segments(
+                encoder, batch, special, self._lengths, prefix_id, suffix_id
+            )
         else:
-            assert self._lengths is not None
-            found = encode_segments(encoder, batch, special, self._lengths, prefix_id, suffix_id)
+            assert self._engine is not None
+            ids, offsets, begins, ends = _encode_whole(
+                self._engine, batch, special, prefix_id, suffix_id
+            )
         starts, stops = spans.bounds[::2], spans.bounds[1::2]
-        n_before = np.searchsorted(stops, found.begins, "right")
-        n_up_to = np.searchsorted(starts, np.maximum(found.ends, found.begins + 1), "left")
-        return found.ids, found.offsets, (n_up_to > n_before).astype(np.uint8)
+        n_before = np.searchsorted(stops, begins, "right")
+        n_up_to = np.searchsorted(starts, np.maximum(ends, begins + 1), "left")
+        return ids.astype(self._dtype, copy=False), offsets, (n_up_to > n_before).astype(np.uint8)
 
 
 class SpecialTextEncoder:
@@ -142,7 +132,7 @@ class SpecialTextEncoder:
 
 def _encode_whole(
     engine: SpecialTextEncoder, batch: DocumentBatch, special: Spans, prefix_id: int, suffix_id: int
-) -> EncodedSegments:
+) -> Encoded:
     """Encode whole documents, as `encode_segments`."""
     codes = np.append(batch.buffer, np.uint8(0))
     byte_of = np.flatnonzero((codes & 0xC0) != 0x80)  # of each character of the buffer
@@ -162,13 +152,13 @@ def _encode_whole(
         rows += [(token_id, first + start, last + start) for token_id, first, last in found]
         offsets.append(len(rows))
     ids, begins, ends = np.array(rows, np.int64).reshape(-1, 3).T
-    return EncodedSegments(ids, np.array(offsets), byte_of[begins], byte_of[ends])
+    return ids, np.array(offsets), byte_of[begins], byte_of[ends]
 
 
 def encode_segments(
     encoder: AnyEncoder, batch: DocumentBatch, special: Spans, lengths: Positions,
     prefix_id: int, suffix_id: int,
-) -> EncodedSegments:
+) -> Encoded:
     """Encode the text between special tokens, and put their ids in their places.
 
     A document that begins with the prefix id, or ends with the suffix id, does not get a second.
@@ -210,7 +200,7 @@ def encode_segments(
     spell = np.concatenate([begins[before], starts, begins[after]])
     spell_ends = np.concatenate([begins[before], stops, begins[after]])
     counts = np.bincount(of_text, n_ids, len(batch)) + np.bincount(of, minlength=len(batch))
-    return EncodedSegments(
+    return (
         np.insert(ids, at, tokens[order].astype(ids.dtype)),
         np.append(0, np.cumsum(counts)).astype(np.int64),
         np.insert(spelled[:-1] + moved, at, spell[order]),

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import EncodingError
-
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
@@ -28,18 +26,14 @@ def gives_text_back(tokenizer: AnyTokenizer, is_normalized: bool = False) -> boo
     )
 
 
-def token_lengths(tokenizer: AnyTokenizer, is_normalized: bool = False) -> Positions:
-    """Return the number of bytes of text that each id spells: int64[vocab_size].
+def token_lengths(tokenizer: AnyTokenizer, is_normalized: bool = False) -> Positions | None:
+    """Return the number of bytes of text, or of normalized text, that each id spells.
 
-    Raises:
-        EncodingError: The tokenizer changes text before it is encoded.
+    They are int64[vocab_size]; None: the tokenizer changes text before it is encoded, by normal
+    forms, white space that is added or removed, or words.
     """
     if not gives_text_back(tokenizer, is_normalized):
-        raise EncodingError(
-            "byte offsets cannot be mapped to the tokens of this tokenizer, for it changes text"
-            " before encoding it (normal forms, white space added or removed, or words); use a"
-            " byte-level tokenizer without these"
-        )
+        return None
     lengths = np.zeros(tokenizer.vocab_size, np.int64)
     for token_id, token in tokenizer.vocab.items():
         lengths[token_id] = len(token)

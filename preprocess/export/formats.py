@@ -1,7 +1,8 @@
 """Formats of exports: which files each has, and what it carries of a dataset.
 
-A format is a function that describes its files, and a line of the table `FORMATS`. The bytes of an
-export depend on the dataset and the settings alone.
+A format is a function that describes its files, and a line of the table `FORMATS`, at the end. A
+file is segments of values, each computed from their positions, so that writing may begin anywhere
+and needs little memory. The bytes of an export depend on the dataset and the settings alone.
 """
 
 from __future__ import annotations
@@ -9,15 +10,148 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
+from bpe.errors import TokenmillError
 from preprocess.dataset.columns import Values
-from preprocess.export import mds
-from preprocess.export.source import OutputFile, Segment, Source, plain, values
+from preprocess.dataset.reader import TokenFile, read_bounds, read_ids
+
+PIECE_VALUES = 1 << 20  # of a segment that are computed at a time
+
+
+class ExportError(TokenmillError):
+    """A dataset cannot be exported to a format, or an export cannot be read."""
+
+
+class Segment(NamedTuple):
+    """Consecutive values of a file.
+
+    Attributes:
+        n_bytes: Number of their bytes.
+        make: Computes values [start, stop).
+        cuts: Positions between which they are computed at once, with the first and the last.
+    """
+
+    n_bytes: int
+    make: Callable[[int, int], bytes | Values]
+    cuts: Sequence[int]
+
+
+def plain(content: bytes) -> Segment:
+    """Return the segment of fixed bytes."""
+    return Segment(len(content), lambda start, stop: content[start:stop], (0, len(content)))
+
+
+def values(n: int, itemsize: int, make: Callable[[int, int], Values]) -> Segment:
+    """Return the segment of `n` values of so many bytes each, computed by `make`."""
+    return Segment(n * itemsize, make, [*range(0, n, PIECE_VALUES), n])
+
+
+class OutputFile(NamedTuple):
+    """One file of an export."""
+
+    name: str
+    segments: tuple[Segment, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the file."""
+        return sum(each.n_bytes for each in self.segments)
+
+    def pieces(self, first: int = 0) -> Generator[bytes | Values]:
+        """Yield the content, without the first pieces."""
+        pieces = [(each.make, *place) for each in self.segments for place in pairwise(each.cuts)]
+        for make, start, stop in pieces[first:]:
+            yield make(start, stop)
+
+
+class Source:
+    """A dataset to export.
+
+    Args:
+        file: The dataset.
+        name: NAME of the outputs.
+    """
+
+    def __init__(self, file: TokenFile, name: str) -> None:
+        self.file, self.name = file, name
+        self.n_tokens, self.n_documents = file.n_tokens, file.n_documents
+        if not self.n_documents:
+            raise self.error("has no documents, so there is nothing to export")
+
+    def ids(self, start: int, stop: int, dtype: np.dtype[Any] | None = None) -> Values:
+        """Return token ids [start, stop) as of `read_ids`: dtype[n]; None: the dataset's dtype."""
+        found = read_ids(self.file, start, stop)
+        return found if dtype is None else found.astype(dtype, copy=False)
+
+    def ids_segment(
+        self, start: int = 0, stop: int | None = None, dtype: np.dtype[Any] | None = None
+    ) -> Segment:
+        """Return the segment of token ids [start, stop); None: to the last."""
+        n, size = (self.n_tokens if stop is None else stop) - start, dtype or self.file.dtype
+        return values(n, size.itemsize, lambda a, b: self.ids(start + a, start + b, dtype))
+
+    def mask(self, start: int, stop: int) -> Values:
+        """Return the loss mask of tokens [start, stop): uint8[n]."""
+        return np.ascontiguousarray(self.file.loss_mask[start:stop])
+
+    def mask_segment(self) -> Segment:
+        """Return the segment of the loss mask."""
+        return values(self.n_tokens, 1, self.mask)
+
+    def bounds(self, first: int, stop: int) -> NDArray[np.int64]:
+        """Return the start of document `first`, then the ends of [first, stop): int64[n + 1]."""
+        return read_bounds(self.file, first, stop)
+
+    def ends_segment(self) -> Segment:
+        """Return the segment of document ends, as uint64."""
+        return values(self.n_documents, 8, lambda a, b: self.bounds(a, b)[1:].astype("<u8"))
+
+    def documents_until(self, position: int) -> int:
+        """Return the number of documents that end at a position or before it."""
+        # The dtype is that of the ends, or searchsorted would copy them to float64.
+        return int(np.searchsorted(self.file.document_ends, np.uint64(position), "right"))
+
+    def shards(self, shard_tokens: int, most: int, kind: str) -> list[tuple[int, int]]:
+        """Return (start, stop) of shards of `shard_tokens` tokens; the last may have fewer.
+
+        Raises:
+            ExportError: That is more than `most`, which a file of this kind may have.
+        """
+        if shard_tokens > most:
+            raise self.error(
+                f"a {kind} has {most:,} tokens at most, and {shard_tokens:,} were asked for; lower"
+                " it (--shard-tokens)"
+            )
+        cuts = [*range(0, self.n_tokens, shard_tokens), self.n_tokens]
+        return [*pairwise(cuts)]
+
+    def int32_dtype(self, program: str) -> np.dtype[Any]:
+        """Return the dtype of ids in a format without uint32: uint16, or int32.
+
+        Raises:
+            ExportError: The vocabulary is larger than int32.
+        """
+        if self.file.dtype.itemsize == 2:
+            return self.file.dtype
+        if self.file.vocab_size > 1 << 31:
+            raise self.error(
+                f"the vocabulary of {self.file.vocab_size:,} ids is larger than int32, the largest"
+                f" type of ids of {program}; choose another format"
+            )
+        return np.dtype("<i4")
+
+    def error(self, what: str) -> ExportError:
+        """Return an error about the dataset."""
+        return ExportError(f"{Path(self.file.path)}: {what}")
+
 
 # --- Megatron-LM: NAME.bin with the ids, NAME.idx with the documents ---
 #
@@ -178,6 +312,106 @@ def _npy(name: str, dtype: str, n: int, content: Segment) -> OutputFile:
     return OutputFile(name, (plain(header.getvalue()), content))
 
 
+# --- MDS of MosaicML Streaming: shards with a sample for each document ---
+#
+# A shard is the uint32 number of samples, a uint32 offset for each and the end, the JSON of its
+# columns, and the samples. A sample is the uint32 size of each column, then the columns: `tokens`,
+# and `mask` if the dataset has a loss mask, sorted by name. A column is an array of fixed dtype and
+# any length: a byte with the number of dimensions and the size of the length, the length, the
+# values.
+
+_MDS_LARGEST = (1 << 32) - 1  # of an offset
+_MDS_SIZE_LIMIT = 1 << 26  # which a writer of theirs would have, and no reader minds
+
+
+def mds_files(source: Source, shard_tokens: int) -> list[OutputFile]:
+    """Return the shards, and index.json; a document longer than a shard has one of its own."""
+    itemsizes = [1] * source.file.has_mask + [source.file.dtype.itemsize]
+    n_columns, names = len(itemsizes), ["mask", "tokens"]
+    about = {
+        "column_encodings": ["ndarray:uint8", f"ndarray:{source.file.dtype}"][-n_columns:],
+        "column_names": names[-n_columns:], "column_sizes": [None] * n_columns,
+        "compression": None, "format": "mds", "hashes": [], "size_limit": _MDS_SIZE_LIMIT,
+        "version": 2,
+    }  # fmt: skip
+    config, files, shards = json.dumps(about, sort_keys=True).encode(), list[OutputFile](), []
+    first = 0
+    while first < source.n_documents:
+        start = int(source.bounds(first, first + 1)[0])
+        stop = max(source.documents_until(min(start + shard_tokens, source.n_tokens)), first + 1)
+        name = f"shard.{len(files):05d}.mds"
+        files.append(OutputFile(name, _mds_segments(source, first, stop, config, itemsizes)))
+        raw = {"basename": name, "bytes": files[-1].n_bytes, "hashes": {}}
+        shards.append(about | {"samples": stop - first, "zip_data": None, "raw_data": raw})
+        first = stop
+    index = json.dumps({"shards": shards, "version": 2}, sort_keys=True).encode()
+    return [*files, OutputFile("index.json", (plain(index),))]
+
+
+def _mds_segments(
+    source: Source, first: int, stop: int, config: bytes, itemsizes: list[int]
+) -> tuple[Segment, ...]:
+    """Return the content of a shard with documents [first, stop)."""
+    bounds, n = source.bounds(first, stop), stop - first
+    head, n_bytes = 4 + 4 * (n + 1) + len(config), int(_mds_sizes(bounds, itemsizes).sum())
+    if head + n_bytes > _MDS_LARGEST:
+        raise source.error(
+            f"documents {first:,} to {stop:,} would have a shard of {head + n_bytes:,} bytes,"
+            f" and one of MDS has {_MDS_LARGEST:,} at most; "
+            + ("choose another format" if n == 1 else "lower the size (--shard-tokens)")
+        )
+
+    def offsets(begin: int, end: int) -> Values:
+        sizes = _mds_sizes(source.bounds(first, stop), itemsizes)
+        return np.append(head, head + np.cumsum(sizes)).astype("<u4")
+
+    def samples(begin: int, end: int) -> bytes:
+        return _mds_samples(source, source.bounds(first + begin, first + end), itemsizes)
+
+    # Documents that begin within so many tokens are made at a time.
+    parts = (bounds[:-1] - bounds[0]) // PIECE_VALUES
+    cuts = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), n]
+    return (
+        plain(np.uint32(n).astype("<u4").tobytes()), Segment(4 * (n + 1), offsets, (0, n + 1)),
+        plain(config), Segment(n_bytes, samples, cuts),
+    )
+
+
+def _mds_sizes(bounds: NDArray[np.int64], itemsizes: list[int]) -> NDArray[np.int64]:
+    """Return the bytes of the samples of documents with these bounds: int64[n]."""
+    lengths = np.diff(bounds)
+    heads = 4 + 1 + length_bytes(lengths)
+    sizes: NDArray[np.int64] = len(itemsizes) * heads + lengths * sum(itemsizes)
+    return sizes
+
+
+def _mds_samples(source: Source, bounds: NDArray[np.int64], itemsizes: list[int]) -> bytes:
+    """Return the samples of documents with these bounds."""
+    begin, end = int(bounds[0]), int(bounds[-1])
+    columns = [source.mask(begin, end)] if len(itemsizes) > 1 else []
+    columns.append(source.ids(begin, end))
+    lengths, parts = np.diff(bounds), list[bytes | memoryview]()
+    places = zip((bounds - begin).tolist(), lengths.tolist(), length_bytes(lengths).tolist(),
+                 strict=False)
+    for place, length, n in places:
+        # One dimension, and the logarithm of the bytes of its length.
+        head = bytes([1 << 2 | n.bit_length() - 1]) + length.to_bytes(n, "little")
+        parts.append(np.array([len(head) + length * x for x in itemsizes], "<u4").tobytes())
+        for each in columns:
+            parts += (head, each[place : place + length].data.cast("B"))
+    return b"".join(parts)
+
+
+def length_bytes(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bytes that each length is written with: 1, 2, 4 or 8.
+
+    >>> length_bytes(np.array([1, 255, 256, 1 << 16, 1 << 32])).tolist()
+    [1, 1, 2, 4, 8]
+    """
+    steps = np.array([1 << 8, 1 << 16, 1 << 32])
+    return np.array([1, 2, 4, 8])[np.searchsorted(steps, lengths, "right")]
+
+
 # --- the table ---
 
 
@@ -210,7 +444,7 @@ FORMATS = {
         note="the end-of-text id follows each document; llm.c's own scripts put it before",
     ),
     "datatrove": Format(datatrove_files),
-    "mds": Format(mds.plan_files, 1 << 24, in_directory=True),
+    "mds": Format(mds_files, 1 << 24, in_directory=True),
     "litdata": Format(
         litdata_files, 1 << 24, in_directory=True, has_documents=False, has_mask=False,
         note="TokensLoader leaves out what remains of each chunk after the last whole block",

@@ -21,12 +21,16 @@ from msgspec import Struct
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import Count, decode_manifest, with_own_digest
 from preprocess.dataset.reader import TokenFile, open_tokens
-from preprocess.export.formats import FORMATS
-from preprocess.export.source import ExportError, OutputFile, Source
+from preprocess.export.formats import FORMATS, ExportError, OutputFile, Source
 from preprocess.locations import relative_location
 from preprocess.options import ExportSettings
 from preprocess.report.progress import Progress, Stage, progress_of
-from preprocess.run.finished import find_token_files, read_object
+from preprocess.run.finished import (
+    check_finished,
+    check_no_others,
+    find_token_files,
+    read_object,
+)
 from preprocess.run.journal import JournalError
 from preprocess.run.record import Record
 from preprocess.run.run import Run
@@ -214,13 +218,7 @@ class _Export:
                 f"{final.where(self._manifest_file)}: is an export {other}; choose another"
                 " directory, or replace it (--overwrite)"
             )
-        for each in found.files:
-            if (size := final.size(each.name)) != each.bytes:
-                what = "missing" if size is None else f"of {size:,} bytes"
-                raise OutputError(
-                    f"{final.where(each.name)}: is {what}, and the export has it with"
-                    f" {each.bytes:,} bytes; export again (--overwrite)"
-                )
+        check_finished(final, found.files, "export again (--overwrite)")
         return True
 
     def _make(self, run: Run, progress: Progress) -> None:
@@ -265,11 +263,7 @@ class _Export:
             with suppress(ExportError):
                 found = read_manifest(final, self._manifest_file).files
                 before = {self._manifest_file, *(each.name for each in found)}
-        if there := {*final.names()} & {*names, self._manifest_file} - before:
-            raise OutputError(
-                f"{final.where(min(there))}: exists and was not written by tokenmill export, so it"
-                " is left alone; move it away or choose another directory (--out)"
-            )
+        check_no_others(final, {*names, self._manifest_file} - before, "export")
         return before
 
     def _lines(self, manifest: ExportManifest, state: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Write a dataset from token ids that another program made; resumable.
+"""A dataset of token ids that another program made: the formats of files, and writing; resumable.
 
 Ids and documents are checked as far as a dataset promises: every id is in the vocabulary, and the
 end-of-text id is the last of each document, and nowhere else.
@@ -23,8 +23,13 @@ from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
-from preprocess.documents.token_lengths import gives_text_back, token_lengths
-from preprocess.imports.formats import FORMATS, Ids
+from preprocess.documents.token_lengths import token_lengths
+from preprocess.export.formats import (
+    MEGATRON_DTYPES,
+    MEGATRON_HEADER,
+    MEGATRON_MAGIC,
+    MEGATRON_VERSION,
+)
 from preprocess.locations import split_location
 from preprocess.options import ImportSettings
 from preprocess.report.progress import Progress, progress_of
@@ -33,15 +38,194 @@ from preprocess.run.outputs import add_token_file, is_up_to_date, put_stats
 from preprocess.run.record import Record, SourceRecord
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, options_of, takes
-from preprocess.sources.text_file import TextFile
+from preprocess.sources.text_file import TextFile, open_file
 from preprocess.storage import JOURNAL_FILE
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
-PIECE_TOKENS = 1 << 20  # that are read at a time
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+PIECE_TOKENS = 1 << 20  # or sequences, that are read at a time
 _KEY = "imported"  # in the journal
-_DIGESTED_AT_ONCE = 1 << 22  # bytes of a file beside the ids
+_AGAIN = "copy it again, or make it again with Megatron's preprocess_data.py"
+
+
+# --- formats: where the ids are, and where documents end ---
+
+
+class Ids:
+    """Ids of a fixed dtype, in a file that must not change; each end-of-text id ends a document.
+
+    Args:
+        path: The file.
+        dtype: Name of the type of its ids, which are little-endian.
+
+    Attributes:
+        beside: Other files that are read, with their contents' digests in the manifest.
+
+    Raises:
+        CorpusError: It is missing, empty, or has no whole number of ids.
+        SettingsError: There is no dtype.
+    """
+
+    beside: tuple[TextFile, ...] = ()
+
+    def __init__(self, path: Path, dtype: str | None) -> None:
+        if dtype is None:
+            raise SettingsError(
+                "dtype is required for raw ids, which do not say it; nanoGPT's files are uint16"
+            )
+        if path.is_dir():
+            raise CorpusError(f"{path}: is a directory; give the file of ids")
+        self.file, self.path = open_file(path), path
+        self.dtype = np.dtype(dtype).newbyteorder("<")
+        self.n_tokens, rest = divmod(self.file.n_bytes, self.dtype.itemsize)
+        if rest:
+            raise CorpusError(
+                f"{path}: has {self.file.n_bytes:,} bytes, which is no whole number of ids of"
+                f" {self.dtype.itemsize} bytes ({self.dtype.name}); check the dtype, or copy the"
+                " file again"
+            )
+        if not self.n_tokens:
+            raise CorpusError(f"{path}: is empty; there are no ids to import")
+
+    def content(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Return the bytes of ids [start, stop); raise CorpusError if the file has changed."""
+        size = self.dtype.itemsize
+        return self.file.read(start * size, stop * size)
+
+    def ends(self, first: int, start: int, is_end: Flags) -> Numbers:
+        """Return the ends of documents in some ids, of empty ones also where these begin: int64[n].
+
+        Args:
+            first: Number of documents that ended before.
+            start: Position of the first id.
+            is_end: bool[n_ids], True for each end-of-text id.
+        """
+        found = start + 1 + np.flatnonzero(is_end)
+        is_open = start + len(is_end) == self.n_tokens and not is_end[-1]
+        return np.append(found, self.n_tokens) if is_open else found
+
+
+class MegatronIds(Ids):
+    """NAME.bin and NAME.idx of Megatron-LM, whose format `preprocess.export.formats` describes.
+
+    A document may have several sequences. Sequences must follow one another in NAME.bin, as
+    Megatron writes them. The ends of all documents are in memory.
+
+    Args:
+        path: The common prefix of the files, with or without a suffix.
+        dtype: None, for the index says it.
+
+    Raises:
+        CorpusError: Files are missing or damaged, or do not fit one another.
+        SettingsError: There is a dtype.
+    """
+
+    def __init__(self, path: Path, dtype: str | None) -> None:
+        if dtype is not None:
+            raise SettingsError("the .idx of Megatron says the dtype of its ids; leave out dtype")
+        prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
+        self._index: TextFile = open_file(prefix.with_name(f"{prefix.name}.idx"))
+        dtype, n, n_bounds = self._read_header()
+        ends = self._sequence_ends(np.dtype(dtype).itemsize, n)
+        self._ends = ends[self._read_bounds(n, n_bounds)[1:]]
+        super().__init__(prefix.with_name(f"{prefix.name}.bin"), dtype)
+        self.beside = (self._index,)
+        if self.n_tokens != ends[-1]:
+            raise CorpusError(
+                f"{self.path}: has {self.n_tokens:,} ids of {dtype}, and its .idx says"
+                f" {ends[-1]:,}; {_AGAIN}"
+            )
+
+    def ends(self, first: int, start: int, is_end: Flags) -> Numbers:
+        """Return the ends of documents, as `Ids.ends`."""
+        stop = int(np.searchsorted(self._ends, start + len(is_end), "right"))
+        return self._ends[first:stop]
+
+    def _error(self, what: str, remedy: str = _AGAIN) -> CorpusError:
+        return CorpusError(f"{self._index.path}: {what}; {remedy}")
+
+    def _read_header(self) -> tuple[str, int, int]:
+        """Return (dtype of the ids, number of sequences, number of document bounds)."""
+        n_bytes, head = self._index.n_bytes, MEGATRON_HEADER.size
+        header = bytes(self._index.read(0, min(head, n_bytes)))
+        magic = header[: len(MEGATRON_MAGIC)]
+        if not magic or not MEGATRON_MAGIC.startswith(magic):
+            raise self._error(
+                "does not begin with Megatron's MMIDIDX, so it is no .idx", "check it"
+            )
+        if len(header) < head:
+            raise self._error(f"has {len(header)} bytes, and the header of an .idx has {head}")
+        _, version, code, n_sequences, n_bounds = MEGATRON_HEADER.unpack(header)
+        if version != MEGATRON_VERSION:
+            raise self._error(
+                f"is of version {version} of the format, expected {MEGATRON_VERSION}",
+                "convert it with the Megatron that made it",
+            )
+        name = MEGATRON_DTYPES.get(code, f"number {code}")
+        if "int" not in name:
+            raise self._error(f"says that ids are {name}, expected integers")
+        expected = head + 12 * n_sequences + 8 * n_bounds
+        if n_bytes == expected + n_sequences:
+            raise self._error(
+                "has a mode for each sequence, as of multimodal data, which a dataset cannot have",
+                "import text alone",
+            )
+        if n_bytes != expected:
+            raise self._error(
+                f"has {n_bytes:,} bytes, and {expected:,} are expected for {n_sequences:,}"
+                f" sequences and {n_bounds:,} document bounds"
+            )
+        return name, n_sequences, n_bounds
+
+    def _read(self, at: int, dtype: str, start: int, stop: int) -> Values:
+        """Return values [start, stop) of an array that begins at a byte after the header."""
+        at, size = at + MEGATRON_HEADER.size, np.dtype(dtype).itemsize
+        return self._index.read(at + start * size, at + stop * size).view(dtype)
+
+    def _sequence_ends(self, itemsize: int, n: int) -> Numbers:
+        """Return 0 and the ends of sequences, which must follow one another: int64[n + 1]."""
+        found = np.zeros(n + 1, np.int64)
+        for start in range(0, n, PIECE_TOKENS):
+            stop = min(start + PIECE_TOKENS, n)
+            lengths = self._read(0, "<i4", start, stop).astype(np.int64)
+            if (lengths < 0).any():
+                place = start + int((lengths < 0).argmax())
+                raise self._error(f"sequence {place:,} has a length below zero")
+            found[start + 1 : stop + 1] = found[start] + np.cumsum(lengths)
+            begins = found[start:stop] * itemsize
+            wrong = np.flatnonzero(self._read(4 * n, "<i8", start, stop) != begins)
+            if len(wrong):
+                raise self._error(
+                    f"sequence {start + wrong[0]:,} should begin at byte {begins[wrong[0]]:,} of"
+                    " the .bin, after those before it"
+                )
+        return found
+
+    def _read_bounds(self, n_sequences: int, n: int) -> Values:
+        """Return the sequences at which documents begin and the last ends: int64[n]."""
+        bounds = self._read(12 * n_sequences, "<i8", 0, n)
+        # Compared, not subtracted: a difference of hostile bounds may overflow.
+        falls = bounds < np.append(0, bounds[:-1])
+        if falls.any() or bounds[:1].any():
+            place = int(falls.argmax())
+            raise self._error(f"document {place:,} begins before the one before it")
+        last = int(bounds[-1]) if n else 0
+        if n < 2 or last != n_sequences:
+            raise self._error(
+                f"{max(n - 1, 0):,} documents have {last:,} sequences, and there are"
+                f" {n_sequences:,}"
+            )
+        return bounds
+
+
+FORMATS = {"megatron": MegatronIds, "raw": Ids}  # opened, they have checked all but the ids
+
+
+# --- the dataset ---
 
 
 class ImportCheckpoint(Struct, forbid_unknown_fields=True):
@@ -105,9 +289,7 @@ class _Import:
         self._settings, self._end_id = settings, settings.end_of_text_id
         self._directory, _ = split_location(settings.out)
         self._tokenizer = _load_tokenizer(settings)
-        self._vocab_size = settings.vocab_size or 0
-        if self._tokenizer is not None:
-            self._vocab_size = self._tokenizer.vocab_size
+        self._vocab_size = getattr(self._tokenizer, "vocab_size", settings.vocab_size or 0)
         if self._end_id >= self._vocab_size:
             raise SettingsError(
                 f"end_of_text_id {self._end_id:,} is not in the vocabulary of"
@@ -115,19 +297,15 @@ class _Import:
             )
         self._ids: Ids = FORMATS[settings.format](Path(settings.path), settings.dtype)
         self._files: list[TextFile] = [self._ids.file, *self._ids.beside]
-        for each in self._files:
-            if self._may_write(each.path):
+        own = re.compile(rf"{re.escape(settings.name)}(_\d{{5,}})?\.(bin|docs|json)")
+        is_here = not is_url(self._directory) and os.path.isdir(self._directory)
+        for path in (each.path for each in self._files if is_here):
+            is_own = own.fullmatch(path.name) is not None
+            if is_own and os.path.samefile(path.parent, self._directory):
                 raise SettingsError(
-                    f"out may be written over {each.path}, the file that is read; choose another"
+                    f"out may be written over {path}, the file that is read; choose another"
                     " directory or name (--out)"
                 )
-
-    def _may_write(self, path: Path) -> bool:
-        """Return True if a file has the name of a file of the dataset."""
-        if is_url(self._directory) or not os.path.isdir(self._directory):
-            return False
-        own = rf"{re.escape(self._settings.name)}(_\d{{5,}})?\.(bin|docs|json)"
-        return os.path.samefile(path.parent, self._directory) and bool(re.fullmatch(own, path.name))
 
     @property
     def _record(self) -> Record:
@@ -202,9 +380,7 @@ class _Import:
 
     def _digest_again(self, at: ImportCheckpoint) -> xxhash.xxh3_128:
         """Return the digest of the ids that were read; raise JournalError if it differs."""
-        digest = xxhash.xxh3_128()
-        for start in range(0, at.tokens, PIECE_TOKENS):
-            digest.update(self._ids.content(start, min(start + PIECE_TOKENS, at.tokens)).data)
+        digest = _digest_of(self._ids.file, at.tokens * self._ids.dtype.itemsize)
         if digest.hexdigest() != at.digest:
             raise JournalError(
                 f"{JOURNAL_FILE}: the ids of {self._ids.path} that were read before the"
@@ -233,16 +409,11 @@ class _Import:
         writer.append(ids, ends)
         return 0 if self._text_lengths is None else int(self._text_lengths[ids].sum())
 
-    def _lacking(
-        self, ends: NDArray[np.int64], is_end: NDArray[np.bool_], first: int, start: int
-    ) -> NDArray[np.bool_]:
+    def _lacking(self, ends: Numbers, is_end: Flags, first: int, start: int) -> Flags:
         """Return True for each document without the end-of-text id at its end: bool[n].
 
-        Args:
-            ends: Ends of documents, from the first id on.
-            is_end: True for each end-of-text id.
-            first: Number of documents before.
-            start: Position of the first id.
+        `ends` are from the first id on, `is_end` is True for each end-of-text id, and `first` and
+        `start` are the numbers of documents and ids before.
 
         Raises:
             CorpusError: Such a document may not be, or one has the id in another place.
@@ -260,7 +431,7 @@ class _Import:
                 f" {start + place:,}, before its end; check the id, or import the file as raw ids,"
                 " whose documents end at each of them (--format raw)"
             )
-        lacks: NDArray[np.bool_] = ~(has_ids & is_end[last])
+        lacks: Flags = ~(has_ids & is_end[last])
         if lacks.any() and not self._settings.append_end_of_text:
             number = int(lacks.argmax())
             raise CorpusError(
@@ -271,33 +442,31 @@ class _Import:
         return lacks
 
     @cached_property
-    def _text_lengths(self) -> NDArray[np.int64] | None:
+    def _text_lengths(self) -> Numbers | None:
         """The bytes of text that each id spells, special ids none; None: they are not known."""
-        if self._tokenizer is None or not gives_text_back(self._tokenizer):
+        lengths = None if self._tokenizer is None else token_lengths(self._tokenizer)
+        if self._tokenizer is None or lengths is None:
             return None
-        lengths = token_lengths(self._tokenizer)
         lengths[[*self._tokenizer.special_tokens.values()]] = 0
         return lengths
 
     def _finish(self, writer: TokenFileWriter, digest: str, text_bytes: int) -> Manifest:
         """Write the manifest of the dataset."""
-        tokenizer, counts = self._tokenizer, {"documents": 0, "tokens": 0}
+        digests, counts = [digest], [(writer.n_documents, writer.n_tokens)]
+        for each in self._ids.beside:
+            digests.append(_digest_of(each, each.n_bytes).hexdigest())
+            counts.append((0, 0))
         sources = [
-            {"name": each.path.name, "bytes": each.n_bytes, "digest": "", **counts,
-             IMPORTED: self._settings.format}
-            for each in self._files
+            {"name": each.path.name, "bytes": each.n_bytes, "digest": digest,
+             "documents": n_documents, "tokens": n_tokens, IMPORTED: self._settings.format}
+            for each, digest, (n_documents, n_tokens)
+            in zip(self._files, digests, counts, strict=True)
         ]  # fmt: skip
-        sources[0] |= {
-            "digest": digest, "documents": writer.n_documents, "tokens": writer.n_tokens,
-        }
-        for source, file in zip(sources[1:], self._ids.beside, strict=True):
-            source["digest"] = _digest_of(file)
         return writer.finish(
-            end_of_text_id=self._end_id, n_bytes=text_bytes,
-            tokenizer_fingerprint="" if tokenizer is None else tokenizer.fingerprint,
-            pattern="" if tokenizer is None else tokenizer.pattern,
-            unicode_version="" if tokenizer is None else tokenizer.unicode_version,
-            sources=sources,
+            end_of_text_id=self._end_id, n_bytes=text_bytes, sources=sources,
+            tokenizer_fingerprint=getattr(self._tokenizer, "fingerprint", ""),
+            pattern=getattr(self._tokenizer, "pattern", ""),
+            unicode_version=getattr(self._tokenizer, "unicode_version", ""),
         )
 
 
@@ -317,9 +486,9 @@ def _load_tokenizer(settings: ImportSettings) -> AnyTokenizer | None:
     return tokenizer
 
 
-def _digest_of(file: TextFile) -> str:
-    """Return the xxh3_128 of a file."""
+def _digest_of(file: TextFile, n_bytes: int) -> xxhash.xxh3_128:
+    """Return the xxh3_128 of the first bytes of a file."""
     digest = xxhash.xxh3_128()
-    for start in range(0, file.n_bytes, _DIGESTED_AT_ONCE):
-        digest.update(file.read(start, min(start + _DIGESTED_AT_ONCE, file.n_bytes)).data)
-    return digest.hexdigest()
+    for start in range(0, n_bytes, PIECE_TOKENS):
+        digest.update(file.read(start, min(start + PIECE_TOKENS, n_bytes)).data)
+    return digest

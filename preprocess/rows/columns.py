@@ -98,14 +98,9 @@ class RowReader:
                 begin, n_before = following, int(ends[following - 1])
             first = end
 
-    def space(self) -> Values:
-        """Return memory for the arrays of a batch: int32, enough for any that `bounds` has."""
-        longest = self.shape.length or self.longest
-        return np.empty(len(self.shape.columns) * max(longest, _AT_ONCE), np.int32)
-
-    def read(self, first: int, stop: int, space: Values | None = None) -> RowBatch:
-        """Make the arrays of rows [first, stop), in memory from `space` if it is given."""
-        made = _Made(self._file, self.plan.rows(first, stop), self.shape, space)
+    def read(self, first: int, stop: int) -> RowBatch:
+        """Make the arrays of rows [first, stop)."""
+        made = _Made(self._file, self.plan.rows(first, stop), self.shape)
         values = {name: getattr(made, name) for name in self.shape.columns}
         return RowBatch(made.offsets, values, made.n_tokens)
 
@@ -117,9 +112,7 @@ class _Made:
     special ids around it, and its padding on the right.
     """
 
-    def __init__(
-        self, file: TokenFile, pieces: RowPieces, shape: Shape, space: Values | None
-    ) -> None:
+    def __init__(self, file: TokenFile, pieces: RowPieces, shape: Shape) -> None:
         self._file, self._starts, self._shape = file, pieces.starts, shape
         sizes = pieces.row_lengths() + shape.n_around
         n_rows, self.n_tokens = len(sizes), int(sizes.sum())
@@ -138,9 +131,6 @@ class _Made:
         ends[pieces.offsets[1:] - 1] = self.offsets[1:]  # where padding ends
         self._pieces = np.stack([places, pieces.lengths, pieces.lengths, places, ends])
         self._firsts = pieces.offsets[:-1]
-        n_values = len(shape.columns) * int(self.offsets[-1])
-        space = np.empty(n_values, np.int32) if space is None else space[:n_values]
-        self._free = iter(space.reshape(len(shape.columns), -1))  # an array for each column
 
     @cached_property
     def input_ids(self) -> Values:
@@ -200,7 +190,7 @@ class _Made:
 
     def _filled(self, padding: int) -> Values:
         """Return an array that has the value at padding, and anything at tokens."""
-        found = next(self._free)
+        found = np.empty(int(self.offsets[-1]), np.int32)
         if not self._is_full:
             found.fill(padding)
         return found

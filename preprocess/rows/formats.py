@@ -1,26 +1,37 @@
 """Formats of files of rows: how arrays of rows become bytes, and are read again.
 
-Each format is a `RecordFile` and a line of the table `FORMATS`. Bytes are the same whenever the
-rows and the version of the library are. What is read is records, dictionaries of values; a record
-is a row if its values are integers, as many in each column.
+Each format is a `RecordFile` and a line of the table `FORMATS`, at the end. Bytes are the same
+whenever the rows and the version of the library are. What is read is records, dictionaries of
+values; a record is a row if its values are integers, as many in each column.
 """
 
 from __future__ import annotations
 
-import importlib
+import gzip
 import io
+import math
 import os
+import pickle
+import re
+import zipfile
+import zlib
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from contextlib import contextmanager, nullcontext
+from functools import cached_property, partial
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import msgspec
 import numpy as np
+from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
 from preprocess.locations import how_to_repair, url_name
 from preprocess.rows.columns import Numbers, RowBatch, Values
+from preprocess.sources.base import import_zstandard
 from preprocess.sources.remote import Handle, RemoteFile, read_ahead
 
 AnyFile = Path | RemoteFile
@@ -109,52 +120,6 @@ class RecordFile(ABC):
         )
 
 
-class Format(NamedTuple):
-    """A format: its class, the suffix of files, and compressions, the default first."""
-
-    place: str  # module and class of its `RecordFile`
-    suffix: str
-    compressions: tuple[str, ...]
-
-    def codec(self) -> type[RecordFile]:
-        """Import the class of the format."""
-        module, _, name = self.place.partition(".")
-        found: type[RecordFile] = getattr(
-            importlib.import_module(f"preprocess.rows.{module}"), name
-        )
-        return found
-
-    def suffix_of(self, compression: str) -> str:
-        """Return the suffix of files with a compression around all of the file."""
-        outer = {"gzip": ".gz", "zstd": ".zst"} if self.suffix == ".jsonl" else {}
-        return self.suffix + outer.get(compression, "")
-
-
-FORMATS = {
-    "parquet": Format("tables.ParquetFile", ".parquet", ("zstd", "snappy", "none")),
-    "arrow": Format("tables.ArrowFile", ".arrow", ("none", "zstd")),
-    "jsonl": Format("json_lines.JsonFile", ".jsonl", ("none", "gzip", "zstd")),
-    "npz": Format("npz.NpzFile", ".npz", ("zlib",)),
-    "pickle": Format("pickled.PickledFile", ".pkl", ("none",)),
-}
-
-
-def name_of(file: AnyFile) -> str:
-    """Return the name of a file in its directory."""
-    return file.name if isinstance(file, Path) else url_name(file.url)
-
-
-def format_of(name: str) -> str | None:
-    """Return the name of the format of a file, by its name; None: it has no rows."""
-    name = name.removesuffix(".gz").removesuffix(".zst")
-    return next((key for key, each in FORMATS.items() if name.endswith(each.suffix)), None)
-
-
-def open_file(file: AnyFile, n_records: int | None = None) -> RecordFile:
-    """Open a file of the format that its name says."""
-    return FORMATS[format_of(name_of(file)) or ""].codec()(file, n_records)
-
-
 def as_row(path: str | os.PathLike[str], number: int, record: Record, names: list[str]) -> Row:
     """Return a record as a row: int32[n] by name.
 
@@ -202,3 +167,664 @@ def _as_ids(name: str, values: Any) -> Values:
     if len(numbers) and not -(2**31) <= numbers.min() <= numbers.max() < 2**31:
         raise ValueError(f"numbers that are no int32 in column {name!r}; make the file again")
     return numbers.astype(np.int32, copy=False)
+
+
+# --- Parquet and Arrow IPC files: a column of list<int32> for each array ---
+#
+# A block, a row group or a record batch, is a batch of rows. Arrow streams, such as the cache of
+# `datasets`, are read, too.
+
+_FILE_MAGIC = b"ARROW1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+_PART_BYTES = 1 << 22  # of a row group that are decoded at a time
+_PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
+# Those of 64 bits without a sign have no array: they are hashes rather than ids.
+_DTYPES = {
+    "int8": np.int32, "int16": np.int32, "int32": np.int32, "uint8": np.int32, "uint16": np.int32,
+    "uint32": np.int64, "int64": np.int64,
+}
+
+
+def table_of(batch: RowBatch) -> Any:
+    """Return rows as a `pyarrow.Table`, without a copy."""
+    pa = pyarrow()
+    offsets = pa.array(batch.offsets.astype(np.int32))
+    arrays = [pa.ListArray.from_arrays(offsets, pa.array(each)) for each in batch.values.values()]
+    return pa.Table.from_arrays(arrays, schema=_schema_of(batch.values))
+
+
+def _schema_of(columns: Iterable[str]) -> Any:
+    pa = pyarrow()
+    return pa.schema([(name, pa.list_(pa.int32())) for name in columns])
+
+
+def pyarrow() -> Any:
+    """Import pyarrow; raise RowsError if it is not installed."""
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as error:
+        raise RowsError(
+            "Parquet and Arrow rows are written and read with pyarrow, which is not installed;"
+            " install it: pip install 'tokenmill[formats]'"
+        ) from error
+    return pa
+
+
+class _TableFile(RecordFile):
+    """A file of tables of pyarrow."""
+
+    kept_bytes = 1 << 28
+    kind: str  # for messages
+
+    @abstractmethod
+    def tables(self, first: int) -> Iterator[Any]:
+        """Yield the blocks from a number on, perhaps in parts, as a `pyarrow.Table` each."""
+
+    def block(self, number: int) -> Block:
+        """Read a block."""
+        what = f"{self.kind}, block {number:,}"
+        with self.reading(what):
+            return Block(self, what, self._read_block(number))
+
+    def _read_block(self, number: int) -> Any:
+        return next(self.tables(number), pyarrow().table({}))  # none: the file was replaced
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the records from a number on."""
+        number = int(np.searchsorted(self.starts, first, "right")) - 1 if first else 0
+        n, tables = int(self.starts[number]) if first else 0, self.tables(number)
+        while True:
+            with self.reading(what := f"{self.kind}, after record {n:,}"):
+                if (table := next(tables, None)) is None:
+                    return
+                block = Block(self, what, table)
+            for i in range(max(first - n, 0), len(block)):
+                yield {  # copies, which do not keep the block in memory
+                    name: value.copy() if isinstance(value, np.ndarray) else value
+                    for name, value in block[i].items()
+                }
+            n += len(block)
+
+    def native(self, is_mapped: bool = False) -> Any:
+        """Open the file as a `pyarrow.NativeFile`; of a remote one ranges are read."""
+        pa = pyarrow()
+        if not isinstance(self.file, Path):
+            return pa.PythonFile(Handle(self.file), "r")
+        return (pa.memory_map if is_mapped else pa.OSFile)(os.fsencode(self.file))
+
+    @contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Convert errors of pyarrow to RowsError."""
+        try:
+            yield
+        except TokenmillError:  # of a server
+            raise
+        # ValueError is of text that is not UTF-8, and of negative sizes.
+        except (pyarrow().ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+            raise self.damaged(what, error) from error
+
+
+class Block:
+    """Records in a `pyarrow.Table`, which is `what` of a file, for messages."""
+
+    def __init__(self, file: _TableFile, what: str, table: Any) -> None:
+        self._file, self._what, self._table = file, what, table
+        self.nbytes = table.nbytes
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, index: int) -> Record:
+        try:
+            return {name: value_of(index) for name, value_of in self._columns.items()}
+        except Exception:
+            with self._file.reading(self._what):  # only now, for each `with` takes time
+                raise
+
+    @cached_property
+    def _columns(self) -> dict[str, Callable[[int], Any]]:
+        """For each column a function that returns the value of a record."""
+        names, columns = self._table.column_names, self._table.combine_chunks().columns
+        return {name: _values_of(column) for name, column in zip(names, columns, strict=True)}
+
+
+def _values_of(column: Any) -> Callable[[int], Any]:
+    """Return a function of the number of a record, which returns its value: an array or plain."""
+    import pyarrow.compute as pc
+
+    types, kind = pyarrow().types, column.type
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    dtype = _DTYPES.get(str(kind.value_type)) if is_list else None
+    flat = None if dtype is None else pc.list_flatten(column)
+    if flat is None or flat.null_count:
+        return lambda index: column[index].as_py()
+    numbers = flat.to_numpy().astype(dtype, copy=False)
+    is_valid = None if column.null_count == 0 else column.is_valid().to_numpy()
+    ends = np.append(0, np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()))
+
+    def values(index: int) -> Any:
+        begin, end = ends[index : index + 2].tolist()
+        return numbers[begin:end] if is_valid is None or is_valid[index] else None
+
+    return values
+
+
+class ArrowFile(_TableFile):
+    """An Arrow file or stream; a block is a record batch. Local ones are memory-mapped."""
+
+    kind = "Arrow"
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write a record batch for each batch."""
+        ipc = pyarrow().ipc
+        options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
+        with ipc.new_file(file, _schema_of(columns), options=options) as writer:
+            for batch in batches():
+                writer.write_table(table_of(batch))
+
+    def sizes(self) -> Iterable[int]:
+        """Return the number of records of each batch."""
+        with self.reading(self.kind):
+            # One column, so that a compressed file is not decompressed to count its records.
+            return [*map(len, self._batches(0, [0]))]
+
+    def tables(self, first: int) -> Iterator[Any]:
+        """Yield the record batches from a number on."""
+        for batch in self._batches(first, []):  # all columns
+            batch.validate(full=True)
+            yield pyarrow().Table.from_batches([batch])
+
+    def _batches(self, first: int, columns: list[int]) -> Iterator[Any]:
+        """Yield the `pyarrow.RecordBatch`es from a number on; they are not validated."""
+        ipc = pyarrow().ipc
+        options = ipc.IpcReadOptions(included_fields=columns, use_threads=False)
+        with self.native(is_mapped=True) as source:
+            is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+            source.seek(0)
+            if is_file:
+                with ipc.open_file(source, options=options) as reader:
+                    for number in range(first, reader.num_record_batches):
+                        yield reader.get_batch(number)
+                return
+            with ipc.open_stream(source, options=options) as reader:
+                yield from islice(reader, first, None)
+            # A stream that ends after a batch is no error of pyarrow's.
+            source.seek(max(0, source.size() - len(_END_OF_STREAM)))
+            if source.read() != _END_OF_STREAM:
+                raise OSError("an Arrow stream without the mark of its end, so it is truncated")
+
+
+class ParquetFile(_TableFile):
+    """A Parquet file; a block is a row group."""
+
+    kind = "Parquet"
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write a row group for each batch."""
+        schema = _schema_of(columns)
+        from pyarrow import parquet
+
+        # Ids hardly repeat within a page: a dictionary would be given up after it was made.
+        with parquet.ParquetWriter(
+            file, schema, compression=compression, use_dictionary=False, write_statistics=False
+        ) as writer:
+            for batch in batches():
+                writer.write_table(table_of(batch), row_group_size=max(1, len(batch)))
+
+    def sizes(self) -> Iterable[int]:
+        """Return the number of records of each row group, of the metadata."""
+        with self.reading("Parquet, its metadata"), self._opened() as file:
+            groups = file.metadata
+            sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
+            if min(sizes, default=0) < 0:  # which pyarrow does not check
+                raise ValueError("a row group has a negative number of rows")
+            return sizes
+
+    def _read_block(self, number: int) -> Any:
+        with self._opened() as file:
+            return file.read_row_group(number, use_threads=False)
+
+    def tables(self, first: int) -> Iterator[Any]:
+        """Yield the row groups from a number on, in parts of a few MB."""
+        with self._opened() as file:
+            for number in range(first, file.num_row_groups):
+                group = file.metadata.row_group(number)
+                left = group.num_rows
+                n = max(1, min(1024, _PART_BYTES * left // max(1, group.total_byte_size)))
+                for batch in file.iter_batches(n, [number], use_threads=False):
+                    left -= len(batch)
+                    yield pyarrow().Table.from_batches([batch])
+                if left:  # places in later row groups would be wrong
+                    raise ValueError("other than the number of rows in the metadata")
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        """Open a `pyarrow.parquet.ParquetFile`."""
+        with self.native() as opened:
+            from pyarrow import parquet
+
+            # Without a buffer pyarrow would read whole column chunks; without threads of its own,
+            # for a process that is forked would not have them.
+            with parquet.ParquetFile(
+                opened, page_checksum_verification=True, buffer_size=_PAGES_BYTES, pre_buffer=False
+            ) as file:
+                yield file
+
+
+# --- JSON Lines: an object with a list of numbers for each column, plain or compressed ---
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class JsonFile(RecordFile):
+    """A file of JSON Lines, which is one block; blank lines are no records.
+
+    To read any line, the positions of all are kept in memory; of a compressed file the text, for as
+    long as the block is.
+    """
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write a line for each row."""
+        encoder = msgspec.json.Encoder()
+        with _compressed(file, compression) as stream:
+            for batch in batches():
+                for start, stop in pairwise(batch.offsets.tolist()):
+                    # Row by row, so that numbers as objects stay in the cache of the processor.
+                    row = {name: batch.values[name][start:stop].tolist() for name in columns}
+                    stream.write(encoder.encode(row) + b"\n")
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the records from a number on."""
+        for number, _, line in islice(self.lines(), first, None):
+            yield self.decoded(number, line)
+
+    def sizes(self) -> Iterable[int]:
+        """Return the number of lines."""
+        if not self.is_plain and self.n_known is not None:
+            return [self.n_known]
+        return [len(self._lines) if self.is_plain else sum(1 for _ in self.lines())]
+
+    def block(self, number: int) -> Lines:
+        """Return the lines."""
+        return self._lines if self.is_plain else Lines(self)
+
+    @cached_property
+    def _lines(self) -> Lines:
+        return Lines(self)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the file is not compressed."""
+        return not str(self.path).endswith((".gz", ".zst"))
+
+    def lines(self) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (its number from 1, its position, a line), without blank lines.
+
+        Positions are those in the decompressed file.
+
+        Raises:
+            RowsError: The file cannot be read or is damaged.
+        """
+        place = number = 0
+        errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+        opened: Any = gzip.open if str(self.path).endswith(".gz") else nullcontext
+        if str(self.path).endswith(".zst"):
+            zstd = import_zstandard()
+            opened, errors = zstd.ZstdFile, (*errors, zstd.ZstdError)
+        try:
+            with self.open(is_forwards=True) as file, opened(file) as stream:
+                for number, line in enumerate(stream, start=1):
+                    begin, place = place, place + len(line)
+                    if number == 1 and line.startswith(_BYTE_ORDER_MARK):
+                        line, begin = line[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
+                    if line and not line.isspace():
+                        yield number, begin, line
+        except TokenmillError:  # of a server
+            raise
+        except errors as error:
+            raise self.damaged(f"JSON Lines, after line {number:,}", error) from error
+
+    def decoded(self, number: int, line: bytes | bytearray) -> Record:
+        """Return the object in a line, lists of integers as int64[n] as far as they fit."""
+        from preprocess.sources.json_kernels import MAX_NESTING, is_nested_deeper
+
+        try:
+            if is_nested_deeper(bytes(line)):
+                raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
+            record = msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RowsError(
+                f"{self.path}: line {number:,} is no JSON object ({error}); correct the line, or"
+                " get the file again"
+            ) from error
+        for key, value in record.items():
+            if isinstance(value, list) and {*map(type, value)} == {int}:
+                numbers = np.array(value)
+                record[key] = numbers if numbers.dtype == np.int64 else value
+        return record
+
+
+class Lines:
+    """The lines of a file, found by their positions in it; of a compressed one in its text."""
+
+    def __init__(self, file: JsonFile) -> None:
+        self._file, places = file, array("q")
+        self._text = None if file.is_plain else bytearray()
+        for number, place, line in file.lines():
+            if self._text is not None:
+                place = len(self._text)
+                self._text += line
+            places.extend((number, place, place + len(line)))
+        self._places = np.array(places, np.int64).reshape(-1, 3)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> Record:
+        number, start, stop = self._places[index].tolist()
+        if self._text is not None:
+            return self._file.decoded(number, self._text[start:stop])
+        try:
+            with self._file.open() as stream:
+                stream.seek(start)
+                return self._file.decoded(number, stream.read(stop - start))
+        except OSError as error:
+            raise self._file.damaged("JSON Lines", error) from error
+
+
+def _compressed(file: IO[bytes], compression: str) -> Any:
+    """Return a context manager that yields a stream which compresses into a file."""
+    if compression == "gzip":
+        return gzip.GzipFile("", "wb", 6, file, mtime=0)  # without the time of day and a name
+    return import_zstandard().ZstdFile(file, "wb") if compression == "zstd" else nullcontext(file)
+
+
+# --- NPZ: a compressed array int32[n_rows, length] for each column, as of NumPy ---
+
+_MOST_ARRAYS = 16
+
+
+class NpzFile(RecordFile):
+    """An NPZ file of arrays of integers, whose rows have one length; it is read as a whole."""
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write the rows of all batches, one column after another."""
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name in columns:
+                entry = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                with archive.open(entry, "w", force_zip64=True) as member:
+                    for number, batch in enumerate(batches()):
+                        values = batch.values[name].astype("<i4", copy=False)
+                        if not number:
+                            shape = n_rows, len(values) // max(1, len(batch))
+                            about = {"descr": "<i4", "fortran_order": False, "shape": shape}
+                            npy.write_array_header_1_0(member, about)
+                        member.write(values.data)
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the rows from a number on."""
+        try:
+            arrays = self._arrays()
+        except TokenmillError:
+            raise
+        # NumPy reads the header of an array as Python, which fails in many ways.
+        except Exception as error:
+            raise self.damaged("NPZ", error) from error
+        for rows in zip(*(each[first:] for each in arrays.values()), strict=True):
+            yield dict(zip(arrays, rows, strict=True))
+
+    def _arrays(self) -> dict[str, Any]:
+        """Return integer[n_rows, length] of each column."""
+        with self.open() as file, zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if len(entries) > _MOST_ARRAYS:
+                raise RowsError(f"{self.path}: has {len(entries):,} arrays; these are no rows")
+            found = {x.filename.removesuffix(".npy"): _read(archive, x) for x in entries}
+        for name, each in found.items():
+            if each.ndim != 2 or each.dtype.kind not in "iub" or not each.size:
+                raise RowsError(
+                    f"{self.path}: array {name!r} is {each.dtype}{list(each.shape)}, expected"
+                    " int32[rows, length]; these are no rows of tokens"
+                )
+        if len({each.shape for each in found.values()}) != 1:
+            raise RowsError(
+                f"{self.path}: the arrays differ in shape, expected one; make it again"
+            )
+        return found
+
+
+def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
+    """Read an array, and compare its digest."""
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{entry.filename!r} has another compression than NumPy's")
+    with archive.open(entry) as member:
+        # Headers of later versions may be of 4 GB, and are read before that is checked.
+        if (version := npy.read_magic(member)) != (1, 0):
+            raise ValueError(f"{entry.filename!r} has version {version}, expected (1, 0)")
+        shape, is_fortran, dtype = npy.read_array_header_1_0(member)
+        data = b"" if dtype.hasobject else member.read()
+    if dtype.itemsize * math.prod(shape) != len(data):
+        raise ValueError(f"{entry.filename!r} has {len(data):,} bytes, expected {dtype}{[*shape]}")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
+
+
+# --- pickled lists of lists of ids: `dump-N.pkl` ---
+#
+# Only ids are written. Where rows are padded, a second pickle follows in the same file, which those
+# who load one do not see: the list of numbers of tokens of the rows, negative for padding on the
+# left. Reading runs nothing: before it is loaded, each opcode of a pickle is checked, and one with
+# anything but lists and numbers is refused; names of NumPy's arrays stand for classes here.
+
+# Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
+_PROTOCOL = 2
+# Numbers of 8, 16 and 32 bits, lists, frames, and places in the memo, which nothing reads; these
+# below 2^24, for a greater one makes the memo large.
+_OPCODES = rb"(?s:K.|M..|J....|[\](ae\x94]|q.|r...\x00|\x95........)*+"
+_PLAIN = re.compile(rb"\x80[\x02-\x05]" + _OPCODES)
+_DTYPE = re.compile("[<>=|][iu][1248]")
+_NAMES = re.compile(  # of arrays, in NumPy 1 and 2
+    r"numpy\.(ndarray|dtype|_?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer))"
+    r"|_codecs\.encode"
+)
+
+
+class PickledFile(RecordFile):
+    """A pickled list of rows; those that were padded here have a mask."""
+
+    @staticmethod
+    def write(
+        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
+    ) -> None:
+        """Write the ids of all batches as one list, without having it in memory."""
+        file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_LIST)
+        counts = list[int]()
+        for batch in batches():
+            numbers = batch.values["input_ids"].tolist()
+            file.write(pickle.MARK)
+            for start, stop in pairwise(batch.offsets.tolist()):
+                # Without the protocol in front, and STOP at the end.
+                file.write(pickle.dumps(numbers[start:stop], _PROTOCOL)[2:-1])
+            file.write(pickle.APPENDS)
+            if "attention_mask" in columns:
+                mask, starts = batch.values["attention_mask"], batch.offsets[:-1]
+                n_tokens = np.add.reduceat(mask, starts)
+                counts += np.where(mask[starts] > 0, n_tokens, -n_tokens).tolist()
+        file.write(pickle.STOP)
+        if counts:
+            file.write(pickle.dumps(counts, _PROTOCOL))
+
+    def records(self, first: int = 0) -> Iterator[Record]:
+        """Yield the rows from a number on."""
+        try:
+            with self.open() as file:
+                rows, counts = _load(file.read())
+        except _RefusedError as error:
+            repair = how_to_repair(str(self.path))
+            raise RowsError(
+                f"{self.path}: {error}; if it should be rows, make it again, or run tokenmill"
+                f" {repair}"
+            ) from None
+        except Exception as error:
+            raise self.damaged("a pickle", error) from error
+        for ids, n_tokens in zip(rows[first:], counts[first:], strict=True):
+            record = {"input_ids": ids}
+            if n_tokens is not None:
+                mask = record["attention_mask"] = np.zeros(len(ids), np.int32)
+                mask[:n_tokens], mask[len(ids) + n_tokens :] = n_tokens > 0, n_tokens < 0
+            yield record
+
+
+class _RefusedError(Exception):
+    """A pickle has something else than rows; the message says what."""
+
+
+def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
+    """Load rows; anything else is refused, and nothing of it runs.
+
+    Returns:
+        (ids of each row: integer[n], the number of tokens in each, negative if padding is before
+        them, None if rows are not padded).
+    """
+    found, end = _load_one(data, 0)
+    is_array = isinstance(found, np.ndarray) and found.ndim == 2
+    if not is_array and not isinstance(found, list):
+        raise _not_rows(f"a {type(found).__name__}")
+    rows = [*map(_ids_of, found)]
+    if end == len(data):
+        return rows, [None] * len(rows)
+    counts, last = _load_one(data, end)
+    is_list = isinstance(counts, list) and {*map(type, counts)} == {int} and last == len(data)
+    if not is_list or len(counts) != len(rows) or any(
+        abs(count) > len(row) for count, row in zip(counts, rows, strict=True)
+    ):
+        raise ValueError("the list of padding is of other rows")
+    return rows, counts
+
+
+def _ids_of(row: Any) -> Any:
+    """Return a row as integer[n]."""
+    if isinstance(row, list) and {*map(type, row)} <= {int}:
+        return np.array(row, np.int64)
+    if not isinstance(row, np.ndarray) or row.ndim != 1:
+        raise _not_rows(f"{type(row).__name__}, or something else, inside of rows")
+    return row
+
+
+def _load_one(data: bytes, begin: int) -> tuple[Any, int]:
+    """Return (content of the pickle that begins at a byte, where it ends)."""
+    match = _PLAIN.match(data, begin)
+    place = begin if match is None else match.end()
+    if data[place : place + 1] == pickle.STOP:
+        return pickle.loads(memoryview(data)[begin : place + 1]), place + 1
+    if b"numpy" in data:
+        stream = io.BytesIO(data)
+        stream.seek(begin)
+        return _plain(_Reader(stream).load()), stream.tell()
+    raise _RefusedError(
+        f"byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of numbers;"
+        " it is refused, for a pickle may run any program when it is loaded"
+    )
+
+
+class _Noted:
+    """A call that a pickle asks for: noted, not made; `state` is what it gives to the result."""
+
+    def __init__(self, name: str, *arguments: Any) -> None:
+        self.name, self.arguments, self.state = name, arguments, [None] * 5
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Reader(pickle._Unpickler):
+    """The one in Python, for places in the memo take no memory there."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not _NAMES.fullmatch(f"{module}.{name}"):
+            raise _RefusedError(
+                f"names {module}.{name}, which is in no pickle of rows; it is refused, for a pickle"
+                " may run any program when it is loaded"
+            )
+        return partial(_Noted, name)
+
+
+def _plain(value: Any) -> Any:
+    """Return what a noted call would make, if it is an array or a number of NumPy."""
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    if not isinstance(value, _Noted):
+        return value
+    shape: Any = ()
+    order: Any = "C"
+    if value.name == "scalar":
+        kind, content = value.arguments
+    elif value.name == "_frombuffer":
+        content, kind, shape, order = value.arguments
+    else:
+        _, shape, kind, is_fortran, content = value.state
+        order = "F" if is_fortran else "C"
+    dtype = f"{kind.state[1] or '='}{kind.arguments[0]}"
+    if not _DTYPE.fullmatch(dtype):
+        raise _not_rows(f"arrays of {dtype}")
+    if isinstance(content, _Noted):  # bytes, in protocol 2
+        content = content.arguments[0].encode("latin1")
+    found = np.frombuffer(content, dtype).reshape(shape, order=order)
+    return found if found.ndim else int(found)
+
+
+def _not_rows(found: str) -> _RefusedError:
+    return _RefusedError(f"has {found}, expected a pickled list of lists of token ids")
+
+
+# --- the table ---
+
+
+class Format(NamedTuple):
+    """A format: its class, the suffix of files, and compressions, the default first."""
+
+    codec: type[RecordFile]
+    suffix: str
+    compressions: tuple[str, ...]
+
+    def suffix_of(self, compression: str) -> str:
+        """Return the suffix of files with a compression around all of the file."""
+        outer = {"gzip": ".gz", "zstd": ".zst"} if self.codec is JsonFile else {}
+        return self.suffix + outer.get(compression, "")
+
+
+FORMATS = {
+    "parquet": Format(ParquetFile, ".parquet", ("zstd", "snappy", "none")),
+    "arrow": Format(ArrowFile, ".arrow", ("none", "zstd")),
+    "jsonl": Format(JsonFile, ".jsonl", ("none", "gzip", "zstd")),
+    "npz": Format(NpzFile, ".npz", ("zlib",)),
+    "pickle": Format(PickledFile, ".pkl", ("none",)),
+}
+
+
+def name_of(file: AnyFile) -> str:
+    """Return the name of a file in its directory."""
+    return file.name if isinstance(file, Path) else url_name(file.url)
+
+
+def format_of(name: str) -> str | None:
+    """Return the name of the format of a file, by its name; None: it has no rows."""
+    name = name.removesuffix(".gz").removesuffix(".zst")
+    return next((key for key, each in FORMATS.items() if name.endswith(each.suffix)), None)
+
+
+def open_file(file: AnyFile, n_records: int | None = None) -> RecordFile:
+    """Open a file of the format that its name says."""
+    return FORMATS[format_of(name_of(file)) or ""].codec(file, n_records)

@@ -25,9 +25,9 @@ except ModuleNotFoundError as error:
     ) from error
 
 from bpe.arguments import checked
-from preprocess.rows.access import find_part, found_instead, open_rows, row_files
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import DUMP_FILE, RowsError, open_file
+from preprocess.rows.loaders import find_part, found_instead, open_rows, row_files
 from preprocess.sampling.data import IGNORED, check_integer
 from preprocess.storage import open_files
 

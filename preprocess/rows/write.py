@@ -8,39 +8,32 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import xxhash
 from msgspec import Struct, structs
 
 from bpe.parallel import run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import SELECTED, spellings_of
-from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.locations import is_bucket, join_location, relative_location, split_location
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
-from preprocess.rows.columns import RowBatch, RowPlan, RowReader, Shape
+from preprocess.rows.columns import COLUMNS, RowBatch, RowPlan, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
-from preprocess.rows.layout import (
-    OutputFile,
-    columns_of,
-    compression_of,
-    divided,
-    files_of_sources,
-    ids_of_rows,
-    plan_rows,
-    settings_of_rows,
-    shard_names,
-)
 from preprocess.rows.manifest import (
     FORMAT,
     MANIFEST_FILE,
@@ -49,11 +42,23 @@ from preprocess.rows.manifest import (
     ShardFacts,
     read_manifest,
 )
-from preprocess.run.finished import find_run, find_token_files, manifests_in, newest_source
+from preprocess.run.finished import (
+    check_finished,
+    check_no_others,
+    find_run,
+    find_token_files,
+    manifests_in,
+    newest_source,
+)
 from preprocess.run.record import Record
 from preprocess.run.run import Run
-from preprocess.settings import SettingsError, takes
+from preprocess.sampling.packing import PackedWindows
+from preprocess.sampling.windows import DocumentRows
+from preprocess.settings import SettingsError, TokenizerSource, options_of, takes
+from preprocess.sources.compressed import CODECS
 from preprocess.storage import Files, OutputError, Stream, open_storage
+
+Ids = tuple[int, ...]
 
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
@@ -183,10 +188,10 @@ class _Run:
         if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
             return False
         found, own = read_manifest(self._location), self._of_settings
-        is_same, sizes = found.dataset_digest == self._file.manifest.digest, final.sizes()
+        is_same = found.dataset_digest == self._file.manifest.digest
         if self._kept is not None:
             wanted = {each.name for each in self._files}
-            for name in sorted(sizes.keys() & {each.name for each in found.shards} - wanted):
+            for name in sorted({*final.names()} & {each.name for each in found.shards} - wanted):
                 raise OutputError(
                     f"{final.where(name)}: has rows of an input that the dataset no longer has;"
                     " move it away, or have it removed (--overwrite)"
@@ -200,15 +205,8 @@ class _Run:
                 f"{self.where}: has rows of {other}; choose another directory, or replace them"
                 " (--overwrite)"
             )
-        for each in found.shards:
-            if (size := sizes.get(each.name)) != each.bytes:
-                state = "is missing" if size is None else f"has {size:,} bytes"
-                is_here = not is_bucket(self.where)
-                repair = f"run tokenmill verify --repair {self.where}, or " if is_here else ""
-                raise OutputError(
-                    f"{final.where(each.name)}: {state}, expected {each.bytes:,} bytes as they were"
-                    f" written; {repair}write the rows again (--overwrite)"
-                )
+        repair = "" if is_bucket(self.where) else f"run tokenmill verify --repair {self.where}, or "
+        check_finished(final, found.shards, f"{repair}write the rows again (--overwrite)")
         return True
 
     def _make(self, run: Run, progress: Progress, started: float) -> None:
@@ -286,11 +284,7 @@ class _Run:
         wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         if self._settings.format == "pickle":
             wanted.add(DUMP_FILE)
-        if there := {*final.names()} & wanted - self._files_before():
-            raise OutputError(
-                f"{final.where(min(there))}: exists and was not written by tokenmill rows, so it is"
-                " left alone; move it away or choose another directory (--out)"
-            )
+        check_no_others(final, wanted - self._files_before(), "rows")
 
     def _files_before(self) -> set[str]:
         """Return the names of files of rows that are replaced; {}: none are there."""
@@ -447,18 +441,13 @@ def write_shard(
     `advance` is called with numbers of rows while they are written.
     """
     name, reader, first, stop = output
-    codec = FORMATS[settings.format].codec()
-    content, n_tokens, n_seen, n_reported = ContentDigest(), 0, 0, 0
-    n_rows = stop - first
+    content, n_tokens, n_seen, n_reported, n_rows = ContentDigest(), 0, 0, 0, stop - first
     n_passes = len(reader.shape.columns) if settings.format == "npz" else 1  # over all rows
-    # New memory for each batch would take a tenth more time, and so would a thread that is a batch
-    # ahead: more memory is in use, and leaves the caches.
-    space = reader.space()
 
     def batches() -> Iterator[RowBatch]:
         nonlocal n_tokens, n_seen, n_reported
         for start, end in reader.bounds(first, stop):
-            batch = reader.read(start, end, space)
+            batch = reader.read(start, end)
             if n_seen < n_rows:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
@@ -470,7 +459,9 @@ def write_shard(
 
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
-        codec.write(file, reader.shape.columns, compression_of(settings), n_rows, batches)
+        FORMATS[settings.format].codec.write(
+            file, reader.shape.columns, compression_of(settings), n_rows, batches
+        )
     return ShardFacts(
         name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )
@@ -511,3 +502,284 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
             f"{name}: the dataset has ids outside of its vocabulary of {vocab_size:,}, so it is"
             " damaged; run tokenmill verify on it"
         )
+
+
+# --- which rows, arrays and files settings mean ---
+
+
+def ids_of_rows(
+    file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
+) -> tuple[tuple[Ids, Ids], int]:
+    """Return ((ids before, ids after each row), id of padding).
+
+    The padding is as chosen, of the tokenizer, or the end of text.
+    """
+    from bpe import load_tokenizer
+    from bpe.special import pad_token_of
+    from preprocess.documents.tokenizer_files import read_token_names
+
+    path, token, is_padded = _tokenizer_of(file, tokenizer), settings.pad_token, settings.is_padded
+    known = dict[str, int]()
+    if path is not None:
+        found = load_tokenizer(path)
+        is_needed = tokenizer is not None or settings.add_special_tokens or is_padded
+        if is_needed or found.fingerprint == file.manifest.tokenizer_fingerprint:
+            check_tokenizer(file.path, file.manifest, found.fingerprint)
+            known = found.special_tokens
+            names = read_token_names(str(path) if isinstance(path, Path) else path)
+            token = names.get("pad_token") or pad_token_of(known) if token is None else token
+    around = _special_ids(file, path) if settings.add_special_tokens else ((), ())
+    if token is None or (isinstance(token, str) and token not in known and not is_padded):
+        return around, file.manifest.end_of_text_id
+    if path is None and isinstance(token, str):
+        raise SettingsError(
+            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
+        )
+    return around, pad_id_of(token, file.vocab_size, known, path)
+
+
+def pad_id_of(
+    token: int | str, vocab_size: int, known: Mapping[str, int], where: Any,
+    option: str = "pad_token",
+) -> int:
+    """Return the id of padding; raise SettingsError if it is not in the vocabulary.
+
+    Args:
+        token: The id, or a special token.
+        vocab_size: Number of ids.
+        known: Special token -> id.
+        where: The tokenizer, for messages.
+        option: Name of the option, for messages.
+    """
+    if isinstance(token, int):
+        if not 0 <= token < vocab_size:
+            raise SettingsError(
+                f"{option} {token:,} is no id of the vocabulary of {vocab_size:,}; give one"
+            )
+        return token
+    if token not in known:
+        raise SettingsError(
+            f"{option} {token!r} is no special token of {where}, which has"
+            f" {', '.join(map(repr, known)) or 'none'}; choose one of these"
+        )
+    return known[token]
+
+
+def plan_rows(
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int,
+    documents: range | None = None,
+) -> tuple[RowPlan, Shape]:
+    """Return which tokens rows have, and how they become arrays.
+
+    Args:
+        file: The dataset.
+        settings: How rows are made of it.
+        around: Ids before and after each row.
+        pad_id: Id of padding.
+        documents: Numbers of consecutive documents, not with a strategy; None: all.
+
+    Raises:
+        RowsError: The settings do not fit the dataset.
+    """
+    manifest, ends = file.manifest, file.document_ends
+    shape = Shape(
+        columns_of(settings), *around, pad_id=pad_id, is_packed=settings.strategy is not None,
+        pads_left=settings.padding_side == "left",
+    )
+    plan: RowPlan
+    if settings.seq_length is not None:
+        if settings.strategy is not None:
+            plan = PackedWindows(file, settings.seq_length, settings.strategy)
+        else:
+            bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
+            edges = [int(ends[number - 1]) if number else 0 for number in bounds]
+            plan = DocumentRows(
+                np.array(edges, np.uint64), settings.seq_length, documents=range(1, 2),
+                drop_short=settings.drop_short,
+            )
+    else:
+        n_before = n_after = 0
+        if settings.add_special_tokens:
+            n_before = int(manifest.begin_of_text_id is not None)
+        if settings.add_special_tokens or settings.drop_end_of_text:
+            n_after = 1
+        room = settings.max_length and settings.max_length - shape.n_around
+        if room is not None and room < 1:
+            raise RowsError(
+                f"max_length {settings.max_length} has no room for the {shape.n_around} special"
+                " tokens around each row and a token; raise it"
+            )
+        # So that rows overlap by max_length - stride tokens of the document.
+        stride = settings.stride and settings.stride - shape.n_around
+        if stride is not None and stride < 1:
+            raise RowsError(
+                f"stride {settings.stride} is not above the {shape.n_around} special tokens around"
+                " each row, so rows would not advance; raise it"
+            )
+        plan = DocumentRows(
+            ends, room, stride, n_before=n_before, n_after=n_after, documents=documents,
+            first_only=settings.truncation, drop_short=settings.drop_short,
+        )
+    if not len(plan) and documents is None:
+        what = "a shorter max_length or seq_length, or leave out drop_short"
+        raise RowsError(
+            f"{file.path}: has no tokens for rows; "
+            + (f"choose {what}" if plan.n_short else "build it from more text")
+        )
+    if settings.is_padded:
+        longest = plan.longest + shape.n_around
+        length = longest if settings.padded_to == "longest" else (
+            settings.max_length or settings.seq_length
+        )
+        shape = replace(shape, length=length)
+    return plan, shape
+
+
+def shard_names(name: str, n_shards: int, settings: RowSettings) -> list[str]:
+    """Return the names of the files."""
+    if settings.format == "pickle":
+        return [f"dump-{number}.pkl" for number in range(n_shards)]
+    if settings.format == "npz":
+        return [f"part_{number:03}.npz" for number in range(n_shards)]
+    suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
+    return [f"{name}-{number:05}-of-{n_shards:05}{suffix}" for number in range(n_shards)]
+
+
+def compression_of(settings: RowSettings) -> str:
+    """Return the compression; raise SettingsError if the format has it not."""
+    known = FORMATS[settings.format].compressions
+    if settings.compression is None:
+        return known[0]
+    if settings.compression not in known:
+        raise SettingsError(
+            f"compression {settings.compression!r} is not for format {settings.format!r}, which has"
+            f" {', '.join(known)}; choose one of these"
+        )
+    return settings.compression
+
+
+def columns_of(settings: RowSettings) -> tuple[str, ...]:
+    """Return the names of the arrays; raise SettingsError for wrong ones."""
+    if settings.format == "pickle":
+        own = COLUMNS[: 2 if settings.is_padded else 1]
+        if settings.columns not in ((), ("input_ids",), own):
+            raise SettingsError("columns: format pickle has ids alone; leave them out")
+        return own
+    if not settings.columns:
+        if settings.format == "npz":
+            return COLUMNS[:2]
+        # With an attention mask, models of transformers attend across the documents of a row.
+        packed = ("input_ids", "labels", "segment_ids", "position_ids")
+        return packed if settings.strategy is not None else COLUMNS[:3]
+    for name in settings.columns:
+        if name not in COLUMNS or settings.columns.count(name) > 1:
+            raise SettingsError(
+                f"columns: {name!r} should be one of {', '.join(COLUMNS)}, each once at most"
+            )
+    if "input_ids" not in settings.columns:
+        raise SettingsError("columns: input_ids is missing, without which rows have no tokens")
+    return settings.columns
+
+
+def settings_of_rows(settings: RowSettings) -> dict[str, Any]:
+    """Return the options of `RowSettings` that change rows, for JSON."""
+    own = options_of(RowSettings)
+    found = {name: getattr(settings, name) for name, each in own.items() if each.changes_result}
+    found |= {"columns": list(columns_of(settings)), "compression": compression_of(settings)}
+    return found
+
+
+def _special_ids(file: TokenFile, path: Any) -> tuple[Ids, Ids]:
+    """Return the ids (before, after) a row that the post-processor of a tokenizer has."""
+    from preprocess.documents.tokenizer_files import read_special_ids
+
+    if path is None:
+        raise SettingsError(
+            f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
+            " beside it; give it (--tokenizer)"
+        )
+    found = read_special_ids(path)
+    if any(not 0 <= token < file.vocab_size for part in found for token in part):
+        raise RowsError(
+            f"{path}: the post-processor has ids outside of the vocabulary of {file.vocab_size:,};"
+            " correct it"
+        )
+    if not any(found):
+        logger.warning(
+            "%s: the tokenizer puts no special tokens around a text, so rows have none: neither"
+            " does a document end with one", file.path,
+        )
+    return found
+
+
+def _tokenizer_of(file: TokenFile, given: TokenizerSource | None) -> Any:
+    """Return the given tokenizer, or the file beside the dataset; None: there is none."""
+    if given is None:
+        return file.tokenizer_file()[0]
+    if not isinstance(given, str):
+        return given
+    path = Path(given)
+    return path / "tokenizer.json" if path.is_dir() else path
+
+
+class OutputFile(NamedTuple):
+    """The rows [first, stop) of a reader, which are written to one file."""
+
+    name: str
+    reader: RowReader
+    first: int
+    stop: int
+
+
+def divided(reader: RowReader, names: Sequence[str]) -> list[OutputFile]:
+    """Divide rows among files, which differ by one row at most."""
+    size, longer = divmod(len(reader.plan), len(names))
+    bounds = [number * size + min(number, longer) for number in range(len(names) + 1)]
+    return [
+        OutputFile(name, reader, *rows) for name, rows in zip(names, pairwise(bounds), strict=True)
+    ]
+
+
+def files_of_sources(
+    file: TokenFile, settings: RowSettings, around: tuple[Ids, Ids], pad_id: int
+) -> Iterator[OutputFile]:
+    """Yield the file with the rows of each input file that has some.
+
+    Raises:
+        RowsError: Documents belong to no input file, or two of these would have the same output.
+    """
+    suffix = FORMATS[settings.format].suffix_of(compression_of(settings))
+    inputs, first = dict[str, str](), 0
+    for source in file.manifest.sources:
+        name, count = str(source.get("name")), source.get("documents")
+        if count is None or name == SELECTED or file.manifest.is_imported:
+            raise RowsError(
+                f"{file.path}: its documents were selected, shuffled or imported, so they belong to"
+                " no input file; leave out per_file"
+            )
+        documents, first = range(first, first + count), first + count
+        plan, shape = plan_rows(file, settings, around, pad_id, documents)
+        if not len(plan):
+            continue
+        output = f"{_stem_of(name)}{suffix}"
+        if output in inputs:
+            raise RowsError(
+                f"{file.path}: the inputs {inputs[output]} and {name} would both have the output"
+                f" {output}; rename one of them, or leave out per_file"
+            )
+        inputs[output] = name
+        yield OutputFile(output, RowReader(file, plan, shape), 0, len(plan))
+    if not inputs:
+        raise RowsError(f"{file.path}: has no tokens for rows; build it from more text")
+
+
+def _stem_of(name: str) -> str:
+    """Return the name of an input file as one name, without suffixes.
+
+    >>> _stem_of("sub/part_000.jsonl.gz")
+    'sub_part_000'
+    """
+    stem, suffix = os.path.splitext(name)
+    if any(suffix.lower() in codec.suffixes for codec in CODECS):
+        stem = os.path.splitext(stem)[0]
+    return stem.lstrip("./").replace("/", "_")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from preprocess.dataset.columns import token_dtype
+from preprocess.documents.batch import SpecialTokenText
 from preprocess.options import EncodeSettings
 from preprocess.report.progress import amount
-from preprocess.run.encode_pass import SpecialIds, reencode
+from preprocess.run.encode_pass import EncodeUnits, SpecialIds
 from preprocess.run.plan import Plan
+from preprocess.run.units import Item
 from preprocess.settings import SettingsError
 from preprocess.storage import LARGEST_OBJECT, OutputError, Storage
 
@@ -82,10 +84,11 @@ def estimate_tokens(
     """Estimate the bytes of the tokens of a text, and the bytes of text per token."""
     per_token, seen, tokens = _MOST_BYTES_PER_TOKEN, 0, 0
     if tokenizer is not None:
-        ids, first = SpecialIds.of(tokenizer, plan.settings), plan.passes[0]
-        for source in first.sources[:_MAX_SAMPLED_SOURCES]:
-            with closing(reencode(source, tokenizer, ids, 1, len(first.names))) as units:
-                for part in next(units, []):
+        ids = SpecialIds.of(tokenizer, plan.settings)
+        encode = EncodeUnits(tokenizer, ids, SpecialTokenText(()), 2, has_mask=False)()
+        for source in plan.passes[0].sources[:_MAX_SAMPLED_SOURCES]:
+            for unit in islice(source.units(), 1):
+                for part in encode(Item(0, unit, (0, None, 0))).parts:
                     seen, tokens = seen + part.n_bytes, tokens + part.counts[2]
         per_token = seen / tokens if tokens else per_token
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize

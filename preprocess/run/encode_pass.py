@@ -12,8 +12,8 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,7 +48,7 @@ from preprocess.run.units import (
     run_units,
     unit_readers,
 )
-from preprocess.sources import Source, digest_of
+from preprocess.sources import digest_of
 from preprocess.sources.digest import BlockDigests, SourceDigest, digest_blocks
 from preprocess.storage import IN_ORDER, JOURNAL_FILE
 
@@ -197,21 +197,6 @@ def _divide(encoded: EncodedBatch, columns: Sequence[table.Column]) -> list[Part
     return parts
 
 
-def reencode(
-    source: Source, tokenizer: AnyTokenizer, ids: SpecialIds, workers: int, n_outputs: int,
-    has_mask: bool = False,
-) -> Generator[list[Part], None, None]:
-    """Encode a source again, and yield the parts of each unit, one per output."""
-    with unit_readers([source], workers) as read:
-        make_work = EncodeUnits(tokenizer, ids, SpecialTokenText(()), n_outputs, has_mask, read)
-        with (
-            closing(read_units([source], Reached(), workers, read)) as units,
-            closing(run_units(units, make_work, workers)) as results,
-        ):
-            for _, encoded in results:
-                yield encoded.parts
-
-
 # --- the pass ---
 
 
@@ -259,6 +244,7 @@ class EncodePass:
         self._key, self._ids = f"encoded {self.part.number}", SpecialIds(-1, None)
         if isinstance(self.settings, BuildSettings | EncodeSettings):
             self._ids = SpecialIds.of(self.tokenizer, self.settings)
+        self._at = EncodeCheckpoint()
 
     def _restore(self, outputs: Iterable[str]) -> dict[str, list[WriterState]]:
         """Restore the progress and the report; return the states of the files of each output."""
@@ -371,14 +357,8 @@ class EncodePass:
                     f"{JOURNAL_FILE}: an entry counts {len(each.outputs):,} outputs of a source,"
                     f" and there are {len(writers):,}; start over (--overwrite)"
                 )
-        at, progress, workers = self._at, self.progress, self.settings.workers
-        digest, n_outputs = self._reread_digest(), max(len(writers), 1)
-        with (
-            self._stage(writers) as stage,
-            unit_readers(self.sources, workers) as read,
-            closing(read_units(self.sources, at, workers, read)) as units,
-            closing(run_units(units, self._make_work(n_outputs, read), workers)) as results,
-        ):
+        at, progress, digest = self._at, self.progress, self._reread_digest()
+        with self._stage(writers) as stage, self.results() as results:
             for item, result in results:
                 # The last unit of a file is not followed by a read that would notice a change.
                 item.unit.check_unchanged()
@@ -395,10 +375,19 @@ class EncodePass:
                     raise OutOfTimeError(out_of_time(progress, "encoding resumes from there"))
             self._checkpoint(stage, writers, True)
 
-    def _make_work(self, n_outputs: int, read: Read) -> EncodeUnits:
-        return EncodeUnits(
-            self.tokenizer, self._ids, self._look_alikes, n_outputs, self._has_mask, read
-        )
+    @contextmanager
+    def results(self) -> Iterator[Iterator[tuple[Item, Encoded]]]:
+        """Encode the remaining units inside the `with`; its target has the results, in order."""
+        workers, n_outputs = self.settings.workers, max(len(self.part.names), 1)
+        with unit_readers(self.sources, workers) as read:
+            make_work = EncodeUnits(
+                self.tokenizer, self._ids, self._look_alikes, n_outputs, self._has_mask, read
+            )
+            with (
+                closing(read_units(self.sources, self._at, workers, read)) as units,
+                closing(run_units(units, make_work, workers)) as results,
+            ):
+                yield results
 
     def _append(
         self, index: int, result: Encoded, writers: Mapping[str, TokenFileWriter]

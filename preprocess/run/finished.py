@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import chain
@@ -147,6 +147,30 @@ def newest_source(run: Stats) -> str | None:
     if newest is None:
         return None
     return f"{datetime.fromtimestamp(newest // 10**9, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def check_finished(files: Files, listed: Iterable[Any], again: str) -> None:
+    """Raise OutputError if a file of a manifest, which has `name` and `bytes`, is not as written.
+
+    `again` is what to do then.
+    """
+    sizes = files.sizes()
+    for each in listed:
+        if (size := sizes.get(each.name)) != each.bytes:
+            state = "is missing" if size is None else f"has {size:,} bytes"
+            raise OutputError(
+                f"{files.where(each.name)}: {state}, expected {each.bytes:,} bytes as they were"
+                f" written; {again}"
+            )
+
+
+def check_no_others(files: Files, names: Set[str], command: str) -> None:
+    """Raise OutputError if files are there that a command would replace and did not write."""
+    if there := names & {*files.names()}:
+        raise OutputError(
+            f"{files.where(min(there))}: exists and was not written by tokenmill {command}, so it"
+            " is left alone; move it away or choose another directory (--out)"
+        )
 
 
 def sha256_of(content: bytes | None) -> str:

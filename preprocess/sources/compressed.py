@@ -15,8 +15,9 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError
@@ -41,63 +42,46 @@ _PIECE_BYTES = 1024 * 1024  # most bytes decompressed at a time
 _SCANNED_BYTES = 4 * 1024 * 1024  # more than is read after a unit of short documents
 
 
-class Decompressor(Protocol):
-    """A decompressor of one member or frame, as `bz2.BZ2Decompressor`."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def needs_input(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class Codec(NamedTuple):
-    """A compression; `make` imports the library and returns a decompressor."""
+    """A compression; `make` returns a decompressor of a member, as `bz2.BZ2Decompressor`."""
 
     name: str
     suffixes: tuple[str, ...]
     magic: bytes  # regular expression of the first bytes
-    make: Callable[[], Decompressor]
+    make: Callable[[], Any]
     command: str  # that checks a file with -t, and decompresses it with -d
 
 
-def _gzip() -> Decompressor:
+def _gzip() -> Any:
     isal = import_library("isal.igzip_lib", "gzip")
-    made: Decompressor = isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)
-    return made
+    return isal.IgzipDecompressor(flag=isal.DECOMP_GZIP)
 
 
-def _zstandard() -> Decompressor:
-    zstd = import_zstandard()
-    # Files of `zstd --long=31` have the largest window, which takes 2 GiB.
-    options = {zstd.DecompressionParameter.window_log_max: 31}
-    made: Decompressor = zstd.ZstdDecompressor(options=options)
-    return made
-
-
-def _xz() -> Decompressor:
-    import lzma
+def _xz() -> Any:
+    import lzma  # not in every Python
 
     return lzma.LZMADecompressor()
 
 
-def _bzip2() -> Decompressor:
-    import bz2
+def _bzip2() -> Any:
+    import bz2  # likewise
 
     return bz2.BZ2Decompressor()
 
 
+def _zstandard() -> Any:
+    zstd = import_zstandard()
+    # Files of `zstd --long=31` have the largest window, which takes 2 GiB.
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 31})
+
+
 _ZSTANDARD = rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"  # a frame, or one to skip
+_BZIP2 = rb"BZh[1-9](1AY&SY|\x17rE8P\x90)"
 CODECS = [
     Codec("gzip", (".gz",), rb"\x1f\x8b", _gzip, "gzip"),
     Codec("Zstandard", (".zst", ".zstd"), _ZSTANDARD, _zstandard, "zstd"),
     Codec("xz", (".xz",), rb"\xfd7zXZ\x00", _xz, "xz"),
-    Codec("bzip2", (".bz2",), rb"BZh[1-9](1AY&SY|\x17rE8P\x90)", _bzip2, "bzip2"),
+    Codec("bzip2", (".bz2",), _BZIP2, _bzip2, "bzip2"),
 ]
 
 
@@ -119,44 +103,43 @@ def _decompress(file: InputFile, codec: Codec) -> Iterator[tuple[bytes, int]]:
     Raises:
         CorpusError: The data is damaged or truncated, or something else follows it.
     """
-    reader, data, n_read, is_first = read_ahead(file), b"", 0, True
+    reader, data, n_read = read_ahead(file), b"", 0
+    decompressor: Any = None
 
-    def read() -> bytes:
-        nonlocal n_read
-        start, n_read = n_read, min(n_read + _INPUT_BYTES, file.n_bytes)
-        return reader.read(start, n_read).tobytes()
-
-    def damaged(what: str) -> CorpusError:
+    def failed(what: str) -> CorpusError:
         return CorpusError(
             f"{file.path}: {codec.name} data {what}, at byte {n_read:,} of {file.n_bytes:,} or"
             f" shortly before; get the file again, and check it: {codec.command} -t"
         )
 
-    while True:  # a member, or frame, at a time
-        while len(data) < _MAGIC_BYTES and (more := read()):
-            data += more
-            data = data if is_first else data.lstrip(b"\0")  # padding after a member
-        if not data:
-            if is_first:
-                raise damaged("is empty")
-            return
-        is_cut = is_first and len(data) < _MAGIC_BYTES
-        if not (is_cut or re.match(codec.magic, data, re.DOTALL)):
-            raise _other_data(file, codec, n_read - len(data))
-        decompressor, is_first = codec.make(), False
-        while not decompressor.eof:
-            if decompressor.needs_input and not (data := data or read()):
-                raise damaged("ends early, so the file is truncated")
-            try:
-                piece = decompressor.decompress(data, _PIECE_BYTES)
-            except MemoryError:
-                raise
-            except Exception as error:  # of each library its own
-                raise damaged(f"is damaged ({error})") from error
-            data = b""
-            if piece:
-                yield piece, n_read
-        data = decompressor.unused_data.lstrip(b"\0")
+    while True:
+        is_between = decompressor is None or decompressor.eof
+        wanted = _MAGIC_BYTES if is_between else decompressor.needs_input
+        while len(data) < wanted and n_read < file.n_bytes:
+            start, n_read = n_read, min(n_read + _INPUT_BYTES, file.n_bytes)
+            data += reader.read(start, n_read).tobytes()
+            if is_between and decompressor is not None:
+                data = data.lstrip(b"\0")  # padding after a member
+        if is_between:
+            if not data and decompressor is not None:
+                return
+            if not data:
+                raise failed("is empty")
+            is_cut = decompressor is None and len(data) < _MAGIC_BYTES
+            if not (is_cut or re.match(codec.magic, data, re.DOTALL)):
+                raise _other_data(file, codec, n_read - len(data))
+            decompressor = codec.make()
+        elif wanted and not data:
+            raise failed("ends early, so the file is truncated")
+        try:
+            piece = decompressor.decompress(data, _PIECE_BYTES)
+        except MemoryError:
+            raise
+        except Exception as error:  # of each library its own
+            raise failed(f"is damaged ({error})") from error
+        data = decompressor.unused_data.lstrip(b"\0") if decompressor.eof else b""
+        if piece:
+            yield piece, n_read
 
 
 def _other_data(file: InputFile, codec: Codec, at: int) -> CorpusError:
@@ -187,28 +170,21 @@ class _Stream:
         self.start = self.stop = self.n_read = 0
         self.ended = False
 
-    def forward(self, position: int) -> None:
-        """Decompress up to a position and not much further, or to the end."""
+    def forward(self, position: int, wanted: int = sys.maxsize) -> None:
+        """Decompress up to a position and not much further; keep the text from `wanted` on."""
         while self.stop < position and not self.ended:
             piece, self.n_read = next(self._decompressed, (b"", self.n_read))
             self.ended = not piece
-            n_dropped = max(len(self._text) - self._kept, 0)
+            n_dropped = max(min(len(self._text) - self._kept, wanted - self.start), 0)
             del self._text[:n_dropped]
             self._text += piece
             self.start, self.stop = self.start + n_dropped, self.stop + len(piece)
 
-    def read(self, start: int, stop: int, array: Array) -> Bytes:
-        """Read bytes [start, stop); `start` is at least `self.start`."""
-        content, place = array(stop - start), start
-        while place < stop:
-            self.forward(place + 1)
-            end = min(self.stop, stop)
-            part = memoryview(self._text)[place - self.start : end - self.start]
-            content[place - start : end - start] = part
-            part.release()  # so that the text can grow
-            place = end
-        content.flags.writeable = False
-        return content
+    def read(self, start: int, stop: int) -> Bytes:
+        """Read bytes [start, stop), and forward to the next one; `start` is in the range."""
+        self.forward(stop + 1, start)  # knows that this is the end, if it is
+        content = memoryview(self._text)[start - self.start : stop - self.start]
+        return np.frombuffer(bytes(content), np.uint8)
 
 
 class DecompressedFile:
@@ -224,56 +200,49 @@ class DecompressedFile:
         self, file: InputFile, codec: Codec, kept: int = _PIECE_BYTES,
         n_bytes: int = sys.maxsize, held: tuple[int, Bytes] | None = None,
     ) -> None:
-        self._file, self._codec, self._kept, self._held = file, codec, kept, held
+        self._made_of = file, codec, kept
         self.path, self.modified = f"{file.path}{DECOMPRESSED}", file.modified
         self.check_unchanged = file.check_unchanged
         self._streams = list[_Stream]()
-        self.n_bytes = n_bytes
+        self.n_bytes, self._held = n_bytes, held or (0, new_array(0))
         self.n_read = 0  # compressed bytes before the end of what was read last
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Decompressors are of this process.
-        values = self._file, self._codec, self._kept, self.n_bytes, self._held
-        return DecompressedFile, values
+        return DecompressedFile, (*self._made_of, self.n_bytes, self._held)
 
     def clip(self, position: int) -> int:
-        if self.n_bytes == sys.maxsize and (self._held is None or position > self._end_of_held()):
-            streams = self._streams or [self._stream_at(0)]
-            self._forward(streams[-1], position)
+        first, held = self._held
+        if self.n_bytes == sys.maxsize and position > first + len(held):
+            stream = self._streams[-1] if self._streams else self._stream_at(0)
+            stream.forward(position)
+            self.n_bytes = stream.stop if stream.ended else self.n_bytes
         return min(position, self.n_bytes)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        if self._held is not None and self._held[0] <= start and stop <= self._end_of_held():
-            return self._held[1][start - self._held[0] : stop - self._held[0]]
+        first, held = self._held
+        if first <= start and stop <= first + len(held):
+            return held[start - first : stop - first]
         stream = self._stream_at(start)
-        content = stream.read(start, stop, array)
-        self._forward(stream, stop + 1)  # knows that this is the end, if it is
+        content = stream.read(start, stop)
+        self.n_bytes = stream.stop if stream.ended else self.n_bytes
         self.n_read = max(self.n_read, stream.n_read)
         return content
 
     def hold(self, start: int, stop: int) -> DecompressedFile:
         """Return the file of a unit, with bytes [start, stop) in memory."""
         held = start, self.read(start, stop)
-        return DecompressedFile(self._file, self._codec, _PIECE_BYTES, self.n_bytes, held)
-
-    def _end_of_held(self) -> int:
-        return 0 if self._held is None else self._held[0] + len(self._held[1])
-
-    def _forward(self, stream: _Stream, position: int) -> None:
-        stream.forward(position)
-        if stream.ended:
-            self.n_bytes = stream.stop
+        return DecompressedFile(*self._made_of[:2], _PIECE_BYTES, self.n_bytes, held)
 
     def _stream_at(self, position: int) -> _Stream:
         """Return the stream that can read from `position` on with the least work."""
-        able = [stream for stream in self._streams if stream.start <= position]
-        if able:
-            return max(able, key=lambda stream: stream.stop)
         self._streams.sort(key=lambda stream: stream.stop)
-        following = _Stream(self._file, self._codec, self._kept)
-        # The one that is ahead goes on scanning.
-        self._streams = [following, *self._streams[1 - _MAX_STREAMS :]]
-        return following
+        able = [stream for stream in self._streams if stream.start <= position]
+        if not able:
+            able = [_Stream(*self._made_of)]
+            # The one that is ahead goes on scanning.
+            self._streams = [*able, *self._streams[1 - _MAX_STREAMS :]]
+        return able[-1]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@
   it was found, so that a change is noticed by the read itself. Where requests have no conditions
   (`ObjectStore.is_conditional`) the object is compared when its end has been read, and every
   `_COMPARE_SECONDS`.
-- Small reads, such as those around cuts, are served from blocks that all files of the process
-  share; `_SHARED_BYTES` bounds them.
-- What is read forwards (`read_ahead`), such as compressed text, is fetched in larger pieces, the
-  next while one is used.
+- Of small reads, such as those around cuts, more than is asked for is fetched. What is read
+  forwards (`read_ahead`), such as compressed text, is fetched in pieces, the next while one is
+  used; its units, which are read again to be digested, are served from these.
+- What was fetched so last is kept for all files of the process, at most 56 MiB.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ import itertools
 import os
 import time
 import uuid
-import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,17 +33,14 @@ from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError, spli
 
 Array = Callable[[int], Bytes]
 
-_BLOCK_BYTES = 64 * 1024  # of the shared blocks; the first one tells the format of a file
-_BLOCKS_AT_ONCE = 4  # requested together, except at the start of a file
-_SHARED_BYTES = 16 * 1024 * 1024
-_SMALL_BYTES = 512 * 1024  # longer reads are requests of their own
+_STEP_BYTES = 64 * 1024  # the first ones tell the format of a file; other small reads
+_WINDOW_BYTES = 4 * _STEP_BYTES  # fetch these, from a multiple of a step on
+_SMALL_BYTES = 3 * _STEP_BYTES  # longer reads are requests of their own
 _PIECE_BYTES = 4 * 1024 * 1024  # fetched ahead at a time
 _FOLLOWED = 8  # reads that may be followed by another one
-_KEPT_PIECES = 8  # of a file that is read ahead: its units are read again, to be digested
+_KEPT_PIECES, _KEPT_WINDOWS = 10, 64
 _COMPARE_SECONDS = 10.0
 _THIS_PROCESS = uuid.uuid4().hex
-
-
 _numbers = itertools.count()
 
 
@@ -76,7 +72,6 @@ class RemoteFile:
         self.n_bytes, self.modified, self.version = info.n_bytes, info.modified, info.version
         self._root = split_url(url)[0]
         self._compared = time.monotonic()
-        self.reader: weakref.ref[ReadAhead] | None = None  # that was made last
         self.number = next(_numbers)  # blocks that are shared are never of another version
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -106,13 +101,10 @@ class RemoteFile:
             UnavailableError: The server does not answer, or refuses the request.
         """
         self._note_end(stop)
-        reader = None if self.reader is None else self.reader()
-        held = None if reader is None else reader.held(start, stop)
-        if held is not None:
-            return held
-        if stop - start > _SMALL_BYTES:
-            return self.fetch(start, stop)
-        return _shared.read(self, start, stop, array)
+        if _kept.has_pieces(self, start, stop):
+            return _kept.read_pieces(self, start, stop, array)
+        is_small = stop - start <= _SMALL_BYTES
+        return _kept.read_window(self, start, stop) if is_small else self.fetch(start, stop)
 
     def fetch(self, start: int, stop: int) -> Bytes:
         """Read bytes [start, stop) by one request."""
@@ -171,51 +163,63 @@ def open_url(url: str) -> RemoteFile:
     return found
 
 
-class _SharedBlocks:
-    """The blocks of all files that were used last; for several threads."""
+class _Kept:
+    """What was fetched last of all files, beyond what was asked for; for several threads."""
 
     def __init__(self) -> None:
-        self._blocks: OrderedDict[tuple[int, int], Bytes] = OrderedDict()
+        # Number of the file, first byte, number of bytes.
+        self._parts: OrderedDict[tuple[int, int, int], Task[Bytes]] = OrderedDict()
         self._lock = Lock()
 
-    def read(self, file: RemoteFile, start: int, stop: int, array: Array) -> Bytes:
-        """Read bytes [start, stop) of a file; what is missing is requested at once."""
-        numbers = range(start // _BLOCK_BYTES, -(-stop // _BLOCK_BYTES))
+    def read_window(self, file: RemoteFile, start: int, stop: int) -> Bytes:
+        """Read bytes [start, stop), at most `_SMALL_BYTES`, of a window that has them."""
+        begin, size = start - start % _STEP_BYTES, _WINDOW_BYTES
+        if stop <= _STEP_BYTES:
+            size = _STEP_BYTES
+        for earlier in range(max(begin - _SMALL_BYTES, 0), begin, _STEP_BYTES):
+            if stop <= earlier + size and (file.number, earlier, size) in self._parts:
+                begin = earlier
+        return self._fetch(file, begin, size).result()[start - begin : stop - begin]
+
+    def read_pieces(
+        self, file: RemoteFile, start: int, stop: int, array: Array, n_ahead: int = 0
+    ) -> Bytes:
+        """Read bytes [start, stop) in pieces; begin to fetch the next `n_ahead` of each."""
+        content, size = array(stop - start), _PIECE_BYTES
+        for place in range(start - start % size, stop, size):
+            following = range(place, min(place + size * (n_ahead + 1), file.n_bytes), size)
+            first, *_ = [self._fetch(file, each, size) for each in following]
+            part = first.result()
+            begin, end = max(start, place), min(stop, place + size)
+            content[begin - start : end - start] = part[begin - place : end - place]
+        content.flags.writeable = False
+        return content
+
+    def has_pieces(self, file: RemoteFile, start: int, stop: int) -> bool:
+        """Return True if bytes [start, stop) were fetched in pieces, or are being fetched."""
+        places = range(start - start % _PIECE_BYTES, stop, _PIECE_BYTES)
         with self._lock:
-            found = {n: self._blocks.get((file.number, n)) for n in numbers}
-        missing = [n for n, block in found.items() if block is None]
-        if missing:
-            first, last = missing[0], missing[-1] + 1
-            if first:
-                last = max(last, first + _BLOCKS_AT_ONCE)
-            first_byte = first * _BLOCK_BYTES
-            data = file.fetch(first_byte, file.clip(last * _BLOCK_BYTES))
-            for n in range(first, first + -(-len(data) // _BLOCK_BYTES)):
-                begin = n * _BLOCK_BYTES - first_byte
-                # A copy: a view of one block would keep all of them.
-                found[n] = data[begin : begin + _BLOCK_BYTES].copy()
+            found = [self._parts.get((file.number, each, _PIECE_BYTES)) for each in places]
+        return all(x is not None and x.error is None for x in found)
+
+    def _fetch(self, file: RemoteFile, begin: int, size: int) -> Task[Bytes]:
+        """Return a part that is there, or being fetched."""
+        key = file.number, begin, size
         with self._lock:
-            for n, block in found.items():
-                assert block is not None
-                self._blocks[file.number, n] = block
-                self._blocks.move_to_end((file.number, n))
-            while len(self._blocks) > _SHARED_BYTES // _BLOCK_BYTES:
-                self._blocks.popitem(last=False)
-        return _joined(((n * _BLOCK_BYTES, found[n]) for n in numbers), start, stop, array)
+            part = self._parts.get(key)
+            if part is None or part.error is not None:
+                part = self._parts[key] = Task(file.fetch, begin, file.clip(begin + size))
+                start_thread(part.run)
+            self._parts.move_to_end(key)
+            is_piece = size == _PIECE_BYTES
+            alike = [each for each in self._parts if (each[2] == _PIECE_BYTES) == is_piece]
+            for least_used in alike[: -(_KEPT_PIECES if is_piece else _KEPT_WINDOWS)]:
+                del self._parts[least_used]
+        return part
 
 
-def _joined(parts: Iterable[tuple[int, Any]], start: int, stop: int, array: Array) -> Bytes:
-    """Return bytes [start, stop) of parts in order, each with the position of its first byte."""
-    content = array(stop - start)
-    for place, part in parts:
-        begin, end = max(start, place), min(stop, place + len(part))
-        content[begin - start : end - start] = part[begin - place : end - place]
-    content.flags.writeable = False
-    return content
-
-
-_shared = _SharedBlocks()
-os.register_at_fork(after_in_child=_shared.__init__)  # type: ignore[misc]  # its lock may be held
+_kept = _Kept()
+os.register_at_fork(after_in_child=_kept.__init__)  # type: ignore[misc]  # its lock may be held
 
 
 class ReadAhead:
@@ -229,55 +233,16 @@ class ReadAhead:
         self._file = file
         self.path, self.n_bytes, self.modified = file.path, file.n_bytes, file.modified
         self.clip, self.check_unchanged = file.clip, file.check_unchanged
-        self._pieces: OrderedDict[int, Task[Bytes]] = OrderedDict()
         self._ends: deque[int] = deque(maxlen=_FOLLOWED)  # of the last reads
-        self._lock = Lock()
-        file.reader = weakref.ref(self)
-
-    def held(self, start: int, stop: int) -> Bytes | None:
-        """Return bytes [start, stop) if all of them are there."""
-        numbers = range(start // _PIECE_BYTES, -(-stop // _PIECE_BYTES))
-        with self._lock:
-            pieces = [(n, self._pieces.get(n)) for n in numbers]
-        parts = []
-        for n, piece in pieces:
-            if piece is None or not piece.is_done or piece.error is not None:
-                return None
-            parts.append((n * _PIECE_BYTES, piece.result()))
-        return _joined(parts, start, stop, new_array)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         """Read bytes [start, stop); as `RemoteFile.read`."""
-        is_expected = start // _PIECE_BYTES in self._pieces or any(
-            0 <= start - end < _PIECE_BYTES for end in self._ends
-        )
+        follows = any(0 <= start - end < _PIECE_BYTES for end in self._ends)
+        is_expected = follows or _kept.has_pieces(self._file, start, start + 1)
         self._ends.append(stop)
         if not is_expected:
             return self._file.read(start, stop, array)
-        numbers = range(start // _PIECE_BYTES, -(-stop // _PIECE_BYTES))
-        parts = ((n * _PIECE_BYTES, self._used(n)) for n in numbers)
-        return _joined(parts, start, stop, array)
-
-    def _used(self, number: int) -> Bytes:
-        """Return a piece, and fetch the next one."""
-        with self._lock:
-            piece = self._piece(number)
-            if (number + 1) * _PIECE_BYTES < self.n_bytes:
-                self._piece(number + 1)
-        return piece.result()
-
-    def _piece(self, number: int) -> Task[Bytes]:
-        """Return a piece that is there, or being fetched."""
-        piece = self._pieces.get(number)
-        if piece is None:
-            start = number * _PIECE_BYTES
-            piece = Task(self._file.fetch, start, self.clip(start + _PIECE_BYTES))
-            self._pieces[number] = piece
-            start_thread(piece.run)
-        self._pieces.move_to_end(number)
-        while len(self._pieces) > _KEPT_PIECES:
-            self._pieces.popitem(last=False)
-        return piece
+        return _kept.read_pieces(self._file, start, stop, array, n_ahead=1)
 
 
 def read_ahead(file: InputFile) -> InputFile:

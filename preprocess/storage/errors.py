@@ -38,6 +38,8 @@ def writing(path: Path | str, kept: str = WORK_KEPT, position: int | None = None
         place = "" if position is None else f" at byte {position:,}"
         is_full = error.errno in _NO_SPACE
         advice = "free the space" if is_full else "check the disk and its permissions"
+        if error.errno in (errno.EEXIST, errno.ENOTDIR):
+            advice = "a file is where a directory is expected, so move the file"
         another = ", or choose another directory" if kept is WORK_KEPT else ""
         raise OutputError(
             f"{path}: could not be written{place}: {error.strerror or error}; {kept}: {advice} and"

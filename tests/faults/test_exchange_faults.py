@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torture
 from export_cases import END, WITH_SHARDS, dataset
+from verify_cases import flip
 
 from preprocess import OutputError, export_tokens, import_tokens
 from preprocess.check.verify import verify
 from preprocess.cli import run
-from preprocess.export import source
+from preprocess.export import formats
 from preprocess.imports import write as import_write
+from preprocess.report.progress import Progress
 from preprocess.run.journal import Journal
 
 SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
@@ -29,7 +31,7 @@ KINDS = ["megatron", "llmc", "mds", "import"]
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small pieces, each with a checkpoint."""
-    monkeypatch.setattr(source, "PIECE_VALUES", 32)
+    monkeypatch.setattr(formats, "PIECE_VALUES", 32)
     monkeypatch.setattr(import_write, "PIECE_TOKENS", 32)
     monkeypatch.setattr(Journal, "due", lambda self, ends_soon=False: True)
 
@@ -82,81 +84,43 @@ def test_a_run_that_is_killed(data: Path, tmp_path: Path, what: str) -> None:
         assert contents(out) == contents(tmp_path / "peace")
 
 
-class Stop(Exception):  # noqa: N818 - no error, but the end of a run
-    """Ends a run."""
+def cut_off(what: str, data: Path, out: Path) -> None:
+    """Cut a run off after some of its pieces."""
+    progress = faults.Stopping("exporting train", 6)
+    if what == "import":
+        progress = faults.Stopping("importing train", 2)
+    with pytest.raises(faults.CutOff):
+        do(what, data, out, progress=progress)
 
 
-def stop(*arguments: Any) -> None:
-    raise Stop
-
-
-def test_an_export_continues_inside_a_file(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    made: list[tuple[int, int]] = []
-    real = source.Source.ids
-
-    def ids(self: Any, start: int, end: int, dtype: Any = None) -> Any:
-        if len(made) == 2:
-            made.append((0, 0))
-            raise Stop
-        made.append((start, end))
-        return real(self, start, end, dtype)
-
-    monkeypatch.setattr(source.Source, "ids", ids)
-    with pytest.raises(Stop):
-        do("megatron", data, tmp_path / "out")
-    assert run(["inspect", str(tmp_path / "out")]) == 0
+def test_an_export_continues_inside_a_file(data: Path, tmp_path: Path, capsys: Any) -> None:
+    out, peace, progress = tmp_path / "out", tmp_path / "peace", Progress()
+    do("megatron", data, peace)
+    cut_off("megatron", data, out)
+    assert run(["inspect", str(out)]) == 0
     text = ".train.export.partial: not finished: exporting train: 88 %, "
     assert text in capsys.readouterr().out
     with pytest.raises(OutputError, match="run with other inputs exists: to was 'meg"):
-        do("npy", data, tmp_path / "out")
-    do("megatron", data, tmp_path / "out")
-    assert made == [(0, 32), (32, 64), (0, 0), (64, 88)]
-    do("megatron", data, tmp_path / "peace")
-    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
+        do("npy", data, out)
+    do("megatron", data, out, progress=progress)
+    assert 0 < progress.stages[0].done_before < progress.stages[0].done
+    assert contents(out) == contents(peace)
 
 
-def test_a_file_that_is_changed_meanwhile(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = source.Source.ids
-
-    def ids(self: Any, start: int, *more: Any) -> Any:
-        return stop() if start else real(self, start, *more)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(source.Source, "ids", ids)
-        with pytest.raises(Stop):
-            do("megatron", data, tmp_path / "out")
-    path = tmp_path / "out" / ".train.export.partial" / "train.bin"
-    content = bytearray(path.read_bytes())
-    content[7] ^= 1
-    path.write_bytes(content)
+def test_a_file_that_is_changed_meanwhile(data: Path, tmp_path: Path) -> None:
+    out, peace = tmp_path / "out", tmp_path / "peace"
+    do("megatron", data, peace)
+    cut_off("megatron", data, out)
+    flip(out / ".train.export.partial" / "train.bin", 7)
     with pytest.raises(OutputError, match="was changed since the interruption, for it does not ha"):
-        do("megatron", data, tmp_path / "out")
-    do("megatron", data, tmp_path / "out", overwrite=True)
-    do("megatron", data, tmp_path / "peace")
-    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
+        do("megatron", data, out)
+    do("megatron", data, out, overwrite=True)
+    assert contents(out) == contents(peace)
 
 
-def test_an_import_continues_where_it_was(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    starts: list[int] = []
-    real = import_write._Import._append
-
-    def append(self: Any, writer: Any, ids: Any, start: int) -> int:
-        if len(starts) == 2:
-            starts.append(-1)
-            raise Stop
-        starts.append(start)
-        return real(self, writer, ids, start)
-
-    monkeypatch.setattr(import_write._Import, "_append", append)
-    out = tmp_path / "out"
-    with pytest.raises(Stop):
-        do("import", data, out)
+def test_an_import_continues_where_it_was(data: Path, tmp_path: Path, capsys: Any) -> None:
+    out, progress = tmp_path / "out", Progress()
+    cut_off("import", data, out)
     with pytest.raises(OutputError, match="end_of_text_id was 299 and is 5"):
         import_tokens(
             data / "train.bin", format="raw", dtype="uint16", end_of_text_id=5, vocab_size=301,
@@ -173,8 +137,8 @@ def test_an_import_continues_where_it_was(
         do("import", data, out)
     path.write_bytes(content)
     os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    do("import", data, out)
-    assert starts == [0, 32, -1, 64]
+    do("import", data, out, progress=progress)
+    assert 0 < progress.stages[0].done_before < progress.stages[0].done
     do("import", data, tmp_path / "peace")
     assert contents(out) == contents(tmp_path / "peace")
     assert all(each.sound for each in verify(out))

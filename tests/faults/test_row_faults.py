@@ -18,6 +18,7 @@ from row_cases import need
 
 from preprocess.check.verify import verify
 from preprocess.cli import run
+from preprocess.report.progress import Progress
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest, replace_shard
 from preprocess.rows.write import write_rows
@@ -99,30 +100,17 @@ def test_a_run_that_is_killed(data: Path, tmp_path: Path, format_name: str) -> N
         assert contents(options["out"]) == contents(tmp_path / "peace")
 
 
-def test_shards_that_are_complete_are_kept(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    from preprocess.rows import write
-
-    real, made = write.write_shard, list[str]()
-
-    def counting(output: Any, *more: Any) -> Any:
-        made.append(output.name)
-        if len(made) == 3:
-            raise OutputError("a disk is full")
-        return real(output, *more)
-
-    monkeypatch.setattr(write, "write_shard", counting)
-    options = options_of("jsonl", tmp_path / "out")
-    with pytest.raises(OutputError, match="a disk is full"):
-        write_rows(data, **options)
+def test_shards_that_are_complete_are_kept(data: Path, tmp_path: Path, capsys: Any) -> None:
+    options, progress = options_of("jsonl", tmp_path / "out"), Progress()
+    with pytest.raises(faults.CutOff):
+        write_rows(data, **options, progress=faults.Stopping("writing rows of train", 2))
     with pytest.raises(OutputError, match="run with other inputs exists: max_length "):
         write_rows(data, **options | {"max_length": 8})
     assert run(["inspect", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert ".rows.partial: not finished: writing rows of train: 67 %, 10 of 15 rows, " in said
-    write_rows(data, **options)
-    assert [name[6:11] for name in made] == ["00000", "00001", "00002", "00002"]
+    write_rows(data, **options, progress=progress)
+    assert progress.stages[0].done_before == 10
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -53,14 +53,15 @@ def test_ids_are_those_of_transformers(
     for column in ("train.bin", "train.mask"):
         both = ((tmp_path / name / column).read_bytes() for name in ("out", "object"))
         assert len({*both}) == 1
-    assert of_object.pad_id == transform.pad_id == SPECIAL_ID
+    end_id = transform.tokenizer.special_tokens["<|endoftext|>"]
+    assert of_object.pad_id == transform.pad_id == end_id
     assert file.n_documents == len(DIALOGUES)
     for number, dialogue in enumerate(DIALOGUES):
         expected = theirs.apply_chat_template(
             dialogue, chat_template=TEMPLATES[name], tokenize=True, return_dict=False
         )
         ids = file.doc(number).tolist()
-        assert ids == [*expected, *[SPECIAL_ID] * (expected[-1] != SPECIAL_ID)]
+        assert ids == [*expected, *[end_id] * (expected[-1] != end_id)]
         found = transform({"messages": dialogue})
         assert found["input_ids"].tolist() == expected
         assert found["attention_mask"].tolist() == [1] * len(expected)
@@ -74,15 +75,6 @@ def test_ids_are_those_of_transformers(
         assert all(text.strip() in trained for text in turns)
         assert not any(m["content"] in trained for m in dialogue if m["role"] == "system")
     assert all(each.sound for each in verify(tmp_path / "out", deep=True))
-
-
-SPECIAL_ID = 256 + 0  # replaced by the fixture below
-
-
-@pytest.fixture(autouse=True)
-def _end_of_text(model: Path) -> None:
-    global SPECIAL_ID
-    SPECIAL_ID = Tokenizer.from_file(model / "tokenizer.json").special_tokens["<|endoftext|>"]
 
 
 # Marks begin and end inside of tokens.

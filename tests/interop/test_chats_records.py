@@ -168,7 +168,7 @@ def test_parts_reach_the_template_as_those_of_transformers(
         ({"messages": [USER, {**say("", "b")[1], "weight": 0}]}, FULL,
          "the conversation has nothing to train on; remove it"),
         *(({"messages": say("q", "b", "c", "b")}, template,
-           "writes message 2 of 4 nowhere, in pieces, or in another way because of what messages")
+           "writes message 2 of 4 nowhere, for it says nothing, in pieces, or in another way bec")
           for template in (
             "{{ messages | map(attribute='content') | unique | join }}{{ messages | length }}",
             "{{ messages | length }}{% for i in 'ab' %}{% for m in messages %}{{ m.content }}"

@@ -25,7 +25,7 @@ from preprocess import (
 )
 from preprocess.check.verify import verify
 from preprocess.cli import run
-from preprocess.imports import formats, write
+from preprocess.imports import write
 
 HEADER = 34
 
@@ -82,7 +82,6 @@ def test_megatron_and_back_is_the_same_dataset(
     export_tokens(root / "data", to="megatron", out=root / "out")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "PIECE_TOKENS", piece)
-        patch.setattr(formats, "_AT_ONCE", piece)
         import_megatron(
             root / "out" / "train", root / "back", vocab_size=vocab_size,
             shard_tokens=shard_tokens,

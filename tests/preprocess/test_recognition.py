@@ -202,16 +202,22 @@ def test_encrypted_parquet(tmp_path: Path) -> None:
         def wrap_key(self, key: bytes, name: str) -> bytes:
             return base64.b64encode(key)
 
-    for number, plain in enumerate((False, True)):
+    # One footer and the column with text, and another column alone.
+    for number, (plain, column) in enumerate([(False, "text"), (True, "text"), (True, "id")]):
         how = encryption.EncryptionConfiguration(
-            footer_key="f", column_keys={"c": ["text"]}, plaintext_footer=plain
+            footer_key="f", column_keys={"c": [column]}, plaintext_footer=plain
         )
         factory = encryption.CryptoFactory(lambda _: Keys())
         connection = encryption.KmsConnectionConfig()
         keys = factory.file_encryption_properties(connection, how)
-        table = pa.table({"text": ["one", "two"]})
+        table = pa.table({"text": ["one", "two"], "id": [1, 2]})
         path = tmp_path / f"{number}"  # recognised without a suffix
         with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
             writer.write_table(table)
-        with pytest.raises(CorpusError, match=r"is encrypted, and no keys are taken here \("):
-            documents(path)
+        if column == "id":
+            assert documents(path) == ["one", "two"]
+            continue
+        pq.write_table(table, tmp_path / "plain.parquet")
+        for place in (path, tmp_path):  # among files that are not encrypted
+            with pytest.raises(CorpusError, match=r"/\d: .*is encrypted, and no keys are taken h"):
+                documents(place)

@@ -31,8 +31,8 @@ from preprocess import (
     write_rows,
 )
 from preprocess.dataset import remote as block_cache
-from preprocess.rows.access import open_rows
 from preprocess.rows.formats import FORMATS
+from preprocess.rows.loaders import open_rows
 from preprocess.settings import SettingsError
 from preprocess.sources import remote as sources_remote
 from preprocess.sources.find import looks_into
@@ -288,6 +288,7 @@ def test_sources_of_a_bucket_are_resumed_and_read_in_ranges(
     if format_name != "jsonl":  # whose buffer is as large
         assert sum(sizes) < 140_000
     open_objects(bucket).put(f"rows/x-0.{format_name}", b"something else" * 50_000)
+    monkeypatch.setattr(sources_remote, "_kept", sources_remote._Kept())
     with pytest.raises(ChangedError, match=rf"x-0\.{format_name}: was changed or removed while"):
         list(source.open_shard(names[0]))
     with pytest.raises(RowsError, match=f"there are no .* at {bucket}/none; give a file"):
