@@ -45,7 +45,7 @@ from preprocess.run.finished import find_joined, find_token_files, manifests_in,
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings import SettingsError, StrPath, takes
 from preprocess.storage import Files, OutputError, open_files
-from preprocess.storage.files import directory_of
+from preprocess.storage.files import LocalFiles, directory_of
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -158,6 +158,7 @@ class _Dataset:
         self._has_digests = False  # the manifest is as it was written
         self._tokenizer: AnyTokenizer | None = None
         self._findings: list[Finding] = []
+        self._buffer = np.empty(table.BLOCK_BYTES, np.uint8).data
 
     def _add(
         self, name: str, sound: bool, text: str, blocks: Iterable[int] = (),
@@ -398,11 +399,16 @@ class _Dataset:
         text = f"its size and all {len(blocks):,} blocks are as written"
         return self._add(file.name, not problems, "; ".join(problems) or text, damaged, names)
 
-    def _read_block(self, file: DataFile, number: int) -> bytes:
-        """Read a block; of one that is unreadable, or was changed meanwhile, b""."""
+    def _read_block(self, file: DataFile, number: int) -> bytes | memoryview:
+        """Read a block; of one that is unreadable, or was changed meanwhile, b"".
+
+        A local one is valid until the next is read: memory that the processor has is faster.
+        """
         start = number * table.BLOCK_BYTES
         with suppress(CorpusError, *[OSError] * self._is_local):
             stop = min(start + table.BLOCK_BYTES, file.n_bytes)
+            if isinstance(self._files, LocalFiles):
+                return self._files.read_into(self._buffer, file.name, start, stop)
             return self._files.read(file.name, start, stop)
         return b""
 

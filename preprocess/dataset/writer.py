@@ -212,7 +212,9 @@ class TokenFileWriter:
             TokenFileError: Values are out of range; nothing is written.
             OutputError: A write failed; the writer is unusable.
         """
-        ends = document_ends.astype(np.int64)
+        ends = document_ends
+        if ends.dtype.kind in "biu":  # others are refused, not truncated
+            ends = ends.astype(np.int64)
         rows = [ids, ends, *(others[column.name] for column in self._columns[2:])]
         self._check(rows)
         while (n := self._count_fitting(ids.size, ends)) < ids.size:

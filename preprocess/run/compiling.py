@@ -27,6 +27,7 @@ Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
 
 STAGE = "compiling kernels"
 _SECONDS_BETWEEN_LOOKS = 0.25
+_SECONDS_FOR_OTHER = 120.0
 _PROGRAM = "import sys; from preprocess.run import compiling; compiling.call_encoding(sys.argv[1])"
 _others: list[subprocess.Popen[bytes]] = []  # processes that compile the kernels of encoding
 
@@ -62,8 +63,13 @@ def compile_encoding(tokenizer: AnyTokenizer, progress: Progress) -> None:
     from bpe import Tokenizer
 
     def call() -> None:
+        from subprocess import TimeoutExpired
+
         while _others:
-            _others.pop().wait()
+            other = _others.pop()
+            with suppress(TimeoutExpired):  # this process compiles what is missing
+                other.wait(_SECONDS_FOR_OTHER)
+            other.kill()
         _call_reading(tokenizer.pattern)
         call_encoding(tokenizer.pattern)
 

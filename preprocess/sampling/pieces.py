@@ -60,6 +60,44 @@ def find_pieces(plan, rows, row_length, table, n_in_rows):
 
 
 @kernel
+def divide_pieces(table, ends, first, out):
+    """Divide pieces where documents end; the last token of a document has no target.
+
+    Args:
+        table: int64[5, n_pieces].
+        ends: uint64[n_documents], the position after each document.
+        first: int64[n_pieces], the document of the first token of each piece.
+        out: int64[5, n], filled from the left with a table of the parts, none of them empty.
+
+    Returns:
+        The number of parts; -1 if there are more than `out` has places for, or ends that descend.
+
+    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9, first 0 -> out 1 3 / 2 2 / 1 2 / 0 2 / 2 6; 2.
+    """
+    n = 0
+    for i in range(table.shape[1]):
+        begin, stop, number = table[0, i], table[0, i] + table[1, i], first[i]
+        shift = table[3, i] - begin
+        while begin < stop:
+            # An end that overflows int64 becomes negative.
+            end = np.int64(ends[number]) if number < ends.size else stop
+            cut, n_out = min(end, stop), min(end, stop) - begin
+            if end <= stop:
+                n_out -= 1
+            if cut < begin or n == out.shape[1]:
+                return -1
+            if cut > begin:
+                out[0, n], out[1, n], out[2, n] = begin, cut - begin, n_out
+                out[3, n], out[4, n] = begin + shift, cut + shift
+                n += 1
+            begin = cut
+            number += 1
+        if n:
+            out[4, n - 1] = table[4, i]
+    return n
+
+
+@kernel
 def copy_pieces(tokens, table, padding, ignored, inputs, targets):
     """Copy the inputs of pieces, and the tokens after them as targets; fill up what follows.
 

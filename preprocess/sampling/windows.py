@@ -185,9 +185,13 @@ class DocumentWindows(DocumentSpans):
         return self._pieces(*self.find(numbers))
 
     def _pieces(self, starts: Numbers, left: Numbers) -> Numbers:
-        places = np.arange(len(starts)) * self._length
-        sizes, n_targets = np.minimum(left + 1, self._length), np.minimum(left, self._length)
-        return np.stack([starts, sizes, n_targets, places, places + self._length])
+        table = np.empty((5, len(starts)), np.int64)
+        table[0] = starts
+        np.minimum(left + 1, self._length, out=table[1])
+        np.minimum(left, self._length, out=table[2])
+        table[3] = np.arange(0, table.shape[1] * self._length, self._length)
+        np.add(table[3], self._length, out=table[4])
+        return table
 
 
 class StrideWindows(DocumentWindows):
@@ -219,27 +223,12 @@ def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
     The last token of a document has no target in its segment. Raises TokenFileError for ends that
     do not ascend.
     """
-    starts, sizes, _, places, limits = table
-    stops = starts + sizes
-    first = ends.searchsorted(starts.astype(np.uint64), "right")
-    last = ends.searchsorted(stops.astype(np.uint64), "left")
-    # A segment ends at each end of a document inside of a piece, then at the end of the piece.
-    counts = last - first + 1
-    if not len(ends) or counts.min(initial=1) < 1:
+    from preprocess.sampling.pieces import divide_pieces
+
+    first = ends.searchsorted(table[0].view(np.uint64), "right")
+    last = ends.searchsorted((table[0] + table[1]).view(np.uint64), "left")
+    found = np.empty((5, max(int((last - first).sum()), 0) + len(first)), np.int64)
+    n = divide_pieces(table, ends, first, found)
+    if n < 0:
         raise outside()
-    after = np.cumsum(counts)
-    of = np.repeat(np.arange(len(starts)), counts)
-    numbers = np.arange(len(of)) + (last + 1 - after)[of]  # of the documents
-    cuts = ends.take(numbers, mode="clip").astype(np.int64)
-    is_end = cuts <= stops[of]
-    cuts[after - 1] = stops
-    begins = np.empty_like(cuts)
-    begins[1:] = cuts[:-1]
-    begins[after - counts] = starts
-    lengths, shift = cuts - begins, (places - starts)[of]
-    least = lengths.min(initial=1)
-    if least < 0:
-        raise outside()
-    found = np.stack([begins, lengths, lengths - is_end, begins + shift, cuts + shift])
-    found[4, after - 1] = limits
-    return found if least else np.ascontiguousarray(found[:, lengths > 0])  # of empty documents
+    return found if n == found.shape[1] else np.ascontiguousarray(found[:, :n])

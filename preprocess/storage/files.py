@@ -83,6 +83,13 @@ class LocalFiles:
         except FileNotFoundError:
             return b""
 
+    def read_into(self, buffer: memoryview, name: str, start: int, stop: int) -> memoryview:
+        """Read as `read` into a buffer, of `stop - start` bytes or more, and return its part."""
+        with open(self.directory / name, "rb") as file:
+            file.seek(start)
+            n = file.readinto(buffer[: stop - start])
+        return buffer[:n]
+
     def where(self, name: str = "") -> str:
         """Format the location of a file, or of the directory, for messages."""
         return str(self.directory / name)

@@ -188,8 +188,9 @@ class ObjectLock:
 
     def _keep(self) -> None:
         while not self._ended.wait(RENEWED_EVERY):
-            # `check` tries it again, and raises.
-            with suppress(RemoteError):
+            # `check` tries it again, and raises; an error of a list of links (ESTALE) is none of
+            # a server.
+            with suppress(OSError):
                 self._renew()
 
     def _renew(self) -> None:

@@ -293,6 +293,7 @@ def test_a_pipe_is_not_read(tmp_path: Path) -> None:
         ([3, 301], [2], r"ids are from 0 to 300, and that of token 8 is 301"),
         ([3, 2, -1], [3], r"that of token 9 is -1"),
         ([65_536 + 3], [1], r"that of token 7 is 65539"),
+        ([3, 4], [1.5, 2.0], r"2 integers are expected, one for each document; got float64"),
         ([3, 4], [0], r"ends should ascend strictly from at least 1 to at most 2"),
         ([3, 4], [3], r"ends should ascend strictly from at least 1 to at most 2"),
         ([3, 4], [2, 1], r"that at 1 is 1, after 2"),
