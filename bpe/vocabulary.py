@@ -223,6 +223,11 @@ class Vocabulary:
         lefts, rights = (map(self.tokens.__getitem__, ids.tolist()) for ids in self._pairs[:2])
         return list(zip(lefts, rights, strict=True))
 
+    @property
+    def n_merges(self) -> int:
+        """Number of merges, without making a list of them if they were given."""
+        return len(self.merges if self._pairs is None else self._pairs.ranks)
+
     @functools.cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens, in the order of ids."""

@@ -159,8 +159,9 @@ def format_skipped(binary_files: Sequence[Path | str]) -> str:
 
 def format_tokenizer(tokenizer: AnyTokenizer) -> str:
     """Format the size and the special tokens of a tokenizer."""
-    special, merges = list(tokenizer.special_tokens), getattr(tokenizer, "merges", None)
-    kind = tokenizer.pattern if merges is None else f"{len(merges):,} merges"
+    special, vocabulary = list(tokenizer.special_tokens), getattr(tokenizer, "vocabulary", None)
+    merges = getattr(vocabulary, "n_merges", None)  # only of a byte-level BPE
+    kind = tokenizer.pattern if merges is None else f"{merges:,} merges"
     return f"{tokenizer.vocab_size:,} tokens ({kind}), special: {listed(special, 5) or 'none'}"
 
 
