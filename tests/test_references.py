@@ -84,6 +84,18 @@ def test_every_package_to_install_is_ours() -> None:
     assert len(found) > 7
 
 
+def test_the_former_name_is_gone() -> None:
+    former = "token" + "bin"
+    allowed = {"CHANGELOG.md": 1, "preprocess/dataset/manifest.py": 2}
+    found = {}
+    for path in [*_FILES, *(ROOT / "examples").glob("*.py"), ROOT / "pyproject.toml"]:
+        n = path.read_text("utf-8").lower().count(former)
+        if n:
+            found[str(path.relative_to(ROOT))] = n
+    found.pop("tests/preprocess/test_token_file.py")  # a manifest of that time
+    assert found == allowed
+
+
 def has(owner: type, name: str) -> bool:
     """Whether a class has an attribute, be it one that `__init__` sets."""
     return (

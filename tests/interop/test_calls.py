@@ -1,24 +1,27 @@
 """Calls as users of other tools write them, through an installed wheel.
 
-`tests/calls/calls.py` has them, each with what it must give; nothing of the checkout is on the path
-of the process that runs them.
+`tests/calls` has the calls in their own spelling, each with what it must give; nothing of the
+checkout is on the path of the processes that run them.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
 import pytest
 from object_server import s3_bucket
 
-for _name in ("transformers", "pyarrow"):
-    pytest.importorskip(_name, reason="needs the extras `hf` and `formats`")
+for _name in ("torch", "transformers", "pyarrow", "pandas"):
+    pytest.importorskip(_name, reason="needs the extras `torch`, `hf`, `formats` and `interop`")
 
 ROOT = Path(__file__).parents[2]
+CALLS = ROOT / "tests" / "calls"
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +43,23 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = next((directory / "venv").glob("lib/python*/site-packages"))
     # Directories that are added in this way have no `.pth` files of their own, so the checkout,
     # which may be installed in them, is not found.
-    libraries = [each for each in sys.path if each.endswith("site-packages")]
-    (packages / "libraries.pth").write_text("\n".join(libraries))
+    (packages / "libraries.pth").write_text(sysconfig.get_paths()["purelib"])
     return found
 
 
-def test_calls_that_people_bring(python: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["pipelines", "scripts"])
+def test_calls_that_people_bring(script: str, python: Path, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["PATH"] = f"{python.parent}{os.pathsep}{environment['PATH']}"
+    make = f"import sys; sys.path.insert(0, {str(CALLS)!r}); import inputs; from pathlib import"
+    make += f" Path; inputs.make_inputs(Path({str(tmp_path / 'inputs')!r}))"
+    subprocess.run([python, "-c", make], check=True, env=environment, cwd=tmp_path)
     with s3_bucket() as url:
         environment |= {x: y for x, y in os.environ.items() if x.startswith("AWS_")}
-        command = [python, ROOT / "tests" / "calls" / "calls.py", tmp_path, url]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        done = subprocess.run(
+            [python, CALLS / "run_calls.py", script, tmp_path / "inputs", tmp_path / "work", url],
+            capture_output=True, text=True, env=environment, cwd=tmp_path,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    failed = json.loads(done.stdout.splitlines()[-1])
+    assert not failed, "\n".join(f"{name}:\n{text}" for name, text in failed.items())
