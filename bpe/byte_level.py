@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Collection
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bpe.reference import BYTE_LEVEL_ALPHABET
 
@@ -39,17 +40,24 @@ def from_byte_level(spelled: str) -> bytes | None:
     return token
 
 
-def all_from_byte_level(spelled: Sequence[str]) -> tuple[list[bytes], list[int]]:
-    """Return the bytes of each text, and the numbers of those that are not in the alphabet.
+def all_from_byte_level(
+    spelled: Collection[str],
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the bytes of all texts as arrays, and which are not in the alphabet.
 
-    Their bytes mean nothing.
+    Returns:
+        `int64[n + 1]`, offsets; `uint8[n_bytes]`: text i is `data[offsets[i] : offsets[i + 1]]`;
+        numbers of the texts that are not in the alphabet, of which the bytes mean nothing.
     """
     points = np.frombuffer("".join(spelled).encode("utf-32-le", "surrogatepass"), "<u4")
     found = _BYTE_OF_POINT[np.minimum(points, len(_BYTE_OF_POINT) - 1)]
-    data = found.astype(np.uint8).tobytes()
-    ends = [0, *accumulate(map(len, spelled))]
-    tokens = [data[start:end] for start, end in pairwise(ends)]
-    if found.min(initial=0) == 0:
-        return tokens, []
-    others = np.searchsorted(ends, np.flatnonzero(found < 0), "right") - 1
-    return tokens, np.unique(others).tolist()
+    offsets = np.zeros(len(spelled) + 1, np.int64)
+    offsets[1:] = np.cumsum(np.fromiter(map(len, spelled), np.int64, len(spelled)))
+    others = np.searchsorted(offsets, np.flatnonzero(found < 0), "right") - 1
+    return offsets, found.astype(np.uint8), np.unique(others)
+
+
+def all_to_byte_level(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> list[str]:
+    """Return the spellings of tokens: token i is `data[offsets[i] : offsets[i + 1]]`."""
+    text = to_byte_level(data.tobytes())
+    return [text[start:stop] for start, stop in pairwise(offsets.tolist())]

@@ -19,6 +19,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -31,7 +32,7 @@ from bpe.reference import Pair
 from bpe.text.normalize import normalized
 
 _DECODE_IDS = 1 << 15  # ids decoded at a time, to bound memory beyond that of the text
-_LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
+LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
 # Bytes that no UTF-8 has, so that a vocabulary may lack them, as GPT-NeoX's does.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
 
@@ -74,13 +75,35 @@ class FlatTokens(NamedTuple):
     offsets: NDArray[np.int64]  # int64[n + 1]: token i is `data[offsets[i] : offsets[i + 1]]`
     data: NDArray[np.uint8]  # uint8[n_bytes]
 
+    @classmethod
+    def of(cls, tokens: Mapping[int, bytes]) -> FlatTokens:
+        """Convert id -> bytes."""
+        lengths = np.fromiter(map(len, tokens.values()), np.int64, len(tokens))
+        offsets = np.append(0, np.cumsum(lengths))
+        data = np.frombuffer(b"".join(tokens.values()), np.uint8)
+        return cls(np.fromiter(tokens, np.int32, len(tokens)), offsets, data)
+
+    def tokens(self) -> dict[int, bytes]:
+        """Return id -> bytes."""
+        data = self.data.tobytes()
+        parts = (data[start:stop] for start, stop in pairwise(self.offsets.tolist()))
+        return dict(zip(self.ids.tolist(), parts, strict=True))
+
+    def select(self, kept: NDArray[np.bool_]) -> FlatTokens:
+        """Return the tokens where `kept`, bool[n], is True."""
+        if kept.all():
+            return self
+        lengths = np.diff(self.offsets)
+        offsets = np.append(0, np.cumsum(lengths[kept]))
+        return FlatTokens(self.ids[kept], offsets, self.data[np.repeat(kept, lengths)])
+
 
 class Vocabulary:
     """Consistent tokens, merges and special tokens.
 
     Args:
         tokens: Id -> bytes of every ordinary token, including all bytes that UTF-8 has. One may be
-            empty, which text never gives.
+            empty, which text never gives. Or arrays of them, of which ids and bytes must be unique.
         merges: Pairs of tokens in the order of their ranks, or of their ids, int32[n, 2]; each
             makes a token of `tokens`. Of equal pairs the last counts, as in Hugging Face. None: the
             ids are tiktoken's ranks.
@@ -98,20 +121,42 @@ class Vocabulary:
 
     @checks_names
     def __init__(
-        self, tokens: Mapping[int, bytes], merges: Iterable[Pair] | NDArray[np.int32] | None,
+        self, tokens: Mapping[int, bytes] | FlatTokens,
+        merges: Iterable[Pair] | NDArray[np.int32] | None,
         special_tokens: Mapping[str, int] | Iterable[AddedToken], *, ignore_merges: bool = False,
         normal_forms: tuple[str, ...] = (),
     ) -> None:
         if isinstance(special_tokens, Mapping):
             special_tokens = [AddedToken(text, number) for text, number in special_tokens.items()]
         added = list(special_tokens)
-        self.tokens = dict(tokens)
+        if not isinstance(tokens, FlatTokens):
+            _check_tokens(tokens)
+            tokens = FlatTokens.of(tokens)
+        self.flat = tokens
         self.has_tiktoken_ranks = merges is None
         self.ignore_merges, self.normal_forms = ignore_merges, tuple(normal_forms)
-        self._ids = _check_ids(self.tokens)
-        _check_added_tokens(added, self.tokens)
+        self._check_bytes()
+        _check_added_tokens(added, tokens)
         self.added_tokens = tuple(sorted(added, key=lambda token: token.id))
-        self._pairs = None if merges is None else _pairs_of_merges(merges, self, self._ids)
+        self._pairs = None if merges is None else _pairs_of_merges(merges, self)
+
+    def _check_bytes(self) -> None:
+        missing = [x for x in np.flatnonzero(self.byte_ids < 0).tolist() if x not in _NOT_IN_UTF8]
+        if missing:
+            raise VocabularyError(
+                f"{len(missing)} of the bytes in UTF-8 have no token, the first is "
+                f"{bytes(missing[:1])!r}: expected a byte-level vocabulary, which can spell any"
+                " text"
+            )
+
+    @functools.cached_property
+    def tokens(self) -> dict[int, bytes]:
+        """Id -> bytes of the ordinary tokens."""
+        return self.flat.tokens()
+
+    @functools.cached_property
+    def _ids(self) -> dict[bytes, int]:
+        return {token: token_id for token_id, token in self.tokens.items()}
 
     @classmethod
     @checks_names
@@ -184,20 +229,9 @@ class Vocabulary:
         return {token.text: token.id for token in self.added_tokens if token.special}
 
     @functools.cached_property
-    def flat(self) -> FlatTokens:
-        """The ordinary tokens as arrays, in the order of `tokens`."""
-        tokens = self.tokens
-        offsets = np.zeros(len(tokens) + 1, np.int64)
-        offsets[1:] = np.cumsum(np.fromiter(map(len, tokens.values()), np.int64, len(tokens)))
-        return FlatTokens(
-            np.fromiter(tokens, np.int32, len(tokens)), offsets,
-            np.frombuffer(b"".join(tokens.values()), np.uint8),
-        )
-
-    @functools.cached_property
     def size(self) -> int:
         """The largest id plus one."""
-        return max(*self.tokens, *(token.id for token in self.added_tokens)) + 1
+        return max(int(self.flat.ids.max()), *(token.id for token in self.added_tokens), -1) + 1
 
     @property
     def n_joined(self) -> int:
@@ -295,7 +329,7 @@ class Vocabulary:
             Vocabulary, ignore_merges=self.ignore_merges, normal_forms=self.normal_forms
         )
         merges = None if self._pairs is None else np.stack(self._pairs[:2], axis=1)
-        return make, (self.tokens, merges, self.added_tokens)
+        return make, (self.flat, merges, self.added_tokens)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Vocabulary):
@@ -305,8 +339,8 @@ class Vocabulary:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def __repr__(self) -> str:
-        names = list(self.special_tokens)
-        return f"Vocabulary(size={self.size}, tokens={len(self.tokens)}, special_tokens={names!r})"
+        names, n = list(self.special_tokens), len(self.flat.ids)
+        return f"Vocabulary(size={self.size}, tokens={n}, special_tokens={names!r})"
 
 
 def unknown_id_message(token_id: object, size: int) -> str:
@@ -363,48 +397,36 @@ def number_tokens(
     return ids
 
 
-def _check_ids(tokens: Mapping[int, bytes]) -> dict[bytes, int]:
-    """Return bytes -> id; raise VocabularyError if an id or a token is none, or not unique."""
+def _check_tokens(tokens: Mapping[int, bytes]) -> None:
+    """Raise VocabularyError if an id or a token is none, or a token has two ids."""
     ids: dict[bytes, int] = {}
-    are_sound = {*map(type, tokens)} == {int} and {*map(type, tokens.values())} == {bytes}
-    if are_sound and min(tokens) >= 0 and max(tokens) <= _LARGEST_ID:
-        ids = dict(zip(tokens.values(), tokens, strict=True))
-    if len(ids) < len(tokens):
-        ids = {}
-        for token_id, token in tokens.items():
-            if not isinstance(token, bytes):
-                raise VocabularyError(f"token {token_id!r} is {token!r}: expected bytes")
-            _check_id(token_id, f"token {token!r}")
-            if token in ids:
-                raise VocabularyError(
-                    f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
-                )
-            ids[token] = token_id
-    missing = [x for x in range(256) if bytes([x]) not in ids and x not in _NOT_IN_UTF8]
-    if missing:
-        raise VocabularyError(
-            f"{len(missing)} of the bytes in UTF-8 have no token, the first is "
-            f"{bytes(missing[:1])!r}: expected a byte-level vocabulary, which can spell any text"
-        )
-    return ids
+    for token_id, token in tokens.items():
+        if not isinstance(token, bytes):
+            raise VocabularyError(f"token {token_id!r} is {token!r}: expected bytes")
+        _check_id(token_id, f"token {token!r}")
+        if token in ids:
+            raise VocabularyError(
+                f"token {token!r} has two ids, {ids[token]} and {token_id}: expected one"
+            )
+        ids[token] = token_id
 
 
 def _check_id(token_id: object, name: str) -> None:
-    if type(token_id) is not int or not 0 <= token_id <= _LARGEST_ID:
+    if type(token_id) is not int or not 0 <= token_id <= LARGEST_ID:
         raise VocabularyError(
-            f"{name} has the id {token_id!r}: expected a whole number from 0 to {_LARGEST_ID}"
+            f"{name} has the id {token_id!r}: expected a whole number from 0 to {LARGEST_ID}"
         )
 
 
 def _pairs_of_merges(
-    merges: Iterable[Pair] | NDArray[np.int32], vocabulary: Vocabulary, ids: dict[bytes, int]
+    merges: Iterable[Pair] | NDArray[np.int32], vocabulary: Vocabulary
 ) -> PairTable:
     """Return the table of merges; raise VocabularyError if one is inconsistent.
 
     Of equal merges the last is kept, as in Hugging Face's engine.
     """
     if not isinstance(merges, np.ndarray):
-        listed = list(merges)
+        listed, ids = list(merges), vocabulary._ids
         try:
             flat = [ids[token] for pair in listed for token in pair]
         except KeyError:
@@ -417,20 +439,24 @@ def _pairs_of_merges(
         merges = merges[np.sort(len(keys) - 1 - last)]
     made = _made_in_order(vocabulary.flat, merges)
     if made is None:
-        tokens = vocabulary.tokens
-        try:
-            parts = [list(map(tokens.__getitem__, each.tolist())) for each in merges.T]
-        except KeyError as error:
-            raise VocabularyError(
-                f"a merge joins the id {error.args[0]}, which has no token: expected ids of tokens"
-            ) from None
-        try:
-            found = map(ids.__getitem__, map(operator.add, *parts))
-            made = np.fromiter(found, np.int32, len(merges))
-        except KeyError:
-            _raise_for_merges(list(zip(*parts, strict=True)), ids)
+        made = _look_up_results(merges, vocabulary)
     lefts, rights = merges.T.copy()
     return PairTable(lefts, rights, np.arange(len(merges), dtype=np.int32), made)
+
+
+def _look_up_results(merges: NDArray[np.int32], vocabulary: Vocabulary) -> NDArray[np.int32]:
+    """Return the ids of the results of merges; raise VocabularyError if one has none."""
+    tokens, ids = vocabulary.tokens, vocabulary._ids
+    try:
+        parts = [list(map(tokens.__getitem__, each.tolist())) for each in merges.T]
+    except KeyError as error:
+        raise VocabularyError(
+            f"a merge joins the id {error.args[0]}, which has no token: expected ids of tokens"
+        ) from None
+    try:
+        return np.fromiter(map(ids.__getitem__, map(operator.add, *parts)), np.int32, len(merges))
+    except KeyError:
+        _raise_for_merges(list(zip(*parts, strict=True)), ids)
 
 
 def _made_in_order(flat: FlatTokens, merges: NDArray[np.int32]) -> NDArray[np.int32] | None:
@@ -466,7 +492,10 @@ def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoRet
     raise AssertionError("all merges fit")
 
 
-def _check_added_tokens(added: Iterable[AddedToken], tokens: Mapping[int, bytes]) -> None:
+def _check_added_tokens(added: Sequence[AddedToken], flat: FlatTokens) -> None:
+    # Ordinary tokens with the ids of added tokens.
+    wanted = [x.id for x in added if type(x.id) is int and 0 <= x.id <= LARGEST_ID]
+    tokens = flat.select(np.isin(flat.ids, np.array(wanted, np.int32))).tokens()
     texts: set[str] = set()
     seen: dict[int, str] = {}
     for token in added:

@@ -224,8 +224,8 @@ class WordLevelTokenizer(TextTokenizer):
     def to_json(self) -> str:
         """Return the text of tokenizer.json."""
         top = self._content()
-        top["added_tokens"] = json_file.Lines(top["added_tokens"])
-        top["model"]["vocab"] = json_file.Lines(top["model"]["vocab"])
+        top["added_tokens"] = json_file.Lines.of(top["added_tokens"])
+        top["model"]["vocab"] = json_file.Lines.of(top["model"]["vocab"])
         return json_file.layout(top) + "\n"
 
     def __eq__(self, other: object) -> bool:

@@ -46,7 +46,7 @@ from bpe.reference import TIE_BREAKS, Pair
 from bpe.split.patterns import from_huggingface, to_huggingface
 from bpe.text.normalize import normalized
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
-from bpe.vocabulary import AddedToken, Vocabulary
+from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
 
 # Entries of tokenizer_config.json that name special tokens, in the order of transformers.
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
@@ -227,17 +227,14 @@ def _parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
         expected = "expected a byte-level BPE, or this token among the added_tokens"
         unsupported(path, found, expected)
     pairs = _as_ids(path, merges, model["merges"], ids, others)
-    # Added tokens that are ordinary tokens, too: by merges, or as a whole pre-token.
-    both = (texts & ids.keys()) - others.keys()
-    alone = (texts & ids.keys()) - both
     if not ignore_merges or ranked_by is not None:
-        letters = {text for text in both if len(text) == 1}
-        alone |= both - letters - _in_merges(both, merges, pairs, ids)
-    for text in alone - others.keys():
-        del tokens[ids[text]]
+        # An added token is an ordinary token, too, by merges, or as a whole pre-token.
+        longer = {text for text in (texts & ids.keys()) - others.keys() if len(text) != 1}
+        alone = longer - _in_merges(longer, pairs, tokens, ids)
+        tokens = tokens.select(~np.isin(tokens.ids, np.array([ids[x] for x in alone], np.int32)))
     try:
         if ranked_by == "bytes":
-            ranks = {token: token_id for token_id, token in tokens.items()}
+            ranks = {token: token_id for token_id, token in tokens.tokens().items()}
             vocabulary = Vocabulary.from_ranks(ranks, added_tokens, normal_forms)
         else:
             vocabulary = Vocabulary(
@@ -408,8 +405,8 @@ def _merges(path: Path, value: object) -> list[Any]:
         refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
     kinds = {*map(type, value)}
     pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in kinds else value
-    # Of those that `_parse_large` has read, only the number of texts is not known.
-    if not kinds <= {tuple, str} or not {*map(len, pairs)} <= {2}:
+    # Tuples are those that `_parse_large` has read, of two texts.
+    if not kinds <= {tuple, str} or (str in kinds and not {*map(len, pairs)} <= {2}):
         _merges_as_bytes(path, pairs, value)
     return pairs
 
@@ -447,13 +444,16 @@ def _as_ids(
 
 
 def _in_merges(
-    texts: set[str], merges: list[Any], pairs: Any, ids: Mapping[str, int]
+    texts: set[str], pairs: Any, tokens: FlatTokens, ids: Mapping[str, int]
 ) -> set[str]:
     """Return the texts that are a part or the result of a merge; `pairs` are from `_as_ids`."""
-    if isinstance(pairs, np.ndarray):
-        lengths = {*map(len, ids)}  # few, while a token of a hostile file may have megabytes
-        begins = {begin for text in texts for n in lengths if (begin := text[:n]) in ids}
-        near = np.isin(pairs[:, 0], [ids[text] for text in begins])
-        near |= np.isin(pairs[:, 1], [ids[text] for text in texts])
-        merges = [merges[number] for number in np.flatnonzero(near)]
-    return hf_write.in_merges(texts, merges)
+    if not texts or not isinstance(pairs, np.ndarray):  # others are refused
+        return texts
+    parts = {*pairs[np.isin(pairs, [ids[text] for text in texts])].tolist()}
+    found = {text for text in texts if ids[text] in parts}
+    # Only at lengths of tokens, which are few for a long token of a hostile file.
+    lengths = {*np.diff(tokens.offsets).tolist()}
+    splits = [(text[:n], text[n:], text) for text in texts for n in lengths if n < len(text)]
+    made = {(ids[a], ids[b]): text for a, b, text in splits if a in ids and b in ids}
+    near = np.isin(pairs[:, 0], [left for left, _ in made])
+    return found | {made[pair] for pair in map(tuple, pairs[near].tolist()) if pair in made}

@@ -12,25 +12,24 @@ Hugging Face renumbers them if there are gaps. Additional keys (`unicode_version
 from __future__ import annotations
 
 import json
-import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import chain, starmap
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any
 
-from bpe.byte_level import from_byte_level, to_byte_level
+import numpy as np
+
+from bpe.byte_level import all_to_byte_level, from_byte_level
 from bpe.errors import VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
-from bpe.formats.json_file import Lines, config_path, layout
+from bpe.formats.json_file import Lines, config_path, dumps, layout
 from bpe.special import pad_token_of
 from bpe.split.patterns import to_huggingface
 from bpe.text.normalize import NORMAL_FORMS
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import AddedToken, Vocabulary
-
-T = TypeVar("T", str, bytes)
+from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -68,32 +67,40 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     """
     vocabulary = parts.vocabulary
     vocabulary.check_expressible_as_merges()
-    tokens = vocabulary.tokens
-    spelled = {token: to_byte_level(token) for token in tokens.values()}
     added = vocabulary.added_tokens
-    inside = {token.id: token.text for token in added if token.text not in parts.outside}
-    for token_id, text in inside.items():
-        token = from_byte_level(text)
-        if token is not None and vocabulary.token_id(token) not in (None, token_id):
-            raise VocabularyError(
-                f"the special token {text!r} and the ordinary token {token!r} have the same text in"
-                " tokenizer.json and would be one; rename the special token, such as '<|name|>', or"
-                " save ranks (.tiktoken)"
-            )
-    # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
-    ordinary = {tokens[token_id] for token_id in inside.keys() & tokens.keys()}
-    both = not vocabulary.has_tiktoken_ranks and any(
-        len(token) > 1 for token in ordinary - in_merges(ordinary, vocabulary.merges)
-    )
-    texts = {token_id: spelled[token] for token_id, token in tokens.items()} | inside
+    spelled = dict(zip(vocabulary.flat.ids.tolist(), _spelled(vocabulary.flat), strict=True))
+    inside = {x.id: dumps(x.text)[1:-1] for x in added if x.text not in parts.outside}
+    texts = spelled | inside
     order = sorted(texts)
-    merges = [f"{spelled[left]} {spelled[right]}" for left, right in vocabulary.merges]
+    if len({*texts.values()}) < len(texts):
+        others = {spelled[number] for number in spelled.keys() - inside.keys()}
+        text = next(x.text for x in added if inside.get(x.id) in others)
+        raise VocabularyError(
+            f"the special token {text!r} and the ordinary token {from_byte_level(text)!r} have the"
+            " same text in tokenizer.json and would be one; rename the special token, such as"
+            " '<|name|>', or save ranks (.tiktoken)"
+        )
+    # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
+    both = False
+    if vocabulary.has_tiktoken_ranks:
+        parts_of_merges = list(map(vocabulary.token_id, chain.from_iterable(vocabulary.merges)))
+        lefts, rights = parts_of_merges[::2], parts_of_merges[1::2]
+    else:
+        pairs = vocabulary.pair_table()
+        ids = inside.keys() & spelled.keys()
+        ordinary = [x.id for x in added if x.id in ids and len(x.text) > 1]
+        in_merges = np.concatenate([pairs.left_ids, pairs.right_ids, pairs.merged_ids])
+        both = not np.isin(np.array(ordinary, np.int32), in_merges).all()
+        lefts, rights = pairs.left_ids.tolist(), pairs.right_ids.tolist()
+    look_up = spelled.__getitem__
+    vocab = _lines("{}", '"', map(texts.__getitem__, order), '": ', map(str, order), "")
+    merges = _lines("[]", '["', map(look_up, lefts), '", "', map(look_up, rights), '"]')
     settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
     top: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": Lines(list(map(added_token_json, added))),
+        "added_tokens": Lines.of(list(map(added_token_json, added))),
         **{name: settings[name] for name in STEPS},
         "model": {
             "type": "BPE",
@@ -103,19 +110,32 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             "pattern": parts.pattern,
             "tie_break": parts.tie_break,
             "ranked_by": None if both else "bytes" if vocabulary.has_tiktoken_ranks else "merges",
-            "vocab": Lines(dict(zip(map(texts.__getitem__, order), order, strict=True))),
-            "merges": Lines(merges, pairs=True),
+            "vocab": vocab,
+            "merges": merges,
         },
     }
     return layout(top) + "\n"
 
 
-def in_merges(tokens: set[T], merges: Iterable[Sequence[T]]) -> set[T]:
-    """Return the tokens, texts or bytes, that are a part or the result of a merge."""
-    if not tokens:
-        return set()
-    parts = chain.from_iterable(merges)
-    return tokens.intersection(chain(parts, starmap(operator.add, merges)))
+def _spelled(flat: FlatTokens) -> list[str]:
+    """Return the JSON of each token in the byte-level alphabet, without quotes."""
+    spelled = all_to_byte_level(flat.offsets, flat.data)
+    escaped = np.flatnonzero((flat.data == ord('"')) | (flat.data == ord("\\")))
+    for number in {*(np.searchsorted(flat.offsets, escaped, "right") - 1).tolist()}:
+        spelled[number] = dumps(spelled[number])[1:-1]
+    return spelled
+
+
+def _lines(
+    brackets: str, before: str, lefts: Iterable[str], between: str, rights: Iterable[str],
+    after: str,
+) -> Lines:
+    """Return entries of two texts, a line each; one join for all of them takes half the time."""
+    listed = list(lefts)
+    pieces = ["", between, "", f"{after}\n{before}"] * len(listed)
+    pieces[::4], pieces[2::4] = listed, rights
+    text = f"{before}{''.join(pieces)}"
+    return Lines(brackets, text[: -len(before) - 1])
 
 
 # Section -> key of the steps of a sequence, implemented kinds. A post_processor has no effect, as

@@ -153,38 +153,31 @@ def object_at(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any
 
 
 class Lines(NamedTuple):
-    """A list or an object that is written with one entry per line.
+    """A list or an object that is written with one entry per line."""
 
-    Attributes:
-        entries: A list, an object of numbers, or pairs, as "LEFT RIGHT" without other spaces.
-        pairs: Whether entries are pairs, which are written as lists of two texts.
-    """
+    brackets: str
+    entries: str  # the JSON of each, joined by newlines, of which JSON has none itself
 
-    entries: list[Any] | dict[str, int]
-    pairs: bool = False
-
-    def spelled(self, between: str) -> str:
-        """Return the entries as JSON, joined by `between`."""
-        # One call: one for each of 100,000 entries takes ten times as long.
-        if isinstance(self.entries, dict):
-            return json.dumps(self.entries, ensure_ascii=False, separators=(between, ": "))[1:-1]
-        if self.pairs:
-            # JSON texts contain no newlines.
-            whole = json.dumps(self.entries, ensure_ascii=False, separators=("\n", ": "))[1:-1]
-            return f"[{whole}]".replace(" ", '", "').replace("\n", f"]{between}[")
-        return between.join(map(dumps, self.entries))
+    @classmethod
+    def of(cls, entries: list[Any] | dict[str, int]) -> Lines:
+        """Write the entries of a list, or of an object of numbers."""
+        if isinstance(entries, dict):
+            # One call: one for each of 100,000 entries takes ten times as long.
+            text = json.dumps(entries, ensure_ascii=False, separators=("\n", ": "))
+            return cls("{}", text[1:-1])
+        return cls("[]", "\n".join(map(dumps, entries)))
 
 
 def layout(value: object, indent: str = "") -> str:
     """Return indented JSON, in which `Lines` have one entry per line."""
     inner = indent + "  "
-    if isinstance(value, Lines) and value.entries:
-        opening, closing = "{}" if isinstance(value.entries, dict) else "[]"
-        body = value.spelled(f",\n{inner}")
-        return f"{opening}\n{inner}{body}\n{indent}{closing}"
-    if isinstance(value, Lines):
-        return dumps(value.entries)
     if isinstance(value, dict):
-        entries = [f"{dumps(key)}: {layout(entry, inner)}" for key, entry in value.items()]
-        return f"{{\n{inner}" + f",\n{inner}".join(entries) + f"\n{indent}}}"
-    return dumps(value)
+        brackets = "{}"
+        body = f",\n{inner}".join(f"{dumps(key)}: {layout(x, inner)}" for key, x in value.items())
+    elif isinstance(value, Lines):
+        if not value.entries:
+            return value.brackets
+        brackets, body = value.brackets, value.entries.replace("\n", f",\n{inner}")
+    else:
+        return dumps(value)
+    return f"{brackets[0]}\n{inner}{body}\n{indent}{brackets[1]}"

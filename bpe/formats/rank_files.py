@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bpe.byte_level import all_from_byte_level, from_byte_level, to_byte_level
 from bpe.errors import VocabularyError
 from bpe.formats.json_file import dumps, parse_json, read_text, refuse
 from bpe.reference import Pair
-from bpe.vocabulary import AddedToken, Vocabulary
+from bpe.vocabulary import LARGEST_ID, AddedToken, FlatTokens, Vocabulary
 
 
 def load_gpt2_files(
@@ -44,7 +46,7 @@ def load_gpt2_files(
             expected = "expected two tokens of the byte-level alphabet with one space between them"
             refuse(merges_path, f"line {number} is {line!r}", expected)
         merges.append((pair[0], pair[1]))
-    return tokens, merges, others
+    return tokens.tokens(), merges, others
 
 
 def load_tiktoken_ranks(path: str | os.PathLike[str]) -> dict[bytes, int]:
@@ -109,27 +111,35 @@ def gpt2_files(vocabulary: Vocabulary) -> tuple[str, str]:
     return dumps(ids) + "\n", "#version: 0.2\n" + "".join(merges)
 
 
-def ids_of_vocab(path: Path, vocab: Mapping[str, Any], name: str) -> dict[str, int]:
+def ids_of_vocab(path: Path, vocab: dict[str, Any], name: str) -> dict[str, int]:
     """Return a vocabulary after checking that its ids are numbers; errors name it `name`."""
     if not set(map(type, vocab.values())) <= {int}:
         key, found = next((key, found) for key, found in vocab.items() if type(found) is not int)
         refuse(path, f"in {name}, {key!r} has the id {dumps(found)}", "expected a number")
-    return dict(vocab)
+    return vocab
 
 
 def tokens_by_id(
     path: Path, ids: Mapping[str, int], name: str
-) -> tuple[dict[int, bytes], dict[str, int]]:
-    """Return id -> bytes of texts in the byte-level alphabet, text -> id of others."""
+) -> tuple[FlatTokens, dict[str, int]]:
+    """Return tokens of texts in the byte-level alphabet, text -> id of others."""
     texts = list(ids)
-    spelled, numbers = all_from_byte_level(texts)
-    tokens = dict(zip(ids.values(), spelled, strict=True))
-    if len(tokens) < len(ids):
+    try:
+        numbers = np.fromiter(ids.values(), np.int32, len(ids))
+    except OverflowError:
+        numbers = np.array([-1], np.int32)
+    if numbers.min(initial=0) < 0 or numbers.max(initial=0) > LARGEST_ID:
+        text = next(text for text in texts if not 0 <= ids[text] <= LARGEST_ID)
+        expected = f"expected a whole number from 0 to {LARGEST_ID}"
+        refuse(path, f"in {name}, {text!r} has the id {ids[text]}", expected)
+    in_order = np.sort(numbers)
+    if (in_order[1:] == in_order[:-1]).any():
         first: dict[int, str] = {}
-        key = next(key for key in ids if first.setdefault(ids[key], key) != key)
-        found = f"in {name}, {key!r} has the id {ids[key]}, which {first[ids[key]]!r} has already"
-        refuse(path, found, "expected one id for each token")
-    others = {texts[number]: ids[texts[number]] for number in numbers}
-    for token_id in others.values():
-        del tokens[token_id]
-    return tokens, others
+        text = next(text for text in texts if first.setdefault(ids[text], text) != text)
+        found = f"in {name}, {text!r} has the id {ids[text]}, which {first[ids[text]]!r} has"
+        refuse(path, f"{found} already", "expected one id for each token")
+    offsets, data, others = all_from_byte_level(ids)
+    is_token = np.ones(len(ids), np.bool_)
+    is_token[others] = False
+    tokens = FlatTokens(numbers, offsets, data).select(is_token)
+    return tokens, {texts[number]: ids[texts[number]] for number in others.tolist()}

@@ -14,6 +14,7 @@ import msgspec
 
 from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.temporary import temporary_directory
+from bpe.formats.json_file import config_path
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest
@@ -217,15 +218,13 @@ def needs_tokenizer_file(
         check_configuration_absent(files, TOKENIZER_FILE, settings.overwrite)
     if files.size(TOKENIZER_FILE) is None:
         return writes
-    path, where = files.path(TOKENIZER_FILE), files.where(TOKENIZER_FILE)
+    where = files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
-        given = settings.tokenizer if isinstance(settings.tokenizer, str) else ""
-        is_same = os.path.exists(given) and os.path.samefile(path, given)
-        # It may lack a special token that is given.
-        if is_same and settings.end_of_text is None:
+        # The given file may lack a special token that is given.
+        if settings.end_of_text is None and _are_same_files(files, settings.tokenizer):
             return False
         with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
-            if load_tokenizer(path).fingerprint == tokenizer.fingerprint:
+            if load_tokenizer(files.path(TOKENIZER_FILE)).fingerprint == tokenizer.fingerprint:
                 return False
     if not settings.overwrite:
         raise OutputError(
@@ -233,3 +232,15 @@ def needs_tokenizer_file(
             f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
         )
     return writes
+
+
+def _are_same_files(files: Files, given: object) -> bool:
+    """Return True if a given tokenizer.json and its configuration are those of the outputs."""
+    if not isinstance(given, str):
+        return False
+    path = Path(given, TOKENIZER_FILE) if os.path.isdir(given) else Path(given)
+    named = zip(list_tokenizer_files(TOKENIZER_FILE), (config_path(path), path), strict=True)
+    return all(
+        files.get(name) == (each.read_bytes() if os.path.isfile(each) else None)
+        for name, each in named
+    )
