@@ -73,6 +73,9 @@ REFUSED = [
                             ("none.json", "No such file or directory"))),
     ("text.txt --out text.txt/below",
      "text.txt/below: could not be written: Not a directory; nothing was"),
+    ("text.txt --out text.txt",
+     "text.txt: could not be written: File exists; nothing was put under a final name, and progress"
+     " so far is saved: a file is where a directory is expected, so move the file and"),
     ("text.txt --log-file text.txt/log",
      "text.txt/log: no log can be written there: Not a directory"),
     ("tokenmill train text.txt --out tokenizer.json",
