@@ -102,7 +102,8 @@ def test_requests_are_few_and_memory_is_bounded(
         system.store.clear()
     assert n_read >= sum(map(len, long_documents))
     assert counted.n < 2.5 * source.n_bytes / 1e6 + 6
-    assert counted.n_bytes < 1.3 * source.n_bytes
+    # The threads of pyarrow read columns in any order.
+    assert counted.n_bytes < (1.6 if suffix == "parquet" else 1.3) * source.n_bytes
     assert most < 30_000_000
 
 
