@@ -7,7 +7,8 @@
 - Of small reads, such as those around cuts, more than is asked for is fetched. What is read
   forwards (`read_ahead`), such as compressed text, is fetched in pieces, the next while one is
   used; its units, which are read again to be digested, are served from these.
-- What was fetched so last is kept for all files of the process, at most 56 MiB.
+- What was fetched so last is kept for all files of the process, at most 56 MiB; each reader holds
+its last two pieces, so that many files can be read in turns.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _SMALL_BYTES = 3 * _STEP_BYTES  # longer reads are requests of their own
 _PIECE_BYTES = 4 * 1024 * 1024  # fetched ahead at a time
 _FOLLOWED = 8  # reads that may be followed by another one
 _KEPT_PIECES, _KEPT_WINDOWS = 10, 64
+_HELD_PIECES = 2  # by a reader: the one that is used, and the next
 _COMPARE_SECONDS = 10.0
 _THIS_PROCESS = uuid.uuid4().hex
 _numbers = itertools.count()
@@ -163,6 +165,9 @@ def open_url(url: str) -> RemoteFile:
     return found
 
 
+_Held = deque[tuple[int, Task[Bytes]]]  # first bytes of pieces of a file, and these
+
+
 class _Kept:
     """What was fetched last of all files, beyond what was asked for; for several threads."""
 
@@ -182,13 +187,14 @@ class _Kept:
         return self._fetch(file, begin, size).result()[start - begin : stop - begin]
 
     def read_pieces(
-        self, file: RemoteFile, start: int, stop: int, array: Array, n_ahead: int = 0
+        self, file: RemoteFile, start: int, stop: int, array: Array, held: _Held | None = None
     ) -> Bytes:
-        """Read bytes [start, stop) in pieces; begin to fetch the next `n_ahead` of each."""
+        """Read bytes [start, stop) in pieces; for a reader, which holds some, begin the next."""
         content, size = array(stop - start), _PIECE_BYTES
         for place in range(start - start % size, stop, size):
-            following = range(place, min(place + size * (n_ahead + 1), file.n_bytes), size)
-            first, *_ = [self._fetch(file, each, size) for each in following]
+            end = place + size * (1 if held is None else _HELD_PIECES)
+            following = range(place, min(end, file.n_bytes), size)
+            first, *_ = [self._fetch(file, each, size, held) for each in following]
             part = first.result()
             begin, end = max(start, place), min(stop, place + size)
             content[begin - start : end - start] = part[begin - place : end - place]
@@ -202,15 +208,20 @@ class _Kept:
             found = [self._parts.get((file.number, each, _PIECE_BYTES)) for each in places]
         return all(x is not None and x.error is None for x in found)
 
-    def _fetch(self, file: RemoteFile, begin: int, size: int) -> Task[Bytes]:
-        """Return a part that is there, or being fetched."""
+    def _fetch(
+        self, file: RemoteFile, begin: int, size: int, held: _Held | None = None
+    ) -> Task[Bytes]:
+        """Return a part that is there, or held by the reader, or being fetched."""
         key = file.number, begin, size
         with self._lock:
-            part = self._parts.get(key)
+            part = self._parts.get(key) or dict(held or ()).get(begin)
             if part is None or part.error is not None:
-                part = self._parts[key] = Task(file.fetch, begin, file.clip(begin + size))
+                part = Task(file.fetch, begin, file.clip(begin + size))
                 start_thread(part.run)
+            self._parts[key] = part
             self._parts.move_to_end(key)
+            if held is not None:
+                held.append((begin, part))
             is_piece = size == _PIECE_BYTES
             alike = [each for each in self._parts if (each[2] == _PIECE_BYTES) == is_piece]
             for least_used in alike[: -(_KEPT_PIECES if is_piece else _KEPT_WINDOWS)]:
@@ -234,6 +245,7 @@ class ReadAhead:
         self.path, self.n_bytes, self.modified = file.path, file.n_bytes, file.modified
         self.clip, self.check_unchanged = file.clip, file.check_unchanged
         self._ends: deque[int] = deque(maxlen=_FOLLOWED)  # of the last reads
+        self._held: _Held = deque(maxlen=_HELD_PIECES)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         """Read bytes [start, stop); as `RemoteFile.read`."""
@@ -242,7 +254,7 @@ class ReadAhead:
         self._ends.append(stop)
         if not is_expected:
             return self._file.read(start, stop, array)
-        return _kept.read_pieces(self._file, start, stop, array, n_ahead=1)
+        return _kept.read_pieces(self._file, start, stop, array, self._held)
 
 
 def read_ahead(file: InputFile) -> InputFile:
