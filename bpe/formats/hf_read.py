@@ -233,7 +233,8 @@ def _parse_tokenizer_json(top: dict[str, Any], path: Path) -> TokenizerParts:
         alone = longer - _in_merges(longer, pairs, tokens, ids)
         tokens = tokens.select(~np.isin(tokens.ids, np.array([ids[x] for x in alone], np.int32)))
     try:
-        if ranked_by == "bytes":
+        # Merges that have no ids are refused, also where ranks alone count.
+        if ranked_by == "bytes" and isinstance(pairs, np.ndarray):
             ranks = {token: token_id for token_id, token in tokens.tokens().items()}
             vocabulary = Vocabulary.from_ranks(ranks, added_tokens, normal_forms)
         else:

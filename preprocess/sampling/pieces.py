@@ -60,19 +60,21 @@ def find_pieces(plan, rows, row_length, table, n_in_rows):
 
 
 @kernel
-def divide_pieces(table, ends, first, out):
+def divide_pieces(table, ends, first, last, out):
     """Divide pieces where documents end; the last token of a document has no target.
 
     Args:
         table: int64[5, n_pieces].
         ends: uint64[n_documents], the position after each document.
         first: int64[n_pieces], the document of the first token of each piece.
+        last: int64[n_pieces], the document of its last token.
         out: int64[5, n], filled from the left with a table of the parts, none of them empty.
 
     Returns:
         The number of parts; -1 if there are more than `out` has places for, or ends that descend.
 
-    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9, first 0 -> out 1 3 / 2 2 / 1 2 / 0 2 / 2 6; 2.
+    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9, first 0, last 1 -> out 1 3 / 2 2 / 1 2 / 0 2 / 2 6;
+        2.
     """
     n = 0
     for i in range(table.shape[1]):
@@ -84,7 +86,7 @@ def divide_pieces(table, ends, first, out):
             cut, n_out = min(end, stop), min(end, stop) - begin
             if end <= stop:
                 n_out -= 1
-            if cut < begin or n == out.shape[1]:
+            if cut < begin or (cut == stop) != (number == last[i]) or n == out.shape[1]:
                 return -1
             if cut > begin:
                 out[0, n], out[1, n], out[2, n] = begin, cut - begin, n_out

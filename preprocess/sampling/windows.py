@@ -228,7 +228,7 @@ def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
     first = ends.searchsorted(table[0].view(np.uint64), "right")
     last = ends.searchsorted((table[0] + table[1]).view(np.uint64), "left")
     found = np.empty((5, max(int((last - first).sum()), 0) + len(first)), np.int64)
-    n = divide_pieces(table, ends, first, found)
+    n = divide_pieces(table, ends, first, last, found)
     if n < 0:
         raise outside()
     return found if n == found.shape[1] else np.ascontiguousarray(found[:, :n])

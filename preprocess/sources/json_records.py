@@ -4,8 +4,7 @@ A unit of lines is a range of whole lines; blank ones are ignored, and so is a b
 unit of an array is a range of whole elements and the comma after them; the first one has the
 bracket before them, too, and the last one the bracket after them. So documents are never divided.
 
-Only the fields that are read are decoded; of a repeated key the last value counts,
-and all have to be text.
+Only the fields that are read are decoded; of a repeated key the last value counts.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import functools
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +53,7 @@ Data = bytes | memoryview | None  # a record; None: its values are nested too de
 Decoded = TypeVar("Decoded")
 Decoder = msgspec.json.Decoder[Any]
 _decode_object: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_text: Callable[[Any], str] = msgspec.json.Decoder(str).decode
 _decode_names: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -100,7 +101,17 @@ class JsonUnit(RecordUnit):
 
     def values(self, data: Data) -> Values:
         decoder, fields = _decoder(self.fields, str | None if self.reading.text_preset else str)
-        found = self._decoded(data, decoder.decode)
+        try:
+            found = self._decoded(data, decoder.decode)
+        except BadRecordError:
+            if data is None or self.reading.text_preset:
+                raise
+            # Of a repeated key only the last value has to be text, as in `_texts`.
+            decoder, fields = _decoder(self.fields, msgspec.Raw)
+            with suppress(msgspec.DecodeError):
+                last = decoder.decode(data)
+                return [_decode_text(get(last)).encode() for get in fields]
+            raise
         values = [get(found) for get in fields]
         return [value if value is None else value.encode() for value in values]
 
@@ -117,7 +128,8 @@ class JsonUnit(RecordUnit):
         is_preset = bool(self.reading.text_preset)
         decoder, fields = _decoder(self.fields, str | None if is_preset else msgspec.Raw)
         try:
-            rows = zip(*(map(get, decode(decoder)) for get in fields), strict=True)
+            found = decode(decoder)
+            rows = zip(*(map(get, found) for get in fields), strict=True)
             if is_preset:
                 join = PRESETS[self.reading.text_preset].join
                 return join_texts([join(row).encode() for row in rows])

@@ -343,6 +343,7 @@ def added(**changes: object) -> dict[str, object]:
         ({"model__merges": [["#", 1]]}, r"model.merges\[0\] is \[\"#\", 1\]"),
         ({"model__merges": [["#", ""]]}, r"model.merges\[0\] is"),
         ({"model__merges": ["x y"]}, r"merge 0 of b'x' and b'y': b'xy' is not in the vocabulary"),
+        ({"model__merges": ["x yy"], "model__ranked_by": "bytes"}, r"b'yy' is not in the vocab"),
         ({"model__vocab__日本": 270}, r"'日本' is not spelled in GPT-2's byte-level alphabet"),
         ({"model__vocab__zz": "1"}, r"'zz' has the id \"1\": expected a number"),
         ({"model__vocab__zz": True}, r"'zz' has the id true: expected a number"),

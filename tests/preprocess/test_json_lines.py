@@ -96,8 +96,12 @@ def test_values_are_nested_up_to_a_limit(tmp_path: Path, quotes: str) -> None:
 
 
 def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "a", "text": "b"}')
-    assert texts_of(JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())) == ["b"]
+    repeated = '{"text": "a", "text": "b"}\n{"text": 5, "text": "\\u00e9"}\n'
+    reading = ReadOptions(skip_bad_records=True)
+    for other in ("", '{"text": "b", "text": 5}'):  # bad: its unit is decoded line by line
+        (tmp_path / "x.jsonl").write_text(repeated + other)
+        source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", reading)
+        assert texts_of(source) == ["b", "é"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from preprocess import Sampler, SamplingError, TokenFile
+from preprocess import Sampler, SamplingError, TokenFile, TokenFileError, open_tokens
 
 WINDOWS = st.sampled_from(["stride", "documents", "packed"])
 ORDERS = st.sampled_from(["random", "epoch", "sequential"])
@@ -176,3 +176,14 @@ def test_windows_of_documents_that_are_not_short(
     with pytest.raises(SamplingError, match="its drop_short is None, and here it is True"):
         sampler.load_state_dict(earlier)
     sampler_of(file, **options).load_state_dict(earlier)
+
+
+def test_damaged_document_ends_are_named(tmp_path: Path) -> None:
+    file = dataset(tmp_path, [3] * 8)
+    path = Path(file.path).with_suffix(".docs")
+    ends = np.fromfile(path, np.uint64)
+    ends[2] = 100
+    path.write_bytes(ends.tobytes())
+    sampler = sampler_of(open_tokens(file.path), fields=("segment_ids",), context_length=23)
+    with pytest.raises(TokenFileError, match="positions are outside of the dataset, so its docu"):
+        next(iter(sampler))
