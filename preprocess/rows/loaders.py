@@ -98,7 +98,8 @@ class ShardedSource:
     def _find(self, path: str) -> list[Any]:
         """Return the files that a path means; raise RowsError if it means none."""
         if not (found := find_files(path, self.suffixes)):
-            shown, instead = open_files(path).where(), found_instead(path, self.suffixes)
+            shown = shown_url(path) if is_url(path) else str(Path(path))
+            instead = found_instead(path, self.suffixes)
             raise RowsError(
                 f"there are no {self.kind} files ({', '.join(self.suffixes)}) at {shown}{instead};"
                 " give a file, a directory or a pattern"
@@ -381,8 +382,10 @@ def open_rows(directory: Location, n_blocks: int | None = None) -> FileSeries:
         counts = {each.name: each.rows for each in read_manifest(directory).shards}
         for name in counts.keys() - there.keys():
             location = join_location(os.fspath(directory), name)
-            found = find_object(location) if is_url(location) else None
-            if found is None:
+            found: AnyFile | None = Path(location)  # whose name may begin with a dot
+            if is_url(location):
+                found = find_object(location)
+            if found is None or (isinstance(found, Path) and not found.is_file()):
                 raise RowsError(
                     f"{files.where(name)}: is missing, and {MANIFEST_FILE} has it; run tokenmill"
                     f" {how_to_repair(where)}"

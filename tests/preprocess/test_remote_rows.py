@@ -318,6 +318,8 @@ def test_rows_on_a_web_server(data: Path, tmp_path: Path) -> None:
         assert signed.shard_names == [f"{server}/a.jsonl"]
         with pytest.raises(RemoteError, match="has a query, such as a signature"):
             open_rows(f"{server}/rows?key=secret")
+        with pytest.raises(RowsError, match=rf"JSON Lines files .* at {server}/none\.jsonl; give"):
+            JsonShardedSource(f"{server}/none.jsonl?key=secret")
         found = open_rows(f"{server}/rows")
         pages["/rows/train-00001-of-00003.jsonl.gz"] = Page(b"", status=403)
         with pytest.raises(UnavailableError, match="the request failed"):
@@ -350,3 +352,11 @@ def test_rows_are_read_in_other_processes(
     process.start()
     assert answers.get(timeout=60) == expected
     process.join()
+
+
+def test_rows_whose_names_begin_with_a_dot(data: Path, tmp_path: Path) -> None:
+    """As those of a dataset with such a name."""
+    for path in data.glob("train.*"):
+        (tmp_path / f".x{path.suffix}").write_bytes(path.read_bytes())
+    (made,) = write_rows(tmp_path / ".x.bin", **options_of("jsonl", tmp_path / "rows"))
+    assert len(open_rows(tmp_path / "rows")) == made.manifest.rows
