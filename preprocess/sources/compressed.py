@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import numpy as np
 from msgspec import structs
 
 from bpe.errors import CorpusError
@@ -170,21 +169,30 @@ class _Stream:
         self.start = self.stop = self.n_read = 0
         self.ended = False
 
-    def forward(self, position: int, wanted: int = sys.maxsize) -> None:
-        """Decompress up to a position and not much further; keep the text from `wanted` on."""
+    def forward(self, position: int) -> None:
+        """Decompress up to a position and not much further, or to the end."""
         while self.stop < position and not self.ended:
             piece, self.n_read = next(self._decompressed, (b"", self.n_read))
             self.ended = not piece
-            n_dropped = max(min(len(self._text) - self._kept, wanted - self.start), 0)
+            n_dropped = max(len(self._text) - self._kept, 0)
             del self._text[:n_dropped]
             self._text += piece
             self.start, self.stop = self.start + n_dropped, self.stop + len(piece)
 
-    def read(self, start: int, stop: int) -> Bytes:
+    def read(self, start: int, stop: int, array: Array) -> Bytes:
         """Read bytes [start, stop), and forward to the next one; `start` is in the range."""
-        self.forward(stop + 1, start)  # knows that this is the end, if it is
-        content = memoryview(self._text)[start - self.start : stop - self.start]
-        return np.frombuffer(bytes(content), np.uint8)
+        content, place = array(stop - start), start
+        while place < stop:  # a piece at a time, for a long document is not kept
+            self.forward(place + 1)
+            end = min(self.stop, stop)
+            with memoryview(self._text)[place - self.start : end - self.start] as part:
+                content[place - start : end - start] = part
+            if end == place:
+                break
+            place = end
+        self.forward(stop + 1)  # knows that this is the end, if it is
+        content.flags.writeable = False
+        return content[: place - start]
 
 
 class DecompressedFile:
@@ -224,7 +232,7 @@ class DecompressedFile:
         if first <= start and stop <= first + len(held):
             return held[start - first : stop - first]
         stream = self._stream_at(start)
-        content = stream.read(start, stop)
+        content = stream.read(start, stop, array)
         self.n_bytes = stream.stop if stream.ended else self.n_bytes
         self.n_read = max(self.n_read, stream.n_read)
         return content

@@ -337,9 +337,14 @@ class _Directory:
         self.path = path
         self.files: dict[str, Path | RemoteFile] = {}
         self.directories: dict[str, Path | _Directory] = {}
+        if path is None:
+            return
         try:
-            for entry in () if path is None else path.iterdir():
-                (self.directories if entry.is_dir() else self.files)[entry.name] = entry
+            with os.scandir(path) as entries:  # faster than asking each path
+                for each in entries:
+                    is_link = each.is_symlink()  # it may not be possible to follow it
+                    is_below = os.path.isdir(each) if is_link else each.is_dir()
+                    (self.directories if is_below else self.files)[each.name] = path / each.name
         except OSError as error:
             raise CorpusError(
                 f"{path}: cannot be listed: {error.strerror}; make it readable or leave it out"

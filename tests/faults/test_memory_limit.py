@@ -3,10 +3,16 @@
 A thread that is started then may end before it does anything, and LLVM may find no memory.
 """
 
+import _thread
 import subprocess
 import sys
+from collections.abc import Callable
 
+import numpy as np
 import pytest
+
+from bpe import train_bpe
+from preprocess import AsyncDataLoader, Sampler
 
 pytest.importorskip("resource", reason="this system has no limits of memory")
 
@@ -53,3 +59,24 @@ def test_a_limit_of_the_address_space_lets_everything_end(attempt: int) -> None:
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=100
     )
     assert run.stdout == "ended\n", run.stderr
+
+
+@pytest.mark.parametrize("how", ["refused", "ends without a word"])
+def test_threads_that_never_begin_cost_no_result(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["the quick brown fox jumps over the lazy dog\n"] * 60_000
+    first = train_bpe(lines[:100], vocab_size=300)
+    expected, batches = first.encode("".join(lines)), [*Sampler(np.arange(99), 2, 4, order="epoch")]
+
+    def start(run: Callable[..., object], arguments: tuple[object, ...]) -> int:
+        if how == "refused":
+            raise RuntimeError("can't start new thread")
+        return 0
+
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    again = train_bpe(lines[:100], vocab_size=300, workers=3)
+    assert again.merges == first.merges
+    assert again.encode("".join(lines)) == expected
+    assert [id for ids in again.encode_batch(lines) for id in ids] == expected
+    assert [*again.encode_iterable(lines)] == expected
+    loader = AsyncDataLoader(Sampler(np.arange(99), 2, 4, order="epoch"), prefetch_buffer_size=4)
+    np.testing.assert_equal([*loader], batches)

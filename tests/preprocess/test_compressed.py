@@ -163,6 +163,19 @@ def test_documents_longer_than_what_is_kept(
     assert sum(pieces) < 6 * sum(map(len, documents))
 
 
+def test_a_document_that_is_read_whole_is_in_memory_once(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt.gz"
+    path.write_bytes(gzip.compress(b"a" * 40_000_000))
+    (source,) = find_sources([path], ReadOptions(unit_size=1_000_000))
+    tracemalloc.start()
+    try:
+        assert sum(unit.read().n_bytes for unit in source.units()) == 40_000_000
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 70_000_000
+
+
 def test_parts_of_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compressed, "_PIECE_BYTES", 7)
     text = bytes(range(60))

@@ -57,6 +57,15 @@ def test_outputs_among_the_matches_of_a_pattern(
             names(paths)
 
 
+def test_outputs_beside_a_link_that_cannot_be_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    build(train=tmp_path / "a.txt", out=tmp_path, vocab_size=257, val_fraction=0)
+    (tmp_path / "link").symlink_to("x" * 300)
+    assert names([tmp_path / "a.txt", *tmp_path.glob("*.json")]) == ["a.txt"]
+    with pytest.raises(CorpusError, match=r"link: cannot be read: File name too long; make it"):
+        names([tmp_path])
+
+
 def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "@c", "c"):
