@@ -29,7 +29,7 @@ from preprocess.dataset.writer import ColumnFile
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
-from preprocess.run.encode_pass import EncodePass, Part
+from preprocess.run.encode_pass import EncodePass, Part, SpecialIds
 from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import find_parts, join_parts
@@ -319,7 +319,11 @@ class Origin:
             For each unit (index of its source, "token" and "document" -> number of those before it
             in the dataset, what it gives).
         """
-        encode = EncodePass(self._read, self._settings, self._tokenizer, Report(), self._progress)
+        # Not those that the tokenizer says, which may be given without its tokenizer_config.json.
+        ids = SpecialIds(self._manifest.end_of_text_id, self._manifest.begin_of_text_id)
+        encode = EncodePass(
+            self._read, self._settings, self._tokenizer, Report(), self._progress, ids=ids
+        )
         encode.sources = encode.sources[numbers.start : numbers.stop]
         output, at = [*self._read.names.values()].index(self._name), -1
         starts = {per: find_starts(self._manifest, per) for per in ("token", "document")}

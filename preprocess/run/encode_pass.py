@@ -234,6 +234,7 @@ class EncodePass:
     report: Report  # counts are added to it
     progress: Progress
     journal: Journal | None = None  # None: no checkpoints
+    ids: SpecialIds | None = None  # None: as the settings say, if they are of a dataset
 
     def __post_init__(self) -> None:
         self.sources, all_sources = self.part.sources, self.part.all_files
@@ -241,8 +242,8 @@ class EncodePass:
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
         self._has_mask = any(source.has_spans for source in all_sources)
-        self._key, self._ids = f"encoded {self.part.number}", SpecialIds(-1, None)
-        if isinstance(self.settings, BuildSettings | EncodeSettings):
+        self._key, self._ids = f"encoded {self.part.number}", self.ids or SpecialIds(-1, None)
+        if self.ids is None and isinstance(self.settings, BuildSettings | EncodeSettings):
             self._ids = SpecialIds.of(self.tokenizer, self.settings)
         self._at = EncodeCheckpoint()
 

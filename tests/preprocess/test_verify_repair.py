@@ -22,7 +22,7 @@ from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.manifest import with_own_digest
 from preprocess.dataset.reader import open_tokens
-from preprocess.pipeline import encode
+from preprocess.pipeline import encode, train
 from preprocess.storage import LocalStorage, OutputError
 
 
@@ -410,3 +410,20 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     assert any(unread in finding.text for finding in findings)
     assert run(["verify", str(data)]) == 1
     assert "val.bin: its size and all 1 blocks are as written" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("others", [[], ["<|endoftext|>"]])
+def test_a_tokenizer_without_its_configuration_gives_the_same_ids(
+    tmp_path: Path, others: list[str]
+) -> None:
+    text, whole, alone = (tmp_path / name for name in ("text", "whole", "alone"))
+    text.write_text("low lower lowest " * 99)
+    train(text, out=whole / "tokenizer.json", vocab_size=265, end_of_text="<|x|>",
+          special_tokens=others)  # fmt: skip
+    encode(text, tokenizer=whole / "tokenizer.json", out=tmp_path / "a.bin")
+    alone.mkdir()
+    (alone / "tokenizer.json").write_bytes((whole / "tokenizer.json").read_bytes())
+    found = verify(tmp_path / "a.bin", tokenizer=alone, deep=True)
+    assert found[-1].text == "its 1 sources, encoded again, give the same ids"
+    flip(tmp_path / "a.bin", 9)
+    assert all(each.sound for each in verify(tmp_path / "a.bin", tokenizer=alone, repair=True))
