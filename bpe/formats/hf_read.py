@@ -452,9 +452,10 @@ def _in_merges(
         return texts
     parts = {*pairs[np.isin(pairs, [ids[text] for text in texts])].tolist()}
     found = {text for text in texts if ids[text] in parts}
-    # Only at lengths of tokens, which are few for a long token of a hostile file.
+    # Only into lengths of tokens, so a long token of a hostile file is not copied for each length.
     lengths = {*np.diff(tokens.offsets).tolist()}
-    splits = [(text[:n], text[n:], text) for text in texts for n in lengths if n < len(text)]
+    places = [(text, n) for text in texts for n in lengths if len(text) - n in lengths]
+    splits = ((text[:n], text[n:], text) for text, n in places)
     made = {(ids[a], ids[b]): text for a, b, text in splits if a in ids and b in ids}
     near = np.isin(pairs[:, 0], [left for left, _ in made])
     return found | {made[pair] for pair in map(tuple, pairs[near].tolist()) if pair in made}

@@ -235,9 +235,11 @@ def test_their_files_with_settings_that_are_implemented_are_read(
 
 
 def test_an_added_token_of_many_letters_takes_memory_for_its_text_only(tmp_path: Path) -> None:
-    """Not for each of its beginnings, where it is looked for in the merges."""
-    letters = "a" * 20_000
+    """Not for each of its beginnings and ends, where it is looked for in the merges."""
+    letters = "a" * 100_000
     file = json.loads(tokenizer_json(SMALL))
+    for n in range(100, 500):
+        file["model"]["vocab"]["a" * n] = len(file["model"]["vocab"])
     file["model"]["vocab"][letters] = number = len(file["model"]["vocab"])
     file["added_tokens"].append({"id": number, "content": letters, "special": True})
     path = write(tmp_path / "t.json", file)

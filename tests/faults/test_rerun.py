@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from run_cases import assert_as_in_peace, contents, cut_off
 
-from bpe.errors import TokenmillError, UnavailableError
+from bpe import PretokenCounts
+from bpe.errors import ChangedError, TokenmillError, UnavailableError
 from preprocess import build, pipeline
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -219,6 +220,21 @@ def test_a_file_that_cannot_be_read_for_a_while_costs_nothing(
     if stage != "counting":
         assert done_before["counting"] == sum(p.stat().st_size for p in options["train"].iterdir())
     assert_as_in_peace(options)
+
+
+def test_a_file_that_changes_while_its_last_unit_is_counted_is_refused(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is read again."""
+    path, count = options["train"] / "b.txt", PretokenCounts.add
+
+    def add(counts: PretokenCounts, *text: Any) -> None:
+        count(counts, *text)
+        touch(path)
+
+    monkeypatch.setattr(PretokenCounts, "add", add)
+    with pytest.raises(ChangedError, match=r"b\.txt: was changed, replaced or removed"):
+        pipeline.train(paths=path, out=options["out"] / "tokenizer.json", vocab_size=280)
 
 
 def test_a_touched_file_of_a_finished_output_is_read_and_found_to_be_the_same(

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,29 @@ def test_a_run_goes_on_where_it_was_cut_off(
     assert [each["name"] for each in result.stats["stages"]] == [
         "counting", "merging", "encoding train and val",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["train", "encode"])
+def test_the_other_commands_go_on_too(
+    command: str, corpus: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    own: dict[str, Any] = {"paths": corpus, "unit_size": 300, "workers": 1}
+    tokenizer = tmp_path / "tokenizer.json"
+    name = "x.bin" if command == "encode" else "x.json"
+    stage = "encoding x" if command == "encode" else "counting"
+    function: Callable[..., Any] = getattr(pipeline, command)
+    if command == "encode":
+        pipeline.train(paths=corpus, out=tokenizer, vocab_size=280)
+        own["tokenizer"] = tokenizer
+    else:
+        own["vocab_size"] = 280
+    function(**own, out=tmp_path / "peace" / name)
+    with pytest.raises(faults.CutOff):
+        function(**own, out=tmp_path / "out" / name, progress=faults.Stopping(stage))
+    progress = Progress()
+    function(**own, out=tmp_path / "out" / name, progress=progress)
+    assert progress.stages[0].done_before > 800
+    assert contents(tmp_path / "out") == contents(tmp_path / "peace")
 
 
 # Failures of the disk.
