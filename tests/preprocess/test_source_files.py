@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -209,10 +210,10 @@ def test_a_directory_that_may_not_be_listed_is_an_error(
 ) -> None:
     (tmp_path / "secret").mkdir()
 
-    def refuse(path: Path) -> list[Path]:
+    def refuse(path: Path) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(CorpusError, match=r"secret: cannot be listed: Permission denied; make"):
         find_sources([tmp_path / "secret"], ReadOptions())
 
