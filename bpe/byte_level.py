@@ -43,11 +43,12 @@ def from_byte_level(spelled: str) -> bytes | None:
 def all_from_byte_level(
     spelled: Collection[str],
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of all texts as arrays, and which are not in the alphabet.
+    """Convert texts in the byte-level alphabet to bytes, all at once.
 
     Returns:
-        `int64[n + 1]`, offsets; `uint8[n_bytes]`: text i is `data[offsets[i] : offsets[i + 1]]`;
-        numbers of the texts that are not in the alphabet, of which the bytes mean nothing.
+        offsets, int64[n + 1]; data, uint8[n_bytes]: the bytes of text i are
+        `data[offsets[i] : offsets[i + 1]]`; int64[n_others], the indices of the texts with other
+        characters, whose bytes are undefined.
     """
     points = np.frombuffer("".join(spelled).encode("utf-32-le", "surrogatepass"), "<u4")
     found = _BYTE_OF_POINT[np.minimum(points, len(_BYTE_OF_POINT) - 1)]

@@ -406,7 +406,7 @@ def _merges(path: Path, value: object) -> list[Any]:
         refuse(path, f"model.merges is a {type(value).__name__}", "expected a list")
     kinds = {*map(type, value)}
     pairs = [x.split(" ") if isinstance(x, str) else x for x in value] if str in kinds else value
-    # Tuples are those that `_parse_large` has read, of two texts.
+    # `_parse_large` returns tuples, and has checked that each is two texts.
     if not kinds <= {tuple, str} or (str in kinds and not {*map(len, pairs)} <= {2}):
         _merges_as_bytes(path, pairs, value)
     return pairs

@@ -319,7 +319,7 @@ class Origin:
             For each unit (index of its source, "token" and "document" -> number of those before it
             in the dataset, what it gives).
         """
-        # Not those that the tokenizer says, which may be given without its tokenizer_config.json.
+        # From the manifest: a tokenizer without its tokenizer_config.json may name other ids.
         ids = SpecialIds(self._manifest.end_of_text_id, self._manifest.begin_of_text_id)
         encode = EncodePass(
             self._read, self._settings, self._tokenizer, Report(), self._progress, ids=ids

@@ -300,10 +300,9 @@ def _special_of(
 
 @functools.lru_cache(maxsize=8)
 def _literals(template: Template, tokens: _Tokens | None) -> re.Pattern[str]:
-    """Return what finds the texts that a template may look for, which have no marks inside.
+    """Return a pattern of the literals of a template that are left without marks in messages.
 
-    With `tokens`, they are those of which no special token can be made, else those that are not
-    words.
+    With `tokens`: literals that cannot be a part of a special token; without: all but words.
     """
     kept = [
         re.escape(text) for text in template.literals
@@ -376,9 +375,10 @@ def _n_common(text: str, other: str) -> int:
 
 
 def _is_said(messages: Messages, path: tuple[Any, ...]) -> bool:
-    """Return True if a text is said: no name, kind or number.
+    """Return True if the value at `path` is content that a template must render.
 
-    Results may name a call again, so its name is said only if it is all that the call says.
+    Names, kinds and numbers need not be rendered. The name of a call has to be where the call has
+    no arguments: there it is all the content, and results of tools may repeat a name.
     """
     if "arguments" in path:
         return path[-1] is not None

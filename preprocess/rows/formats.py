@@ -92,7 +92,7 @@ class RecordFile(ABC):
 
     @cached_property
     def starts(self) -> Numbers:
-        """Where blocks begin that are read at a time, and the number of records: int64[n + 1]."""
+        """Offsets of the blocks in records: int64[n_blocks + 1], the last is their number."""
         return np.append(0, np.cumsum([*self.sizes()], dtype=np.int64))
 
     def __len__(self) -> int:
@@ -642,7 +642,7 @@ _NAMES = re.compile(  # of arrays, in NumPy 1 and 2
 
 
 class PickledFile(RecordFile):
-    """A pickled list of rows; those that were padded here have a mask."""
+    """A pickled list of rows; padded rows have an attention mask, too."""
 
     @staticmethod
     def write(
@@ -688,7 +688,7 @@ class PickledFile(RecordFile):
 
 
 class _RefusedError(Exception):
-    """A pickle has something else than rows; the message says what."""
+    """A pickle contains something other than rows; the message says what."""
 
 
 def _load(data: bytes) -> tuple[list[Any], list[int | None]]:

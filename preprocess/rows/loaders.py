@@ -348,7 +348,7 @@ def found_instead(location: str, endings: tuple[str, ...]) -> str:
 
 
 def _files_in(directory: str) -> list[AnyFile]:
-    """Return the files directly in a directory, without those that are hidden."""
+    """Return the files directly in a directory, without hidden ones."""
     if is_url(directory):
         return [] if is_web(directory) else _matches(f"{directory.rstrip('/')}/")
     return _matches(os.path.join(glob.escape(directory), "*"))
@@ -429,7 +429,7 @@ class FileSeries:
 
     @cached_property
     def starts(self) -> Numbers:
-        """Where files begin, and the number of records: int64[n_files + 1]."""
+        """Offsets of the files in records: int64[n_files + 1], the last is their number."""
         sizes = self.for_all(len)
         for file, size in zip(self.files, sizes, strict=True):
             _check_count(file, size, size if file.n_known is None else file.n_known)
@@ -437,7 +437,7 @@ class FileSeries:
 
     @property
     def block_starts(self) -> Numbers:
-        """Where blocks of records begin, and the number of records: int64[n_blocks + 1]."""
+        """Offsets of the blocks of all files in records: int64[n_blocks + 1]."""
         parts = zip(self.files, self.starts, strict=False)
         return np.concatenate([*(file.starts[:-1] + at for file, at in parts), self.starts[-1:]])
 
