@@ -642,7 +642,7 @@ _NAMES = re.compile(  # of arrays, in NumPy 1 and 2
 
 
 class PickledFile(RecordFile):
-    """A pickled list of rows; padded rows have an attention mask, too."""
+    """A pickled list of rows of ids; if they are padded, the token counts of rows follow it."""
 
     @staticmethod
     def write(
