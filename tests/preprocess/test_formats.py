@@ -12,7 +12,6 @@ import pytest
 import torture
 from verify_cases import damages, flip
 
-from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import ReadOptions
@@ -73,30 +72,6 @@ def test_a_build_is_killed_resumed_verified_and_repaired(
     assert damages(verify(tmp_path / "whole"))
     verify(tmp_path / "whole", repair=True)
     assert torture.contents(tmp_path / "whole") == expected
-
-
-@pytest.mark.parametrize("suffix", ["jsonl", "txt.zst"])
-def test_a_build_with_a_failing_disk_ends_in_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
-    path = tmp_path / f"corpus.{suffix}"
-    format_files.write(path, format_files.DOCUMENTS[:40])
-    options = OPTIONS | {"train": path, "val_fraction": 0, "workers": 1}
-    system = faults.System()
-    with monkeypatch.context() as patch:
-        faults.install(system, patch)
-        build(**options, out=tmp_path / "whole")
-    expected = torture.contents(tmp_path / "whole")
-    for number in range(1, len(system.calls), 7):
-        failing = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
-        with monkeypatch.context() as patch:
-            faults.install(failing, patch)
-            try:
-                build(**options, out=tmp_path / str(number))
-            except (OSError, TokenmillError) as error:
-                assert "--overwrite" not in str(error)
-        build(**options, out=tmp_path / str(number))
-        assert torture.contents(tmp_path / str(number)) == expected
 
 
 def documents_of(path: Path, **options: Any) -> list[str]:
