@@ -16,17 +16,11 @@ from preprocess.sampling.get_batch import get_batch
 
 
 def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train") -> Path:
-    with written.token_file(directory, name, vocab_size=vocab_size) as writer:
-        writer.append(ids, np.array([len(ids)]))
-        writer.finish(
-            end_of_text_id=0,
-            n_bytes=len(ids),
-            tokenizer_fingerprint="",
-            pattern="gpt2",
-            unicode_version="16.0.0",
-            sources=[],
-        )
-    return directory / f"{name}.bin"
+    fields = {"end_of_text_id": 0}
+    file = written.write(
+        directory, ids, [len(ids)], vocab_size=vocab_size, name=name, fields=fields
+    )
+    return Path(file.path)
 
 
 @pytest.fixture

@@ -156,7 +156,7 @@ def test_dtype_is_decided_by_the_vocabulary(tmp_path: Path, vocab_size: int, nam
     assert dtype.name == name
     assert dtype.newbyteorder("<") == dtype
     ids = [vocab_size - 1, 0]
-    file = write(tmp_path, ids, [2], vocab_size=vocab_size, end_of_text_id=0)
+    file = write(tmp_path, ids, [2], vocab_size=vocab_size, fields={"end_of_text_id": 0})
     assert (file.dtype, file.tokens.tolist()) == (dtype, ids)
     assert (tmp_path / "train.bin").read_bytes() == np.array(ids, dtype).tobytes()
     for wrong in (0, -1, 2**32 + 1):

@@ -29,16 +29,8 @@ def write(data: Path, ids: list[int], ends: list[int], end: int = 278) -> None:
     from bpe import Tokenizer
 
     fingerprint = Tokenizer.from_file(data / "tokenizer.json").fingerprint
-    with written.token_file(data, "odd", vocab_size=280) as writer:
-        writer.append(np.array(ids, np.uint32), np.array(ends))
-        writer.finish(
-            end_of_text_id=end,
-            n_bytes=1,
-            tokenizer_fingerprint=fingerprint,
-            pattern="gpt2",
-            unicode_version="16.0.0",
-            sources=[],
-        )
+    fields = {"end_of_text_id": end, "tokenizer_fingerprint": fingerprint, "sources": []}
+    written.write(data, ids, ends, vocab_size=280, name="odd", fields=fields)
 
 
 @pytest.mark.parametrize("what", ["", "train.bin", "val.json", "train", "train.docs"])
@@ -251,11 +243,9 @@ def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path)
     at = int(ends[0]) + 3
     tokens[at] = ord("Z")
     manifest = open_tokens(built / "train.bin").manifest
-    with written.token_file(data, "train", vocab_size=280) as writer:
-        writer.append(tokens, ends)
-        fields = ("end_of_text_id", "begin_of_text_id", "n_bytes", "tokenizer_fingerprint")
-        fields += ("pattern", "unicode_version", "sources")
-        writer.finish(**{field: getattr(manifest, field) for field in fields})
+    names = ("end_of_text_id", "begin_of_text_id", "sources", *written.FIELDS)
+    fields = {name: getattr(manifest, name) for name in names}
+    written.write(data, tokens, ends, vocab_size=280, fields=fields)
     assert not damages(verify(data / "train.bin"))
     (found,) = damages(verify(data / "train.bin", deep=True))
     assert f"text, encoded again: id of token {at:,} differs" in found
