@@ -21,17 +21,10 @@ from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import ShardView
-from preprocess.run import count_pass, journal
 
 END = "<|endoftext|>"
 N = 200  # tokens of a shard
 OPTIONS: dict[str, Any] = {"vocab_size": 270, "val_fraction": 0.2, "unit_size": 300, "workers": 1}
-
-
-@pytest.fixture(autouse=True)
-def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
 
 
 def write_corpus(path: Path) -> None:

@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
-import torture
 from hypothesis import given
 from hypothesis import strategies as st
+from run_cases import assert_goes_on
 
 from bpe.text.spans import find_pieces
 from preprocess import build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans, prepare
-from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources, registry
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
 from preprocess.sources.text import Cutter, Ends
@@ -82,21 +80,14 @@ def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_format_is_built_killed_resumed_and_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, often: None
 ) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     lines = [f"user {i} asks, BOT {i} says {'A LOT ' * (i % 60)}" for i in range(99)]
     (tmp_path / "chat.lines").write_text("\n".join(lines))
     (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines))
     options: dict[str, Any] = {"vocab_size": 270, "unit_size": 200, "workers": 2}
     lined: dict[str, Any] = options | {"train": tmp_path / "chat.lines", "val_fraction": 0}
-    build(**lined, out=tmp_path / "whole")
-    for stage in ("counting", "encoding train"):
-        with pytest.raises(faults.CutOff):
-            build(**lined, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
-    build(**lined, out=tmp_path / "resumed")
-    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    assert_goes_on(lined, tmp_path, ["counting", "encoding train"])
     assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))
     build(**options, train=tmp_path / "text.txt", val_fraction=0, out=tmp_path / "text")
     for name in ("train.bin", "train.docs"):
