@@ -152,6 +152,14 @@ def test_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) 
     assert found < {path.name for path in plans(tmp_path)}  # and no newer plan was removed
 
 
+def test_a_plan_that_is_removed_while_it_is_opened(
+    file: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_make_plan", lambda *_: None)
+    with pytest.raises(TokenFileError, match="was removed while it was being opened, as when the "):
+        packed(file, 8, "best_fit")
+
+
 @pytest.mark.parametrize("place", [0, 3, 20, 255, 256, 260, 300, -1])
 def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path, place: int) -> None:
     packed(file, 8, "best_fit")
