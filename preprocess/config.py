@@ -131,6 +131,13 @@ class _Section(_PartSettings):
         return [getattr(self, name) for name in options_of(type(self))]
 
 
+def _read_tokenizer(value: Any) -> Any:
+    """Read a tokenizer of a dataset; options of a `TokenizerConfig` are read with all sections."""
+    if isinstance(value, TokenizerConfig | Mapping):
+        return value
+    return options_of(TokenizerConfig)["name_or_path"].read(value)
+
+
 def _read_arguments(value: Any) -> tuple[str, ...]:
     """Return the names of arguments of transformers' functions, which should be without effect."""
     if not isinstance(value, Mapping):
@@ -158,9 +165,9 @@ class DatasetConfig(
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
     name: Is[Prefix | None] = option("None: the end of save_path or data_files.", default=None)
-    tokenizer: Is[Any] = option(
-        "A `TokenizerConfig` or as there; none: that of the corpus.", default=None
-    )
+    tokenizer: Is[Annotated[
+        Any, Kind(_read_tokenizer, "a path, a name, a tokenizer or its options")
+    ] | None] = option("A `TokenizerConfig` or as there; none: that of the corpus.", default=None)
     tokenizer_kwargs: Is[
         Annotated[tuple[str, ...], Kind(_read_arguments, "names with values")] | None
     ] = option("Arguments of transformers' functions that cannot change ids.", default=None)
