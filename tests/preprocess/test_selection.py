@@ -298,7 +298,9 @@ def test_damaged_work_files_are_refused(
         build(out=tmp_path / "out", progress=faults.Stopping(stage, units), **corpus)
     path = tmp_path / "out" / ".build.partial" / name
     flip(path, 5) if is_there else path.unlink()
-    with pytest.raises(DamagedStateError, match=r"damaged|shorter"):
+    of_a_block = is_there and name == "train-in-order.bin"
+    expected = "block 0 is damaged since it was written" if of_a_block else "damaged|shorter"
+    with pytest.raises(DamagedStateError, match=expected):
         build(out=tmp_path / "out", **corpus)
 
 
