@@ -105,7 +105,7 @@ def test_one_call_from_text_to_rows_has_all_options() -> None:
     wanted = options_of(DatasetConfig) | options_of(TokenizeStageConfig)
     wanted |= options_of(SaveStageConfig)
     others = {"name", "tokenizer_kwargs", "save_path", "enabled", "output_dir"}
-    own = {"output_path", "output_format", "keep_tokens", "progress", "seq_length"}
+    own = {"output_path", "output_format", "keep_tokens", "progress"}
     assert options_of(TextToRowsSettings).keys() - own == wanted.keys() - others
 
 
