@@ -8,12 +8,14 @@ settings of its build and of its rows. Annotations are not postponed in this mod
 import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import Signature
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Never
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from bpe.arguments import bind, nearest
+from bpe.errors import TokenmillError
 from preprocess.locations import join_location
 from preprocess.options import (
     BuildSettings,
@@ -39,7 +41,6 @@ from preprocess.options import (
     WindowSettings,
 )
 from preprocess.settings import (
-    AnySettings,
     Count,
     Index,
     Is,
@@ -62,10 +63,11 @@ from preprocess.settings import (
 if TYPE_CHECKING:
     import yaml
 
-# Names of options of sections -> those of `build`.
-_OF_BUILD = {"data_files": "train", "val_files": "val", "save_path": "out"}
-_OF_RAY = {
-    "address": "ray_address", "resources_per_worker": "ray_resources", "num_workers": "workers"
+# Names of options of sections -> those of `build` and `rows`.
+_NAMES = {
+    "data_files": "train", "val_files": "val", "save_path": "out", "name_or_path": "tokenizer",
+    "pad_token_id": "pad_token", "address": "ray_address", "num_workers": "workers",
+    "resources_per_worker": "ray_resources",
 }
 _OF_RANK_FILES = ("pattern", "special_tokens")  # what .tiktoken files lack
 # Arguments of transformers' loading functions that never change ids.
@@ -85,11 +87,25 @@ Where = Callable[[Key], str]
 # --- sections ---
 
 
-class _Section(Settings):
-    """Base of a section.
+class _PartSettings(Settings):
+    """Options that depend on those of sections, and are checked with them by `Corpus`."""
 
-    Options that depend on one another are checked by `Corpus`, which has all sections.
-    """
+    def check(self) -> None:
+        """Leave it to `Corpus`."""
+
+    @classmethod
+    def advice(cls, unknown: str) -> str:
+        """Return also where an option belongs, if that is elsewhere."""
+        known = {section: options_of(kind) for section, kind in _SECTIONS.items()}
+        if where := next((x for x in known if unknown in known[x]), ""):
+            return f" here; it belongs in the section {where}"
+        near = {x: nearest(unknown, known[x]) for x in known}
+        others = (f"{each[:-1]} in the section {x}?" for x, each in near.items() if each)
+        return super().advice(unknown) or next(others, "")
+
+
+class _Section(_PartSettings):
+    """Base of a section; those with the same options are equal."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -111,21 +127,8 @@ class _Section(Settings):
         return hash(type(self))  # values may be lists
 
     @property
-    def _values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in options_of(type(self))}
-
-    def check(self) -> None:
-        """Leave it to `Corpus`."""
-
-    @classmethod
-    def advice(cls, unknown: str) -> str:
-        """Return also where an option belongs, if that is elsewhere."""
-        for section, of_section in _SECTIONS.items():
-            if unknown in options_of(of_section):
-                return f" here; it belongs in the section {section}"
-        near = {x: nearest(unknown, options_of(of_section)) for x, of_section in _SECTIONS.items()}
-        others = (f"{each[:-1]} in the section {x}?" for x, each in near.items() if each)
-        return super().advice(unknown) or next(others, "")
+    def _values(self) -> list[Any]:
+        return [getattr(self, name) for name in options_of(type(self))]
 
 
 def _read_tokenizer(value: Any) -> Any:
@@ -192,7 +195,7 @@ class TokenizeStageConfig(_Section, RunSettings, ShardSettings, WindowSettings):
     batch_size: Is[Count | None] = run_option("Without effect: see unit_size.", default=None)
 
 
-class PackStageConfig(_Section, Settings):
+class PackStageConfig(_Section):
     """Rows across documents, padded to seq_length, instead of rows of documents."""
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
@@ -212,7 +215,7 @@ class SaveStageConfig(_Section, FormatSettings, FileSettings):
     )
 
 
-class RayConfig(_Section, Settings):
+class RayConfig(_Section):
     """Workers on Ray, for all runs."""
 
     enabled: Is[bool] = option("False: as without the section.", default=True)
@@ -230,14 +233,12 @@ _SECTIONS: dict[str, type[_Section]] = {
 
 
 def _read_datasets(value: Any) -> Sequence[Any]:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        raise TypeError
-    if any(each is None for each in value):
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value or None in value:
         raise TypeError
     return value
 
 
-class PipelineConfig(_Section, Settings):
+class PipelineConfig(_Section):
     """A corpus of several datasets; sections are objects of their classes, or mappings.
 
     What a dataset says wins over its tokenizer config, that over the stage `tokenize`, the stage
@@ -277,31 +278,12 @@ class PipelineConfig(_Section, Settings):
 
     def check(self) -> None:
         """Check all sections together."""
-        self.__dict__["plans"] = self.corpus().plans
-
-    @property
-    def builds(self) -> dict[str, BuildSettings]:
-        """Name of a dataset -> settings of its build."""
-        return {name: each.build for name, each in self.plans.items()}
-
-    def corpus(self, **enabled: bool) -> "Corpus":
-        """Return what is made of it, with the sections that are given `enabled` or not."""
-        values = self.given
-        for name in enabled.keys() & values.keys():
-            given = getattr(values[name], "given", values[name])
-            values[name] = {**given, "enabled": enabled[name]}
-        return Corpus(values, _in_python)
-
-
-def _refuse(value: Any) -> Any:
-    raise ValueError(
-        "should be given to write_rows, or as pack=PackStageConfig(seq_length=...) of"
-        " PipelineConfig, for rows across documents; these are of max_length"
-    )
+        self.__dict__["plans"] = Corpus(self.given, spell_in_python).plans
 
 
 class TextToRowsSettings(
-    _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings, ProgressSettings
+    _PartSettings, _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings,
+    ProgressSettings,
 ):
     """Options of `tokenize_and_save`: rows of text."""
 
@@ -310,21 +292,15 @@ class TextToRowsSettings(
     output_format: Is[RowFormat] = option("Format of the rows.", default="parquet")
     keep_tokens: Is[bool] = option("False: remove the dataset, but its tokenizer.", default=True)
     batch_size: Is[Count | None] = run_option("As of `TokenizeStageConfig`.", default=None)
-    seq_length: Option[Annotated[Any, Kind(_refuse)], Never] = option(
-        "Of rows across documents.", default=None
-    )
-
-    def check(self) -> None:
-        """Leave it to `Corpus`."""
 
 
 # --- what becomes of them ---
 
 
-def _in_python(key: Key) -> str:
+def spell_in_python(key: Key) -> str:
     """Spell the place of a key of arguments.
 
-    >>> _in_python(("datasets", 0, "name"))
+    >>> spell_in_python(("datasets", 0, "name"))
     'datasets[0].name: '
     """
     parts = (f"[{x}]" if isinstance(x, int) else f".{x}" for x in key)
@@ -351,19 +327,17 @@ class DatasetPlan(NamedTuple):
     has_mask: bool | None
     key: Key
 
-    def columns(self, has_loss_mask: bool) -> tuple[str, ...]:
+    def columns(self, rows: RowsSettings, has_loss_mask: bool) -> tuple[str, ...]:
         """Return the names of the arrays of the rows: those given, or the default ones."""
-        assert self.rows is not None
-        if self.rows.columns or self.rows.format == "pickle":
-            return self.rows.columns
+        if rows.columns or rows.format == "pickle":
+            return rows.columns
         segments = self.pack is not None and self.pack.get("include_segment_ids", True)
-        has = {
-            "input_ids": True,
-            "attention_mask": not segments if self.has_mask is None else self.has_mask,
-            "labels": self.pack is not None or has_loss_mask, "segment_ids": segments,
-            "position_ids": segments,
-        }
-        return tuple(filter(has.__getitem__, has))
+        has_mask = not segments if self.has_mask is None else self.has_mask
+        has_labels = self.pack is not None or has_loss_mask
+        return (
+            "input_ids", *["attention_mask"] * has_mask, *["labels"] * has_labels,
+            *["segment_ids", "position_ids"] * segments,
+        )
 
 
 class Corpus:
@@ -391,30 +365,24 @@ class Corpus:
     ) -> None:
         self.where, self._of_run, self._wrong = where, dict(of_run or {}), list[str]()
         self.notes, self.plans = dict[str, None](), dict[str, DatasetPlan]()
-        top = self._section((), config, PipelineConfig)
-        self._shared = self._section(
-            ("tokenizer",), top.get("tokenizer"), TokenizerConfig, "name_or_path"
+        top = self._section((), config, PipelineConfig) or {}
+        shared, stage, self._pack, self._save, ray = (
+            self._section((name,), top.get(name), kind) for name, kind in _SECTIONS.items()
         )
-        self._stage = self._section(("tokenize",), top.get("tokenize"), TokenizeStageConfig)
-        self._pack, self._save, ray = (
-            self._switched(x, top.get(x)) for x in ("pack", "save", "ray")
-        )
+        self._shared, self._stage = shared or {}, stage or {}
         if ray is not None:
-            self._stage |= {"executor": "ray"} | {_OF_RAY[x]: y for x, y in ray.items()}
+            self._stage |= {"executor": "ray"} | ray
         parts = [*map(self._part, count(), top.get("datasets", ()))]
         if self._wrong:
             raise SettingsError("; ".join(self._wrong))
         self.max_minutes = (self._stage | self._of_run).get("max_minutes")
-        places = [part.get("save_path") for part in parts]
-        named = (
-            top.get("output_path"), (self._save or {}).get("output_dir"),
-            *(places if len(parts) == 1 else ()),
-        )
-        own_path = next((path for path in named if path is not None), None)
-        self.output_path = str("tokenized" if own_path is None else own_path)
-        names = {part["name"] for part in parts if part.get("name")}
+        places = [part.get("out") for part in parts]
+        only = places[0] if len(parts) == 1 else None
+        own_path = top.get("output_path") or (self._save or {}).get("output_dir") or only
+        self.output_path = own_path or "tokenized"
+        taken = {part["name"] for part in parts if part.get("name")}
         for number, part in enumerate(parts):
-            self._add(("datasets", number), part, names, len(parts) > 1)
+            self._add(("datasets", number), part, taken, len(parts) > 1)
         self.training = self._training()
         self.uses_output_path = bool(own_path or None in places or self.training)
 
@@ -433,11 +401,6 @@ class Corpus:
         """The tokenizer that is trained."""
         return join_location(self.output_path, "tokenizer.json")
 
-    def without_rows(self) -> "Corpus":
-        """Leave out the rows; the datasets are where they would be beside them."""
-        self.plans = {name: each._replace(rows=None) for name, each in self.plans.items()}
-        return self
-
     def as_json(self) -> dict[str, Any]:
         """Return the effective configuration for config.json."""
         datasets = {}
@@ -451,82 +414,77 @@ class Corpus:
             "datasets": datasets, "rows": rows,
         }
 
-    def _section(
-        self, key: Key, given: Any, kind: type[_Section], alone: str = ""
-    ) -> dict[str, Any]:
-        """Return the valid options of a section; `alone` is one that may be given without name."""
+    def _section(self, key: Key, given: Any, kind: type[_Section]) -> dict[str, Any] | None:
+        """Return the valid options of a section, by their names in `build`; None: it is not used.
+
+        A tokenizer may be given without options.
+        """
+        is_alone = kind is TokenizerConfig and not isinstance(given, kind | Mapping)
         if given is None:
-            return {}
+            return None
         if isinstance(given, kind):
             read = given.given
-        elif isinstance(given, Mapping):
-            read, wrong = read_values({str(x): y for x, y in given.items()}, kind)
-            self._wrong += [f"{self.where((*key, name))}{what}" for name, what in wrong]
-        elif alone:
-            read, wrong = read_values({alone: given}, kind)
-            self._wrong += [f"{self.where(key)}{what}" for _, what in wrong]
+        elif is_alone or isinstance(given, Mapping):
+            values = {"name_or_path": given} if is_alone else {str(x): given[x] for x in given}
+            read, wrong = read_values(values, kind)
+            places = [key if is_alone else (*key, name) for name, _ in wrong]
+            self._wrong += [f"{self.where(x)}{y}" for x, (_, y) in zip(places, wrong, strict=True)]
         else:
             self._wrong.append(f"{self.where(key)}expected options with values, found {given!r}")
-            return {}
+            return None
         for name, why in _NOTES.items():
             if read.pop(name, None):
                 self.notes[f"{name} has no effect: {why}"] = None
-        return read
-
-    def _switched(self, name: str, given: Any) -> dict[str, Any] | None:
-        """Return the options of a section that may be missing, or not enabled: None."""
-        read = self._section((name,), given, _SECTIONS[name])
-        return read if read.pop("enabled", True) and given is not None else None
+        is_used = read.pop("enabled", True)
+        return {_NAMES.get(x, x): y for x, y in read.items()} if is_used else None
 
     def _part(self, number: int, given: Any) -> dict[str, Any]:
         """Return the options of a dataset, those of its tokenizer in one."""
-        part = self._section(("datasets", number), given, DatasetConfig)
-        key = ("datasets", number, "tokenizer")
-        own = self._section(key, part.get("tokenizer"), TokenizerConfig, "name_or_path")
-        if "name_or_path" not in own and _of(VocabularySettings, own):
+        key: Key = ("datasets", number, "tokenizer")
+        part = self._section(key[:2], given, DatasetConfig) or {}
+        own = self._section(key, part.get("tokenizer"), TokenizerConfig) or {}
+        if "tokenizer" not in own and those_of(VocabularySettings, own):
             self._wrong.append(
                 f"{self.where(key)}a tokenizer is trained on all datasets; train it in the section"
                 " tokenizer, or give name_or_path"
             )
-        for argument in part.pop("tokenizer_kwargs", None) or ():
+        for argument in part.pop("tokenizer_kwargs", ()):
             self.notes[f"tokenizer_kwargs: {argument} has no effect"] = None
         return part | {"tokenizer": own}
 
-    def _add(self, key: Key, part: dict[str, Any], names: set[str], has_others: bool) -> None:
+    def _add(self, key: Key, part: dict[str, Any], taken: set[str], has_others: bool) -> None:
         """Add the plan of a dataset, whose name should not be one of other datasets."""
         own = part.pop("tokenizer")
-        own = own if "name_or_path" in own else self._shared | own
-        given = own.get("name_or_path")
+        own = own if "tokenizer" in own else self._shared | own
+        given = own.get("tokenizer")
         # Options of training, too, to say that nothing is trained.
-        options = {} if given is None else _of(VocabularySettings, own)
+        options = {} if given is None else those_of(VocabularySettings, own)
         if is_ranks_file(given):
-            options = {x: self._shared[x] for x in _OF_RANK_FILES if x in self._shared} | options
-        options |= self._stage | _of(WindowSettings, own) | part | {"tokenizer": given}
+            options = {x: y for x, y in self._shared.items() if x in _OF_RANK_FILES} | options
+        options |= self._stage | those_of(WindowSettings, own) | part | {"tokenizer": given}
         options |= self._of_run
-        name = options.pop("name", None) or _new_name(part, names)
+        name = options.pop("name", None) or _new_name(part, taken)
         if name in self.plans:
             raise SettingsError(
                 f"{self.where((*key, 'name'))}{name!r} is an earlier dataset; rename one of them"
             )
         windows = {x: options.pop(x) for x in options_of(WindowSettings) if x in options}
-        of_rows = (self._save or {}).get("output_dir")
-        usual = of_rows or self.output_path
-        if has_others or of_rows is None:
-            usual = join_location(usual, name)
-        out = options.pop("save_path", None) or usual
+        usual = (self._save or {}).get("output_dir")
+        if has_others or usual is None:
+            usual = join_location(usual or self.output_path, name)
+        out = options.pop("out", None) or usual
         build = self._build(key, out, options)
         rows, adds = self._rows(build, out, windows)
-        self.plans[name] = DatasetPlan(
-            build, rows, self._pack, adds, own.get("return_attention_mask"), key
-        )
+        has_mask = own.get("return_attention_mask")
+        self.plans[name] = DatasetPlan(build, rows, self._pack, adds, has_mask, key)
 
     def _build(self, key: Key, out: str, options: dict[str, Any]) -> BuildSettings:
         """Return the settings of the build of a dataset whose outputs are in `out`."""
-        built = {_OF_BUILD.get(x, x): value for x, value in options.items()}
-        built["out"] = out if self._save is None else join_location(out, _TOKENS)
-        if not built.get("val"):
-            built.setdefault("val_fraction", 0.0)
-        settings = self._made(BuildSettings, key, **built)
+        if not options.get("val"):
+            options = {"val_fraction": 0.0} | options
+        directory = out if self._save is None else join_location(out, _TOKENS)
+        with self.at(key):
+            settings = BuildSettings(**options, out=directory)
         for other, before in self.builds.items():
             if Path(before.out).absolute() == Path(settings.out).absolute():
                 raise SettingsError(
@@ -542,63 +500,59 @@ class Corpus:
 
         `windows` are the options of `WindowSettings` that are given.
         """
-        adds = False
         if self._save is None:
             if told := sorted([*windows, *["pack"] * (self._pack is not None)]):
                 raise SettingsError(
                     f"{self.where(('save',))}{', '.join(told)}: for rows, which are not written;"
                     " add a section save"
                 )
-            return None, adds
-        options = {x: y for x, y in self._save.items() if x != "output_dir"}
+            return None, False
+        options, adds = those_of(RowsSettings, self._save), False
         if self._pack is not None:
-            options |= {"strategy": "greedy"} | self._pack | {"padding": "max-length"}
-            for name in ("include_segment_ids", "eos_token_id"):
-                options.pop(name, None)
-            if (pad_id := options.pop("pad_token_id", None)) is not None:
-                options["pad_token"] = pad_id
+            options |= {"strategy": "greedy"} | those_of(RowsSettings, self._pack)
+            options["padding"] = "max-length"
             adds = windows.pop("add_special_tokens", False)
             if windows.get("max_length") and not windows.keys() & {"truncation", "stride"}:
                 length = windows.pop("max_length")
                 if length != options["seq_length"]:
                     self.notes[f"max_length {length:,} has no effect on packed rows"] = None
-        return self._made(
-            RowsSettings, ("save",), path=build.out, out=out, workers=build.workers,
-            overwrite=build.overwrite, **windows | options,
-        ), adds
+        options |= {"workers": build.workers, "overwrite": build.overwrite}
+        with self.at(("save",)):
+            return RowsSettings(path=build.out, out=out, **windows | options), adds
 
     def _training(self) -> TrainFileSettings | None:
         """Return the settings of the tokenizer that is trained, None if all datasets have one."""
         untrained = self.untrained.values()
         if not untrained:
             return None
-        vocabulary, stage = _of(VocabularySettings, self._shared), self._stage | self._of_run
+        vocabulary, stage = those_of(VocabularySettings, self._shared), self._stage | self._of_run
         around = stage.get("end_of_text"), stage.get("begin_of_text")
         special = [x for each in untrained for x in (each.end_of_text, each.begin_of_text)]
         special += vocabulary.pop("special_tokens", ())
-        return self._made(
-            TrainFileSettings, ("tokenizer" if vocabulary else "tokenize",),
-            **_of(TrainFileSettings, stage) | vocabulary,
-            special_tokens=[x for x in dict.fromkeys(special) if x and x not in around],
-            paths=[path for each in untrained for path in each.train], out=self.tokenizer_file,
-        )
+        with self.at(("tokenizer" if vocabulary else "tokenize",)):
+            return TrainFileSettings(
+                **those_of(TrainFileSettings, stage) | vocabulary,
+                special_tokens=[x for x in dict.fromkeys(special) if x and x not in around],
+                paths=[path for each in untrained for path in each.train], out=self.tokenizer_file,
+            )
 
-    def _made(self, kind: type[AnySettings], key: Key, **options: Any) -> AnySettings:
-        """Make settings; a message begins with the place of the options."""
+    @contextmanager
+    def at(self, key: Key) -> Iterator[None]:
+        """Let messages of errors begin with the place of options."""
         try:
-            return kind(**options)
-        except SettingsError as error:
-            raise SettingsError(f"{self.where(key)}{error}") from None
+            yield
+        except TokenmillError as error:
+            raise type(error)(f"{self.where(key)}{error}") from error
 
 
-def _of(kind: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
+def those_of(kind: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options that a class of settings has."""
     return {name: value for name, value in options.items() if name in options_of(kind)}
 
 
 def _new_name(part: Mapping[str, Any], taken: set[str]) -> str:
     """Name a dataset after its save_path, else its files, and add the name to those `taken`."""
-    path = part.get("save_path") or part["data_files"][0]
+    path = part.get("out") or part["train"][0]
     inside = [x for x in path.split("/") if x and not glob.has_magic(x)]
     stem = inside[-1].lstrip("@.-").partition(".")[0] if inside else ""
     numbered = (f"{stem or 'dataset'}{f'-{n}' * (n > 1)}" for n in count(1))
@@ -617,18 +571,14 @@ def read_corpus(settings: BuildSettings) -> Corpus:
         SettingsError: The file is missing, is not YAML, or has wrong options; or an option belongs
             in the configuration.
     """
-    config, known, of_tasks = settings.config, options_of(RunSettings), options_of(TaskSettings)
+    known, task = options_of(RunSettings), "is for one dataset, not for several; leave it out"
     of_run = {x: y for x, y in settings.given.items() if x not in ("config", "progress")}
-    values, where = _load(config)
-    wrong = [
-        f"{name}: divides one dataset, not the datasets of a configuration; leave it out"
-        if name in of_tasks
-        else f"{name}: belongs in the configuration, which is given, too"
-        for name in of_run
-        if name not in known or known[name].changes_result
-    ]
+    values, where = _load(settings.config)
+    wrong = [x for x in of_run if x not in known or known[x].changes_result]
+    why = dict.fromkeys(wrong, "belongs in the configuration, which is given, too")
+    why |= {x: task for x in wrong if x in options_of(TaskSettings)}
     if wrong:
-        raise SettingsError("; ".join(wrong))
+        raise SettingsError("; ".join(f"{x}: {what}" for x, what in why.items()))
     if of_run.get("executor", "ray") != "ray":
         of_run = {"ray_address": None, "ray_resources": ()} | of_run
     return Corpus(values, where, of_run)
@@ -637,7 +587,7 @@ def read_corpus(settings: BuildSettings) -> Corpus:
 def _load(config: Any) -> tuple[Mapping[str, Any], Where]:
     """Return the options of a configuration or its file, and what spells their places."""
     if isinstance(config, PipelineConfig):
-        return config.given, _in_python
+        return config.given, spell_in_python
     if not isinstance(config, str | os.PathLike):
         raise SettingsError(f"config: should be a path or a PipelineConfig; got {config!r:.100}")
     path = Path(config)
@@ -665,17 +615,17 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     """
     import yaml
 
-    lines: dict[Key, int] = {}
     try:
         loader = yaml.SafeLoader(path.read_text("utf-8"))
         node = loader.get_single_node()
-        found = [] if node is None else [*_lines(node, ())]
+        found = [*_lines(node, ())]
         values = None if node is None else loader.construct_document(node)
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         place = f"{path}:{mark.line + 1}" if mark else path
         what = what or getattr(error, "strerror", None) or " ".join(str(error).split())
         raise SettingsError(f"{place}: cannot be read as YAML ({what}); correct it") from error
+    lines: dict[Key, int] = {(): 1}
     for key, line in found:
         if key in lines:
             raise SettingsError(
@@ -685,12 +635,10 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     return values, lines
 
 
-def _lines(node: "yaml.Node", key: Key) -> Iterator[tuple[Key, int]]:
+def _lines(node: "yaml.Node | None", key: Key) -> Iterator[tuple[Key, int]]:
     """Yield the line of every key and element; twice that of a key that is repeated."""
     import yaml
 
-    if not key:
-        yield key, node.start_mark.line + 1
     inner: list[tuple[str | int, yaml.Node, yaml.Node]] = []
     if isinstance(node, yaml.SequenceNode):
         inner = [(number, value, value) for number, value in enumerate(node.value)]

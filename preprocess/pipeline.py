@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from copy import copy
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec import structs
 
 from bpe.arguments import checked
-from bpe.errors import TokenmillError, spelled
+from bpe.errors import spelled
 from bpe.files.locations import is_url, shown_url
 from preprocess.config import (
     CORPUS_FORMAT,
@@ -32,7 +31,10 @@ from preprocess.config import (
     PipelineConfig,
     SaveStageConfig,
     TextToRowsSettings,
+    TokenizeStageConfig,
     read_corpus,
+    spell_in_python,
+    those_of,
 )
 from preprocess.dataset.columns import MASK, manifest_name
 from preprocess.dataset.manifest import Manifest
@@ -129,9 +131,7 @@ def build(settings: BuildSettings) -> BuildResult:
 
 def _build(settings: BuildSettings, progress: Progress) -> BuildResult:
     """Build one dataset."""
-    given: AnyTokenizer | None = None
-    if settings.tokenizer is not None:
-        given = _load_for_build(settings)
+    given = None if settings.tokenizer is None else _load_for_build(settings)
     return _encode("build", settings, given, settings.out, progress)
 
 
@@ -140,11 +140,6 @@ def _encode(
     directory: str, progress: Progress,
 ) -> BuildResult:
     """Run a plan that encodes; on Ray, in as many parts as its sources make, if none is given."""
-
-    def planned() -> Plan:
-        run, stats_file = settings.run_name, settings.named("stats.json")
-        return Plan(command, settings, given, directory, run, stats_file)
-
     on_ray = settings.executor == "ray"
     if not on_ray and settings.task_count and settings.task_index is None:
         raise SettingsError(
@@ -153,10 +148,11 @@ def _encode(
         )
     if given is not None and not on_ray:
         compile_encoding(given, progress)
-    plan = planned()
+    run, stats_file = settings.run_name, settings.named("stats.json")
+    plan = Plan(command, settings, given, directory, run, stats_file)
     if on_ray and settings.task_count is None:
-        settings = settings.replace(task_count=count_parts(plan.passes[0].all_files))
-        plan = planned()
+        n_parts = count_parts(plan.passes[0].all_files)
+        plan = structs.replace(plan, settings=settings.replace(task_count=n_parts))
     return BuildResult(plan.place, *run_plan(plan, progress))
 
 
@@ -264,7 +260,7 @@ def count(settings: CountSettings) -> summary.Report:
 # --- several datasets, and their rows ---
 
 
-def _build_corpus(corpus: Corpus, progress: Progress) -> BuildResult:
+def _build_corpus(corpus: Corpus, progress: Progress, has_rows: bool = True) -> BuildResult:
     """Build the datasets of a configuration, one after another; each is a run of its own.
 
     The same call resumes: datasets that are finished are up to date.
@@ -281,6 +277,7 @@ def _build_corpus(corpus: Corpus, progress: Progress) -> BuildResult:
         training = fit_to_memory(apply_profile(corpus.training))
         tokenizer, lines = _train_file(training, progress.part(), corpus.untrained)
         logger.info("%s", lines[0])
+    lines = []
     for number, (name, plan) in enumerate(corpus.plans.items(), start=1):
         logger.info("dataset %s, %d of %d", name, number, len(corpus.plans))
         settings = _with_special_ids(plan, tokenizer)
@@ -288,20 +285,19 @@ def _build_corpus(corpus: Corpus, progress: Progress) -> BuildResult:
             trained = corpus.tokenizer_file
             settings = settings.replace(tokenizer=tokenizer if is_url(trained) else trained)
             _check_padding(plan, tokenizer)
-        settings = fit_to_memory(apply_profile(settings))
-        results[name] = _build(settings, progress.part())
-        if plan.rows is not None:
-            has_mask = any(MASK in each.columns for each in results[name].manifests.values())
-            of_rows = plan.rows.replace(columns=plan.columns(has_mask))
+        result = _build(fit_to_memory(apply_profile(settings)), progress.part())
+        if plan.rows is not None and has_rows:
+            has_mask = any(MASK in each.columns for each in result.manifests.values())
+            of_rows = plan.rows.replace(columns=plan.columns(plan.rows, has_mask))
             rows[name] = write_all(of_rows, progress.part())
+        results[name] = result
+        lines += [f"{name}: {x}" for x in (*result.lines, *(y.line for y in rows.get(name, ())))]
     _save_configuration(corpus)
-    used = corpus.output_path if corpus.uses_output_path else corpus.builds[name].out
+    used = corpus.output_path if corpus.uses_output_path else plan.build.out
     return BuildResult(
-        shown_url(used) if is_url(used) else Path(used), tokenizer or results[name].tokenizer,
+        shown_url(used) if is_url(used) else Path(used), tokenizer or result.tokenizer,
         {f"{x}/{y}": z for x, each in results.items() for y, z in each.manifests.items()},
-        {x: each.stats for x, each in results.items()},
-        [f"{x}: {line}" for x, each in results.items()
-         for line in (*each.lines, *(part.line for part in rows.get(x, ())))], results, rows,
+        {x: each.stats for x, each in results.items()}, lines, results, rows,
     )
 
 
@@ -328,23 +324,20 @@ def _check_corpus(corpus: Corpus) -> None:
     outputs = [out for x in plans for out in (x.build.out, *([x.rows.out] if x.rows else ()))]
     outputs += [corpus.output_path] * corpus.uses_output_path
     for plan in plans:
-        key: Key = (*plan.key, "tokenizer")
-        try:
-            given = None
+        given = None
+        with corpus.at((*plan.key, "tokenizer")):
             if plan.build.tokenizer is not None:
                 given = load_given_tokenizer(plan.build)
-            key = (*plan.key, "data_files")
+        with corpus.at((*plan.key, "data_files")):
             _check_text(plan.build, given, outputs)
-            key = ("save" if plan.pack is None else "pack",)
+        with corpus.at(("save" if plan.pack is None else "pack",)):
             if given is not None:
                 SpecialIds.of(given, _with_special_ids(plan, given))
                 _check_padding(plan, given)
-            key = ("save",)
+        with corpus.at(("save",)):
             if plan.rows is not None:
                 columns_of(plan.rows)
                 compression_of(plan.rows)
-        except TokenmillError as error:
-            raise type(error)(f"{corpus.where(key)}{error}") from error
     place = open_storage(corpus.output_path).final
     has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
     if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
@@ -356,7 +349,8 @@ def _check_corpus(corpus: Corpus) -> None:
 
 def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Iterable[str]) -> None:
     """Raise TokenmillError if text of a dataset is missing, or is where outputs would be."""
-    for path, out in product((*build.train, *build.val), outputs):
+    paths = (*build.train, *build.val)
+    for path, out in product(paths, outputs):
         if looks_into(path, out):
             raise SettingsError(
                 f"outputs would be in {out}, where {path} is looked for, and be text of the next"
@@ -366,7 +360,7 @@ def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Itera
         reading = structs.replace(read_options(build, None, ()), chat=build.chat)
     else:
         reading = make_read_options(build, given)
-    if has_standard_input(find_sources((*build.train, *build.val), reading)):
+    if has_standard_input(find_sources(paths, reading)):
         raise SettingsError(
             "standard input (-) cannot be one of several datasets, which are read more than once;"
             " save it to a file"
@@ -380,20 +374,22 @@ def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildS
         SettingsError: An id is no special token of the tokenizer.
     """
     settings, end_id = plan.build, (plan.pack or {}).get("eos_token_id")
+    tokenizer = trained
     if end_id is None and not plan.adds_special_tokens:
+        return settings
+    if settings.tokenizer is not None:
+        tokenizer = load_given_tokenizer(settings)
+    if tokenizer is None:  # not trained yet
         return settings
     from preprocess.documents.tokenizer_files import read_special_ids
 
-    tokenizer = trained if settings.tokenizer is None else load_given_tokenizer(settings)
-    if tokenizer is None:  # not trained yet
-        return settings
-    if end_id is not None and end_id not in tokenizer.special_tokens.values():
+    texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
+    if end_id is not None and end_id not in texts:
         raise SettingsError(
             f"eos_token_id {end_id:,} is no special token, and ordinary ones are in documents, too,"
             f" so that they would not tell where these end; give the id of one of"
             f" {tokenizer.special_tokens}, or leave it out"
         )
-    texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
     before, after = read_special_ids(tokenizer) if plan.adds_special_tokens else ((), ())
     found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
     for option, ids in found.items():
@@ -435,16 +431,14 @@ def tokenize_and_save(settings: TextToRowsSettings) -> BuildResult:
         TokenmillError: As `build` and `write_rows`.
     """
     given = settings.given
-    save: dict[str, Any] = {"format": settings.output_format}
-    dataset: dict[str, Any] = {"name": _TOKENS, "save_path": given.pop("output_path")}
-    stage: dict[str, Any] = {}
-    tokenizer, progress = given.pop("tokenizer"), progress_of(given.pop("progress", None))
-    of_dataset, of_files = options_of(DatasetConfig), options_of(SaveStageConfig)
-    for name in given.keys() - {"output_format", "keep_tokens"}:
-        part = dataset if name in of_dataset else save if name in of_files else stage
-        part[name] = given[name]
-    values = {"datasets": [dataset], "tokenizer": tokenizer, "tokenize": stage, "save": save}
-    result = _build_corpus(Corpus(values, _name_argument), progress)
+    tokenizer, place = given.pop("tokenizer"), given.pop("output_path")
+    dataset = those_of(DatasetConfig, given)
+    others = {name: value for name, value in given.items() if name not in dataset}
+    result = _build_corpus(Corpus({
+        "datasets": [dataset | {"name": _TOKENS, "save_path": place}], "tokenizer": tokenizer,
+        "tokenize": those_of(TokenizeStageConfig, others),
+        "save": those_of(SaveStageConfig, others) | {"format": settings.output_format},
+    }, _name_argument), progress_of(settings.progress))  # fmt: skip
     if not settings.keep_tokens:
         built = result.datasets[_TOKENS]
         _remove_dataset(str(built.directory), built.manifests)
@@ -472,6 +466,15 @@ def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
         storage.remove_finished(gone + ["stats.json"] * is_last)
 
 
+# --- stages ---
+
+# A stage -> the sections that it needs one of, and the stage that it needs.
+_STAGES = {
+    "source": (("datasets",), ""), "tokenize": (("tokenizer", "tokenize"), "source"),
+    "save": (("save",), "tokenize"), "pack": (("pack",), "save"),
+}
+
+
 @checked
 class Pipeline:
     """The stages of a `PipelineConfig`, enabled one by one.
@@ -492,43 +495,42 @@ class Pipeline:
 
     def source(self) -> Self:
         """Read the files of the datasets."""
-        return self._with("source", "datasets")
+        return self._with("source")
 
     def tokenize(self) -> Self:
         """Encode the text into datasets."""
-        return self._with("tokenize", "tokenizer", "tokenize")
+        return self._with("tokenize")
 
     def pack(self) -> Self:
         """Make rows across documents."""
-        return self._with("pack", "pack")
+        return self._with("pack")
 
     def save(self) -> Self:
         """Write rows."""
-        return self._with("save", "save")
+        return self._with("save")
 
     def __repr__(self) -> str:
         return f"Pipeline({', '.join(self._stages)})"
 
     def build(self, progress: Progress | bool | None = None) -> BuildResult:
         """Run the enabled stages; raise SettingsError if one before them is missing."""
-        needed = {"source": (), "tokenize": ("source",), "save": ("tokenize",), "pack": ("save",)}
-        for stage in ("tokenize", *self._stages):
-            for before in (stage, *needed[stage]):
-                if before not in self._stages:
-                    raise SettingsError(
-                        f"the stage {before} is not enabled, and build needs it; call {before}()"
-                    )
-        corpus = self._config.corpus(save=True, pack="pack" in self._stages)
-        corpus = corpus if "save" in self._stages else corpus.without_rows()
-        return _build_corpus(corpus, progress_of(progress))
-
-    def _with(self, stage: str, *fields: str) -> Self:
-        builds = self._config.builds.values()
-        has_own = stage == "tokenize" and any(each.tokenizer for each in builds)
-        if not has_own and not self._config.given.keys() & {*fields}:
+        needed = ["source", "tokenize", *(_STAGES[stage][1] for stage in self._stages)]
+        if missing := [x for x in needed if x and x not in self._stages]:
             raise SettingsError(
-                f"{stage}() has no configuration; set {' or '.join(fields)} of PipelineConfig"
+                f"the stage {missing[0]} is not enabled, and build needs it; call {missing[0]}()"
             )
-        found = copy(self)
-        found._stages = (*self._stages, stage)
-        return found
+        values = self._config.given
+        for name, enabled in (("save", True), ("pack", "pack" in self._stages)):
+            if section := values.get(name):
+                values[name] = getattr(section, "given", section) | {"enabled": enabled}
+        corpus = Corpus(values, spell_in_python)
+        return _build_corpus(corpus, progress_of(progress), "save" in self._stages)
+
+    def _with(self, stage: str) -> Self:
+        sections, plans = _STAGES[stage][0], self._config.plans.values()
+        has_own = stage == "tokenize" and any(each.build.tokenizer for each in plans)
+        if not has_own and not self._config.given.keys() & {*sections}:
+            raise SettingsError(
+                f"{stage}() has no configuration; set {' or '.join(sections)} of PipelineConfig"
+            )
+        return type(self)(self._config, (*self._stages, stage))

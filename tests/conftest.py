@@ -55,6 +55,17 @@ def _kernels_are_compiled() -> None:
 
 
 @pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs write an entry to their journal after every unit."""
+    from preprocess.run import count_pass, journal
+    from preprocess.storage import bucket
+
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+    monkeypatch.setattr(bucket, "SECONDS_BETWEEN_SYNCS", 0.0)
+    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
+
+
+@pytest.fixture
 def threads_end() -> Iterator[None]:
     """A test leaves no thread behind."""
     before = threads.count()

@@ -8,14 +8,10 @@ from typing import Any
 import pytest
 from run_cases import DOCUMENTS, END
 
-from preprocess.run import count_pass, journal
-
 
 @pytest.fixture
-def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def corpus(tmp_path: Path, often: None) -> Path:
     """corpus/a.txt, corpus/b.txt; runs write an entry after every unit."""
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     directory = tmp_path / "corpus"
     directory.mkdir()
     (directory / "a.txt").write_text(END.join(DOCUMENTS[:40]))

@@ -15,21 +15,13 @@ from run_cases import DOCUMENTS, END
 
 from bpe.errors import TokenmillError
 from preprocess import build, pipeline
-from preprocess.run import count_pass, journal
 from preprocess.storage import OutputError
-from preprocess.storage import bucket as bucket_storage
 from preprocess.storage import lock as locks
 from preprocess.storage.remote import RemoteError
 
+pytestmark = pytest.mark.usefixtures("often")
+
 SEED = {"shard_tokens": 400, "workers": 1, "unit_size": 700}
-
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints whenever one is possible."""
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(bucket_storage, "SECONDS_BETWEEN_SYNCS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
 
 
 @pytest.fixture

@@ -20,8 +20,6 @@ from tcp_proxy import proxy
 
 from preprocess import JsonShardedSource, build, open_tokens, pipeline, write_rows
 from preprocess.cli import run
-from preprocess.run import journal
-from preprocess.storage import bucket as bucket_storage
 from preprocess.storage import lock as locks
 from preprocess.storage import remote
 from preprocess.storage.remote import open_objects
@@ -31,9 +29,7 @@ LITTLE = {"shard_tokens": 1000, "workers": 1, "unit_size": 700, "val_fraction": 
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(bucket_storage, "SECONDS_BETWEEN_SYNCS", 0.0)
+def bucket(often: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.001)
     monkeypatch.setattr(remote, "_LONGEST_PAUSE", 0.01)
     with object_server.s3_bucket() as url:

@@ -12,8 +12,9 @@ import faults
 import numpy as np
 import pytest
 import torture
-from export_cases import END, WITH_SHARDS, dataset
+from export_cases import WITH_SHARDS
 from verify_cases import flip
+from written import END, dataset
 
 from preprocess import OutputError, export_tokens, import_tokens
 from preprocess.check.verify import verify

@@ -16,7 +16,6 @@ import torture
 from bpe.train.counts import FrozenCounts
 from preprocess import build
 from preprocess.options import BuildSettings, EncodeSettings
-from preprocess.run import count_pass, journal
 from preprocess.run import memory_limit as memory
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
 from preprocess.settings import SettingsError
@@ -26,10 +25,8 @@ END = "<|endoftext|>"
 
 
 @pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def options(tmp_path: Path, often: None) -> dict[str, Any]:
     """Of a build that saves counts after every unit."""
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     (tmp_path / "text").write_text(
         END.join(f"document {i} of many, {i * i} words: {'naïve ' * (i % 5)}" for i in range(160))
     )

@@ -87,7 +87,7 @@ print(int(view[-1]), [each.sound for each in verify(sys.argv[1])])
 
 
 def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
-    file = make_dataset(tmp_path, 22_400, shard_tokens=100, has_mask=True)
+    file = make_dataset(tmp_path, 22_400, shard_tokens=100, mask=True)
     expected = f"{len(file.parts)} True\nTrue\n{int(file[-1])} [True, True, True, True]"
     assert len(file.parts) >= 224
     assert run(LIMITED, file.path) == expected

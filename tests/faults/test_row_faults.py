@@ -30,10 +30,7 @@ SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A dataset."""
-    ids = np.arange(sum(SIZES)) % 299
-    ends = np.cumsum(SIZES)
-    ids[ends - 1] = 299
-    written.write(tmp_path / "data", ids, ends)
+    written.dataset(tmp_path / "data", SIZES, seed=None)
     return tmp_path / "data"
 
 

@@ -19,17 +19,11 @@ import written
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-END = 299
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 documents of 5 to 44 tokens that follow a pattern."""
-    sizes = 5 + np.arange(400) % 40
-    ids = (np.arange(sizes.sum()) * 7) % 290
-    ids[np.cumsum(sizes) - 1] = END
     directory = tmp_path_factory.mktemp("data")
-    written.write(directory, ids, np.cumsum(sizes))
+    written.dataset(directory, [5 + i % 40 for i in range(400)], seed=None)
     return directory
 
 

@@ -42,9 +42,6 @@ from preprocess import (  # noqa: E402
 )
 
 START = pytest.mark.parametrize("start", ["fork", "spawn"])
-END = 299
-
-
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -53,10 +50,7 @@ def _one_thread() -> None:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> TokenFile:
     """43 documents of 1 to 43 tokens."""
-    sizes = np.arange(1, 44)
-    ids = np.arange(sizes.sum()) % 290
-    ids[np.cumsum(sizes) - 1] = END
-    return written.write(tmp_path_factory.mktemp("data"), ids, np.cumsum(sizes))
+    return written.dataset(tmp_path_factory.mktemp("data"), range(1, 44), seed=None)
 
 
 def same(found: Any, expected: Any) -> bool:

@@ -10,22 +10,10 @@ from typing import Any
 
 import format_files
 import pytest
-
-from preprocess.documents.batch import ReadOptions
-from preprocess.sources import find_sources
+from source_cases import documents_of
 
 DOCUMENTS = [*format_files.DOCUMENTS[:50], "with\ttab, \u2028 and \x7f", "a" * 100_000]
 NEEDS = "needs the extra interop"
-
-
-def documents_of(path: Path) -> list[str]:
-    found = []
-    for source in find_sources([path], ReadOptions(unit_size=5000, whole_documents=True)):
-        for unit in source.units():
-            batch = unit.read()
-            pairs = batch.bounds.reshape(-1, 2).tolist()
-            found += [batch.buffer[a:b].tobytes().decode() for a, b in pairs]
-    return found
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "x.ndjson", "x.arrow", "x.feather", "y.parquet"])

@@ -7,15 +7,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-import faults
 import pytest
 import torture
-from test_formats import documents_of
+from run_cases import assert_goes_on
+from source_cases import documents_of
 
 from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.pipeline import count, encode, train
-from preprocess.run import count_pass, journal
 
 BAD = ['{"text": 1}', "[]", '{"x": "y"}', '{"text": "a', '{"text": null}', '{"text": "\\ud800"}']
 OPTIONS: dict[str, Any] = {"vocab_size": 270, "unit_size": 300, "workers": 2, "val_fraction": 0}
@@ -40,10 +39,8 @@ def rejects(directory: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "json"])
 def test_bad_records_are_left_out_counted_and_listed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, often: None, kind: str
 ) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     path = tmp_path / f"x.{kind}"
     good = write(path, kind)
     (tmp_path / "good.txt").write_text("<|endoftext|>".join(good))
@@ -62,11 +59,7 @@ def test_bad_records_are_left_out_counted_and_listed(
             record = "nonsense"
         assert path.read_bytes()[each["byte"] :].startswith(record.encode())
     assert "left out: 12 bad records" in "\n".join(result.lines)
-    for stage in ("counting", "encoding train"):
-        with pytest.raises(faults.CutOff):
-            build(**options, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
-    build(**options, out=tmp_path / "resumed")
-    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    assert_goes_on(options, tmp_path, ["counting", "encoding train"])
     other = options | {"unit_size": 10**6, "workers": 1}
     build(**other, out=tmp_path / "other")
     assert torture.contents(tmp_path / "other") == torture.contents(tmp_path / "whole")
@@ -148,24 +141,6 @@ def test_names_that_are_not_utf8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit_size", [1, 10**6])
-def test_a_line_is_one_value(tmp_path: Path, unit_size: int) -> None:
-    """Whatever else the JSON library takes."""
-    path = tmp_path / "x.jsonl"
-    for content, message in (
-        ('{"text": "a"} {"text": "b"}', r"line 1 \(byte 0\): is not JSON \(.*trailing"),
-        ('{"text": "a"}\n{"text":\n"b"}', r"line 2 \(byte 14\): is not JSON"),
-        ('{"text": "a"}\n\ufeff{"text": "b"}', r"line 2 \(byte 14\): begins with a byte order m"),
-        ('[{"text": "a"}]', r"Expected `object`, got `array`.*format json reads a file"),
-    ):
-        path.write_text(content)
-        with pytest.raises(CorpusError, match=message):
-            documents_of(path, unit_size=unit_size)
-    path.write_text('{"a.b": "x"}')
-    with pytest.raises(CorpusError, match=r"missing required field `a`; its fields are 'a\.b'"):
-        documents_of(path, content_field=("a.b",))
-
-
-@pytest.mark.parametrize("unit_size", [1, 10**6])
 @pytest.mark.parametrize("bad", ["]", '{"text": "', "}{"])
 def test_what_follows_a_bad_record_is_read_as_without_it(
     tmp_path: Path, bad: str, unit_size: int
@@ -179,21 +154,6 @@ def test_what_follows_a_bad_record_is_read_as_without_it(
 def test_the_field_is_that_of_the_first_object(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('oops\n[1]\n{"content": "a", "number": 1e400}\n')
     assert documents_of(tmp_path / "x.jsonl", skip_bad_records=True) == ["a"]
-
-
-@pytest.mark.parametrize("unit_size", [1, 10**6])
-def test_an_array_that_is_damaged_is_never_skipped(tmp_path: Path, unit_size: int) -> None:
-    path = tmp_path / "x.json"
-    for content, message in (
-        ('[{"text": "a"}]\n[{"text": "b"}]', "byte 16: the array has ended before; expected one"),
-        ('[{"text": "a"}}, {"text": "b"}]', "byte 14: this brace closes nothing; correct it"),
-        ('[{"text": "a"}, {"text": "b", {"text": "c"}]', "from byte .* on is not closed"),
-        ('[{"text": "a"},]', "no element between the last comma and the end of the array"),
-        ("[,]", "no element between the last comma and the end of the array"),
-    ):
-        path.write_text(content)
-        with pytest.raises(CorpusError, match=message):
-            documents_of(path, unit_size=unit_size, skip_bad_records=True)
 
 
 def test_nothing_is_left(tmp_path: Path) -> None:

@@ -50,64 +50,6 @@ def append(storage: BucketStorage, name: str, data: bytes, n_bytes: int = 0) -> 
         stream.sync()
 
 
-def test_a_file_is_one_object_as_of_its_last_sync(bucket: Bucket) -> None:
-    with BucketStorage("s3://b/data", "build") as storage:
-        stream = storage.stream("x")
-        for piece in (b"abc", b"defg"):
-            stream.append(memoryview(piece))
-            stream.sync()
-            stream.sync()
-        stream.append(memoryview(b"hi"))
-        assert bucket.contents(WORK) == {"x": b"abcdefg"}
-        assert (storage.size("x"), storage.read("x", 2, 99)) == (9, b"cdefghi")
-        stream.finish(5)
-        storage.publish([])  # waits for it
-        assert bucket.contents(WORK) == {"x": b"abcdefghi"}
-        assert not list(storage.path().glob("x"))
-        assert (storage.size("x"), storage.read("x", 2, 99)) == (9, b"cdefghi")
-        with closing(storage.stream("x", 5)) as stream:
-            stream.sync()
-        assert bucket.contents(WORK) == {"x": b"abcde"}
-        assert storage.path("x").read_bytes() == b"abcde"
-        storage.publish(["x"])
-        assert storage.names() == ["x"]
-        storage.clear()
-        assert storage.names() == []
-    assert bucket.contents() == {"data/x": b"abcde"}
-
-
-@pytest.mark.parametrize("n_bytes", [0, 3, 4, 9])
-def test_a_file_is_cut_at_any_length_on_another_machine(bucket: Bucket, n_bytes: int) -> None:
-    content = b"abcdefghi"
-    with BucketStorage("s3://b/data", "build") as storage:
-        append(storage, "x", content)
-    with BucketStorage("s3://b/data", "build") as storage:
-        append(storage, "x", b"", n_bytes)
-        assert storage.get("x") == content[:n_bytes]
-        append(storage, "x", b"XYZ", n_bytes)
-    with BucketStorage("s3://b/data", "build") as storage:
-        assert storage.get("x") == content[:n_bytes] + b"XYZ"
-        with pytest.raises(DamagedStateError, match="/x: expected at least 13 bytes, as in the"):
-            storage.stream("x", 13)
-        storage.remove("x")
-        assert storage.names() == []
-
-
-def test_files_that_take_long_to_put_are_put_less_often(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [0.0]
-    monkeypatch.setattr("preprocess.storage.bucket.time.monotonic", lambda: clock[0])
-    with BucketStorage("s3://b/data", "build") as storage:
-        objects = memory_objects.MemoryObjects(bucket)
-        objects.before = lambda kind, key: clock.__setitem__(0, clock[0] + 30.0 * (kind == "put"))
-        monkeypatch.setattr(storage, "_objects", objects)
-        assert storage.seconds_between_syncs == 10
-        for name in ("x", "journal.jsonl"):
-            append(storage, name, b"abc")
-        assert storage.seconds_between_syncs == 4 * 60
-
-
 def test_an_object_has_a_largest_size(
     bucket: Bucket, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,10 +43,10 @@ def some_text(seed: int, n_documents: int, separator: str = END) -> str:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with train/a.txt, train/b/c.txt and val.txt."""
+    """A directory with train/a.txt, of several blocks of digests, train/b/c.txt and val.txt."""
     root = tmp_path_factory.mktemp("corpus")
     (root / "train" / "b").mkdir(parents=True)
-    (root / "train" / "a.txt").write_text(some_text(1, 150))
+    (root / "train" / "a.txt").write_text(some_text(1, 180))
     (root / "train" / "b" / "c.txt").write_text(some_text(2, 30))
     (root / "val.txt").write_text(some_text(3, 20))
     return root

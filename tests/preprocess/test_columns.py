@@ -7,17 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
-import torture
 import written
+from run_cases import assert_goes_on
 
 from preprocess import build, open_tokens
 from preprocess.check.verify import verify
 from preprocess.dataset import columns
 from preprocess.dataset.columns import COLUMNS, Column, TokenFileError
-from preprocess.run import count_pass, journal
 
 # 1 for the tokens of documents of at least 16 tokens.
 FLAG = Column(
@@ -32,22 +30,15 @@ FLAG = Column(
 
 @pytest.mark.parametrize("shard_tokens", [None, 300])
 def test_a_column_is_one_entry(
-    shard_tokens: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shard_tokens: int | None, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     documents = [f"document {i} of many{' and more' * (i % 5)}" for i in range(99)]
     (tmp_path / "text").write_text("<|endoftext|>".join(documents))
     options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 270, "unit_size": 300}
     options |= {"val_fraction": 0.2, "shard_tokens": shard_tokens, "workers": 1}
     build(**options, out=tmp_path / "plain")
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
-    build(**options, out=tmp_path / "whole")
-    progress = faults.Stopping("encoding train and val", 4)
-    with pytest.raises(faults.CutOff):
-        build(**options, out=tmp_path / "resumed", progress=progress)
-    build(**options, out=tmp_path / "resumed")
-    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    assert_goes_on(options, tmp_path, ["encoding train and val"])
     file = open_tokens(tmp_path / "whole" / "train.json")
     lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)
     assert np.array_equal(file.column("flag"), np.repeat(lengths >= 16, lengths))

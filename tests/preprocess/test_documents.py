@@ -10,12 +10,10 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bpe.text.spans import close_gaps, find_pieces
 from bpe.text.utf8 import is_utf8
 from preprocess.documents.batch import (
     DocumentBatch,
     SpecialTokenText,
-    replace_invalid,
     validation_limit,
     validation_mask,
 )
@@ -41,24 +39,6 @@ def batch_with(separator: bytes, documents: list[bytes]) -> DocumentBatch:
 
 # Where 1 % of "document 0" to "document 999" falls.
 GOLDEN = [7, 21, 241, 351, 402, 436, 480, 538, 542, 772]
-
-_bytes = st.one_of(
-    st.binary(max_size=40),
-    st.text(max_size=20).map(lambda text: text.encode("utf-8", "surrogatepass")),
-    st.lists(
-        st.sampled_from([b"\xe4\xb8\xad", b"\xe4\xb8", b"\xf0\x9f\x98\x80", b"a", b"\x80", b"\xff"])
-    ).map(b"".join),
-)
-
-
-@given(data=_bytes)
-@example(data=b"")
-@example(data=b"\xed\xa0\x80")
-@example(data=b"\xc0\x80")
-@example(data=b"\xf4\x90\x80\x80")
-def test_valid_utf8_is_what_python_decodes(data: bytes) -> None:
-    assert is_utf8(buffer_of(data)) is is_decoded(data)
-
 
 # First and second bytes on both sides of every limit.
 EDGES = bytes.fromhex(
@@ -97,41 +77,6 @@ def test_blocks_of_which_a_byte_was_changed(
     assert is_utf8(buffer_of(bytes(data))) == is_decoded(bytes(data))
 
 
-@given(data=_bytes)
-def test_replacing_changes_nothing_that_is_valid(data: bytes) -> None:
-    replaced, n_replaced = replace_invalid(data)
-    assert is_utf8(buffer_of(replaced))
-    assert (n_replaced == 0) == is_utf8(buffer_of(data))
-    assert (replaced == data) == (n_replaced == 0)
-
-
-def test_joining_copies_only_where_there_are_gaps() -> None:
-    buffer = buffer_of(b"one--two---three")
-    same, offsets = close_gaps(buffer, np.array([0, 3, 3, 5]))
-    assert np.shares_memory(same, buffer)
-    assert offsets.tolist() == [0, 3, 5]
-    copied, offsets = close_gaps(buffer, np.array([0, 3, 5, 8, 11, 16]))
-    assert copied.tobytes() == b"onetwothree"
-    assert offsets.tolist() == [0, 3, 6, 11]
-    pairs = np.sort(np.random.default_rng(0).integers(0, 100, 2 * 11))  # more than at a time
-    text = np.arange(100, dtype=np.uint8)
-    copied, offsets = close_gaps(text, pairs)
-    parts = [text[start:end].tobytes() for start, end in pairs.reshape(-1, 2)]
-    assert copied.tobytes() == b"".join(parts)
-    assert np.diff(offsets).tolist() == list(map(len, parts))
-    nothing, offsets = close_gaps(buffer, np.array([], np.int64))
-    assert (len(nothing), offsets.tolist()) == (0, [0])
-
-
-@given(
-    data=st.text("ab\n", max_size=30).map(str.encode),
-    separator=st.sampled_from([b"aa", b"\n\n", b"ab"]),
-)
-def test_between_is_split(data: bytes, separator: bytes) -> None:
-    starts, ends = find_pieces(buffer_of(data), separator)
-    assert [data[a:b] for a, b in zip(starts, ends, strict=True)] == data.split(separator)
-
-
 def test_the_split_is_stable_for_ever() -> None:
     # Golden: a corpus that was split by an earlier version must be split the same by every later
     # one.
@@ -159,27 +104,3 @@ def test_look_alikes_are_counted_inside_documents(
     assert look_alikes.count(batch_with(b"<|a", documents)).tolist() == expected
     # A separator is never inside a document.
     assert SpecialTokenText([*tokens, "<|x|>"], b"<|x|>").tokens == tuple(tokens)
-
-
-@pytest.mark.parametrize(
-    ("chosen", "documents", "starts_mid_document", "ends_mid_document"),
-    [
-        ([True, True, True], b"onetwothree", True, True),
-        ([True, False, True], b"onethree", True, True),
-        ([False, True, False], b"two", False, False),
-        ([False, False, False], b"", False, False),
-    ],
-)
-def test_selecting_keeps_what_is_unfinished(
-    chosen: list[bool], documents: bytes, starts_mid_document: bool, ends_mid_document: bool
-) -> None:
-    bounds = np.array([0, 3, 5, 8, 8, 13])
-    batch = DocumentBatch(buffer_of(b"one--twothree"), bounds, True, True)
-    selected = batch.select(np.array(chosen))
-    assert selected.close_gaps()[0].tobytes() == documents
-    assert np.shares_memory(selected.buffer, batch.buffer) == any(chosen)
-    assert (selected.starts_mid_document, selected.ends_mid_document) == (
-        starts_mid_document,
-        ends_mid_document,
-    )
-    assert len(selected) == sum(chosen)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import written
-from export_cases import FORMATS, WITH_SHARDS, content_of, dataset, read
+from export_cases import FORMATS, WITH_SHARDS, content_of, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import dataset
 
 from preprocess import ExportError, OutputError, SettingsError, TokenFileError, export_tokens
 from preprocess.cli import run

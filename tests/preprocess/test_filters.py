@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_formats import documents_of
+from source_cases import documents_of
 
 from preprocess import CorpusError, build
 from preprocess.documents.batch import count_characters, strip_bounds

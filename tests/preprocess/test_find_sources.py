@@ -7,7 +7,7 @@ from typing import Any
 
 import format_files
 import pytest
-from test_formats import documents_of
+from source_cases import documents_of
 
 from bpe.errors import TokenmillError
 from preprocess import CorpusError, build

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
-import faults
 import format_files
 import pytest
 import torture
+from run_cases import assert_goes_on
+from source_cases import check_units, documents_of
 from verify_cases import damages, flip
 
-from bpe.errors import TokenmillError
 from preprocess import CorpusError, build
 from preprocess.check.verify import verify
-from preprocess.documents.batch import ReadOptions
-from preprocess.run import count_pass, journal
-from preprocess.sources import find_sources
 
 OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "workers": 2}
 FILES = "train.bin", "train.docs", "val.bin", "val.docs", "tokenizer.json"
@@ -33,8 +29,9 @@ def from_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 # Every format, every compression, and other numbers of workers and sizes of units.
 SUFFIXES = ["txt", "jsonl", "json", "txt.gz", "jsonl.zst", "json.xz", "txt.bz2"]
-CASES = [(suffix, 2, 700) for suffix in SUFFIXES]
-CASES += [("jsonl", 1, 1), ("json.gz", 7, 10**6), ("txt.zst", 3, 5000)]
+CASES = [(suffix, 2, 700) for suffix in [*SUFFIXES, *format_files.ARROW]]
+CASES += [("jsonl", 1, 1), ("json.gz", 7, 10**6), ("txt.zst", 3, 5000), ("parquet", 1, 1)]
+CASES += [("stream.arrow", 7, 10**6)]
 
 
 @pytest.mark.parametrize(("suffix", "workers", "unit_size"), CASES)
@@ -53,21 +50,14 @@ def test_the_same_documents_give_the_same_bytes(
     ("suffix", "fraction"), [("jsonl", 0), ("json.gz", 0.2), ("txt.zst", 0.2)]
 )
 def test_a_build_is_killed_resumed_verified_and_repaired(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, fraction: float
+    tmp_path: Path, often: None, suffix: str, fraction: float
 ) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     path = tmp_path / f"corpus.{suffix}"
     format_files.write(path, format_files.DOCUMENTS)
     options = OPTIONS | {"train": path, "val_fraction": fraction}
-    build(**options, out=tmp_path / "whole")
     encoding = "encoding train and val" if fraction else "encoding train"
-    for stage in ("counting", encoding):
-        with pytest.raises(faults.CutOff):
-            build(**options, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
-    build(**options, out=tmp_path / "resumed")
+    assert_goes_on(options, tmp_path, ["counting", encoding])
     expected = torture.contents(tmp_path / "whole")
-    assert torture.contents(tmp_path / "resumed") == expected
     assert not damages(verify(tmp_path / "whole", deep=True))
     flip(tmp_path / "whole" / "train.bin", 1000)
     assert damages(verify(tmp_path / "whole"))
@@ -75,62 +65,11 @@ def test_a_build_is_killed_resumed_verified_and_repaired(
     assert torture.contents(tmp_path / "whole") == expected
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "txt.zst"])
-def test_a_build_with_a_failing_disk_ends_in_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
-    path = tmp_path / f"corpus.{suffix}"
-    format_files.write(path, format_files.DOCUMENTS[:40])
-    options = OPTIONS | {"train": path, "val_fraction": 0, "workers": 1}
-    system = faults.System()
-    with monkeypatch.context() as patch:
-        faults.install(system, patch)
-        build(**options, out=tmp_path / "whole")
-    expected = torture.contents(tmp_path / "whole")
-    for number in range(1, len(system.calls), 7):
-        failing = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
-        with monkeypatch.context() as patch:
-            faults.install(failing, patch)
-            try:
-                build(**options, out=tmp_path / str(number))
-            except (OSError, TokenmillError) as error:
-                assert "--overwrite" not in str(error)
-        build(**options, out=tmp_path / str(number))
-        assert torture.contents(tmp_path / str(number)) == expected
-
-
-def documents_of(path: Path, **options: Any) -> list[str]:
-    """The documents in a file, from units that have been pickled."""
-    (source,) = find_sources([path], ReadOptions(**options))
-    found: list[str] = []
-    for unit in source.units():
-        batch = pickle.loads(pickle.dumps(unit)).read()
-        for number, (start, stop) in enumerate(batch.bounds.reshape(-1, 2)):
-            document = batch.buffer[start:stop].tobytes().decode()
-            if number == 0 and batch.starts_mid_document:
-                found[-1] += document
-            else:
-                found.append(document)
-    return found
-
-
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_units_follow_one_another_and_are_resumed(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"corpus.{suffix}"
     format_files.write(path, format_files.DOCUMENTS)
-    (source,) = find_sources([path], ReadOptions(unit_size=500))
-    units = list(source.units())
-    assert sum(unit.n_bytes for unit in units) == path.stat().st_size
-    assert b"".join(unit.content().tobytes() for unit in units) == path.read_bytes()
-    assert b"".join(piece.tobytes() for _, piece in source.content()) == path.read_bytes()
-    for number in range(0, len(units) - 1, 7):
-        after = units[number].after
-        assert after is not None
-        rest = list(source.units(after))
-        assert [unit.after for unit in rest] == [unit.after for unit in units[number + 1 :]]
-        assert rest[0].read().buffer.tobytes() == units[number + 1].read().buffer.tobytes()
-        before = b"".join(unit.content().tobytes() for unit in units[: number + 1])
-        assert b"".join(piece.tobytes() for _, piece in source.content(after)) == before
+    assert check_units(path, unit_size=500, step=7) > 7
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -154,30 +93,44 @@ def test_a_format_is_recognised_by_name_and_content(tmp_path: Path) -> None:
         "z.json": b"\xef\xbb\xbf \n" * 1 + format_files.json_array(["a", "b"]),
         "text": format_files.COMPRESSIONS["xz"](b"a<|endoftext|>b"),
         "text.md": b"a<|endoftext|>b",
+        "other.txt": b"BZh, as bzip2 begins<|endoftext|>b",
     }.items():
         (tmp_path / name).write_bytes(content)
-        assert documents_of(tmp_path / name) == ["a", "b"]
+        expected = "BZh, as bzip2 begins" if name == "other.txt" else "a"
+        assert documents_of(tmp_path / name) == [expected, "b"]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'[{"text": "a"},\n]', r"byte 16: no element between the last comma and|element 2"),
-        (b'[{"text": "a"}, {"text": 1}]', r"element 2 \(byte 15\): .*Expected `str`, got `int`"),
-        (b'[{"text": "a"}', r"the array is not closed at byte 14, the end of the file"),
-        (b'[{"text": "a"}] x', r"byte 16: the array has ended before; expected one"),
-        (b'[{"text": "a"} {"text": "b"}]', r"element 1 \(byte 1\): is not JSON \(.*trailing"),
-        (b"[", r"the array is not closed at byte 1,"),
-        (b"[,]", r"element 1 \(byte 1\): is not JSON|no element between the last comma"),
-        (b'[{"text": "a"}, "b"]', r"element 2 \(byte 15\): .*Expected `object`, got `str`"),
-        (b'[{"text": "a"}, {"x": "b"}]', r"element 2 .* required field `text`.*remove the element"),
-    ],
-)
+BAD_ELEMENTS = [
+    (b'[{"text": "a"}, {"text": 1}]', r"element 2 \(byte 15\): .*Expected `str`, got `int`"),
+    (b'[{"text": "a"} {"text": "b"}]', r"element 1 \(byte 1\): is not JSON \(.*trailing"),
+    (b'[{"text": "a"}, "b"]', r"element 2 \(byte 15\): .*Expected `object`, got `str`"),
+    (b'[{"text": "a"}, {"x": "b"}]', r"element 2 .* required field `text`.*remove the element"),
+]
+DAMAGED_ARRAYS = [
+    (b'[{"text": "a"},\n]', r".*no element between the last comma and the end of the|element 2"),
+    (b'[{"text": "a"}', r"the array is not closed at byte 14, the end of the file"),
+    (b'[{"text": "a"}] x', r"byte 16: the array has ended before; expected one"),
+    (b'[{"text": "a"}]\n[{"text": "b"}]', r"byte 16: the array has ended before; expected one"),
+    (b'[{"text": "a"}}, {"text": "b"}]', r"byte 14: this brace closes nothing; correct it|el"),
+    (b'[{"text": "a"}, {"text": "b", {"text": "c"}]', r".*from byte .* on is not closed"),
+    (b"[", r"the array is not closed at byte 1,"),
+    (b"[,]", r"element 1 \(byte 1\): is not JSON|.*no element between the last comma"),
+]
+
+
 @pytest.mark.parametrize("unit_size", [1, 10**6])
-def test_a_bad_array(tmp_path: Path, content: bytes, message: str, unit_size: int) -> None:
+@pytest.mark.parametrize(
+    ("content", "message", "skips"),
+    [*((*each, False) for each in [*BAD_ELEMENTS, *DAMAGED_ARRAYS]),
+     *((*each, True) for each in DAMAGED_ARRAYS)],
+)  # fmt: skip
+def test_a_bad_array(
+    tmp_path: Path, content: bytes, message: str, skips: bool, unit_size: int
+) -> None:
+    """One that is damaged is not skipped as a bad record is."""
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(CorpusError, match=rf"x\.json: {message}"):
-        documents_of(tmp_path / "x.json", unit_size=unit_size)
+        documents_of(tmp_path / "x.json", unit_size=unit_size, skip_bad_records=skips)
 
 
 @pytest.mark.parametrize("unit_size", [1, 10**6])

@@ -16,17 +16,11 @@ from preprocess.sampling.get_batch import get_batch
 
 
 def write(directory: Path, ids: np.ndarray, vocab_size: int, name: str = "train") -> Path:
-    with written.token_file(directory, name, vocab_size=vocab_size) as writer:
-        writer.append(ids, np.array([len(ids)]))
-        writer.finish(
-            end_of_text_id=0,
-            n_bytes=len(ids),
-            tokenizer_fingerprint="",
-            pattern="gpt2",
-            unicode_version="16.0.0",
-            sources=[],
-        )
-    return directory / f"{name}.bin"
+    fields = {"end_of_text_id": 0}
+    file = written.write(
+        directory, ids, [len(ids)], vocab_size=vocab_size, name=name, fields=fields
+    )
+    return Path(file.path)
 
 
 @pytest.fixture
@@ -101,6 +95,28 @@ def test_generator_is_advanced_and_repeats() -> None:
     again = [get_batch(data, 4, 2, rng=second)[0] for _ in range(3)]
     assert np.array_equal(batches, again)
     assert (batches[0] != batches[1]).any()
+
+
+def test_memory_is_used_again_when_nobody_holds_it() -> None:
+    """Who keeps a part of a batch keeps it as it is, and little more memory than it needs."""
+    data = np.arange(500)
+    for _ in range(3):
+        get_batch(data, 4000, 150)
+    ways = [lambda x: x[1:][::-1], memoryview, lambda x: x.view(np.uint32), lambda x: x.T]
+    held: list[Any] = []
+    for _ in range(6):
+        for way in ways:
+            held += map(way, get_batch(data, 64, 150))
+    seen = [bytes(each) for each in held]
+    for _ in range(20):
+        for part in get_batch(data, 64, 150):
+            part[:] = -1
+    assert [bytes(each) for each in held] == seen
+    kept: Any = get_batch(data, 64, 150)[0]
+    n_bytes = kept.nbytes
+    while isinstance(kept.base, np.ndarray):
+        kept = kept.base
+    assert (kept.nbytes if kept.base is None else len(kept.base.obj)) <= 2 * n_bytes
 
 
 # Paths.

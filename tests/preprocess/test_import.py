@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from export_cases import END, content_of, dataset
+from export_cases import content_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import END, dataset
 
 from bpe import train_bpe
 from preprocess import (

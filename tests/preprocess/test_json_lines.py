@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from source_cases import check_units, documents_of
 
 from preprocess import CorpusError, JsonShardedSource, RowsError
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources
-from preprocess.sources.json_records import JsonLinesSource
-from preprocess.sources.text_file import open_file
 
 
 def lines(documents: list[str], **dumps: Any) -> str:
@@ -26,15 +24,6 @@ def lines(documents: list[str], **dumps: Any) -> str:
 
 
 characters = st.characters(exclude_categories=["Cs"])
-
-
-def texts_of(source: JsonLinesSource) -> list[str]:
-    found = []
-    for unit in pickle.loads(pickle.dumps(list(source.units()))):
-        batch = unit.read()
-        bounds = batch.bounds.reshape(-1, 2)
-        found += [batch.buffer[start:stop].tobytes().decode() for start, stop in bounds]
-    return found
 
 
 @given(
@@ -49,13 +38,8 @@ def test_documents_are_those_of_json(
     records = [json.dumps({"x": {"text": "other"}, "text": t}, ensure_ascii=ascii) for t in texts]
     content = end.join(records) + (end if ends else "")
     path.write_bytes(b"\xef\xbb\xbf" * marked + content.encode())
-    source = JsonLinesSource(open_file(path), "x", ReadOptions(unit_size=unit_size))
-    assert texts_of(source) == [text for text in texts if text]
-    units = list(source.units())
-    assert [unit.stop for unit in units[:-1]] == [unit.start for unit in units[1:]]
-    for unit in units[:-1]:
-        resumed = list(source.units(unit.after))
-        assert resumed[0].start == unit.stop
+    assert documents_of(path, unit_size=unit_size) == [text for text in texts if text]
+    check_units(path, unit_size)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +59,7 @@ def test_the_field_with_the_text(
 ) -> None:
     path = tmp_path / "x.ndjson"
     path.write_text("\n" + json.dumps(record))
-    (source,) = find_sources([path], ReadOptions(content_field=fields))
-    assert isinstance(source, JsonLinesSource)
-    assert texts_of(source) == [text]
+    assert documents_of(path, content_field=fields) == [text]
 
 
 @pytest.mark.parametrize("quotes", ["[", '\\"[\\\\'])
@@ -85,7 +67,7 @@ def test_values_are_nested_up_to_a_limit(tmp_path: Path, quotes: str) -> None:
     (path := tmp_path / "x.jsonl").write_text(
         '{"text": "' + quotes * 400 + '", "x": ' + "[" * 299 + "]" * 299 + "}\n"
     )
-    assert texts_of(JsonLinesSource(open_file(path), "x", ReadOptions())) == [
+    assert documents_of(path) == [
         json.loads(f'"{quotes}"') * 400
     ]
     (record,) = JsonShardedSource(str(path))
@@ -97,11 +79,9 @@ def test_values_are_nested_up_to_a_limit(tmp_path: Path, quotes: str) -> None:
 
 def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
     repeated = '{"text": "a", "text": "b"}\n{"text": 5, "text": "\\u00e9"}\n'
-    reading = ReadOptions(skip_bad_records=True)
     for other in ("", '{"text": "b", "text": 5}'):  # bad: its unit is decoded line by line
         (tmp_path / "x.jsonl").write_text(repeated + other)
-        source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", reading)
-        assert texts_of(source) == ["b", "é"]
+        assert documents_of(tmp_path / "x.jsonl", skip_bad_records=True) == ["b", "é"]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +115,14 @@ def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first:
     before = "" if first else good * 3 + "\n"
     path.write_text(before + record + "\n" + good)
     place = rf"x\.jsonl: line {5 - 4 * first} \(byte {len(before)}\): "
-    options = ReadOptions(unit_size=150, content_field=("text",))
     with pytest.raises(CorpusError, match=place + f".*{message}"):
-        texts_of(JsonLinesSource(open_file(path), "x", options))
+        documents_of(path, unit_size=150, content_field=("text",))
+
+
+def test_a_byte_order_mark_inside_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n\ufeff{"text": "b"}')
+    with pytest.raises(CorpusError, match=r"line 2 \(byte 14\): begins with a byte order m"):
+        documents_of(tmp_path / "x.jsonl")
 
 
 def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
@@ -145,21 +130,20 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     for value in ('[{"c": "x"}]', '"x"', "null"):
         path.write_text(f'{{"text": {value}}}\n')
         message = r"Expected `object`, got `(array|str|null)` - at `\$\.text`"
-        options = ReadOptions(content_field=("text.c",))
         with pytest.raises(CorpusError, match=message):
-            texts_of(JsonLinesSource(open_file(path), "x", options))
+            documents_of(path, content_field=("text.c",))
     path.write_text('{"body": "a", "id": 1}\n')
     message = r"field with the text is not known, for none is named text: choose it with c"
     with pytest.raises(CorpusError, match=message + r".*; the first record has 'body', 'id'"):
-        JsonLinesSource(open_file(path), "x", ReadOptions())
+        documents_of(path)
     path.write_text('{"text": "a", "code": 1}\n')
     message = r"for several have a usual name \('text', 'code'\): choose it with content_field"
     with pytest.raises(CorpusError, match=message):
-        JsonLinesSource(open_file(path), "x", ReadOptions())
+        documents_of(path)
     # What is no record is reported when it is read.
     path.write_text("[1]\n")
     with pytest.raises(CorpusError, match=r"line 1 \(byte 0\): .*Expected `object`, got `arr"):
-        texts_of(JsonLinesSource(open_file(path), "x", ReadOptions()))
+        documents_of(path)
 
 
 def test_utf_16_is_refused(tmp_path: Path) -> None:
@@ -173,33 +157,31 @@ def test_invalid_utf8(tmp_path: Path) -> None:
     good = b'{"text": "good"}\n'
     path.write_bytes(good + b'{"text": "b\xffd", "x": "\xfe"}\n' + good)
     with pytest.raises(CorpusError, match=r"x\.jsonl: byte 28: not valid UTF-8 .*on_invalid"):
-        texts_of(JsonLinesSource(open_file(path), "x", ReadOptions()))
+        documents_of(path)
     for unit_size in (1, 10**6):
-        replacing = ReadOptions(on_invalid_utf8="replace", unit_size=unit_size)
-        source = JsonLinesSource(open_file(path), "x", replacing)
-        assert texts_of(source) == ["good", "b\ufffdd", "good"]
-        skipping = ReadOptions(on_invalid_utf8="skip", unit_size=unit_size)
-        assert texts_of(JsonLinesSource(open_file(path), "x", skipping)) == ["good", "good"]
-    batches = [unit.read() for unit in JsonLinesSource(open_file(path), "x", replacing).units()]
-    assert sum(batch.n_replaced for batch in batches) == 2
-    batches = [unit.read() for unit in JsonLinesSource(open_file(path), "x", skipping).units()]
-    assert sum(batch.n_skipped for batch in batches) == 1
+        for choice, texts, counts in (
+            ("replace", ["good", "b\ufffdd", "good"], (2, 0)), ("skip", ["good", "good"], (0, 1)),
+        ):
+            options: dict[str, Any] = {"on_invalid_utf8": choice, "unit_size": unit_size}
+            assert documents_of(path, **options) == texts
+            (source,) = find_sources([path], ReadOptions(**options))
+            batches = [unit.read() for unit in source.units()]
+            found = sum(x.n_replaced for x in batches), sum(x.n_skipped for x in batches)
+            assert found == counts
     # The place of another bad line is that in the file.
     path.write_bytes(b'{"text": "\xff"}\n{"text": 1}\n')
     with pytest.raises(CorpusError, match=r"line 2 \(byte 14\): .*Expected `str`, got `int`"):
-        texts_of(JsonLinesSource(open_file(path), "x", replacing))
+        documents_of(path, on_invalid_utf8="replace")
 
 
 def test_files_without_records(tmp_path: Path) -> None:
     for content in (b"", b"\n", b"\xef\xbb\xbf", b" \r\n\n"):
         (tmp_path / "x.jsonl").write_bytes(content)
-        source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions())
-        assert texts_of(source) == []
-        assert [(unit.start, unit.stop) for unit in source.units()] == [(0, len(content))]
+        assert documents_of(tmp_path / "x.jsonl") == []
+        assert check_units(tmp_path / "x.jsonl", 1000) == 1
 
 
 def test_a_line_that_is_longer_than_a_unit(tmp_path: Path) -> None:
     texts = ["a", "a long line, é\n " * 300_000, "b"]
     (tmp_path / "x.jsonl").write_text(lines(texts))
-    source = JsonLinesSource(open_file(tmp_path / "x.jsonl"), "x", ReadOptions(unit_size=1000))
-    assert texts_of(source) == texts
+    assert documents_of(tmp_path / "x.jsonl", unit_size=1000) == texts

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from preprocess import Mixture, Sampler, build, open_tokens
 from preprocess.sampling.data import SamplingError
-from preprocess.sampling.mixture import _MODULUS, _STEP, _count_below
 
 
 def samplers(batch_size: int = 6, **options: Any) -> dict[str, Sampler]:
@@ -36,12 +35,6 @@ def drawn(mixture: Mixture, steps: range) -> dict[str, list[int]]:
         name: first[first // 1000 == number].tolist()
         for number, name in enumerate(mixture.samplers)
     }
-
-
-@given(st.integers(0, _MODULUS), st.integers(0, 300), st.integers(0, _MODULUS - 1))
-def test_counts_of_points(end: int, n: int, offset: int) -> None:
-    points = [(p * _STEP + offset) % _MODULUS for p in range(n)]
-    assert _count_below(end, n, offset) == sum(point < end for point in points)
 
 
 @settings(max_examples=40)

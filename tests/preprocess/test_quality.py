@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from written import token_file
+from written import write
 
 from preprocess import build, open_tokens
 from preprocess.check import inspect
@@ -44,14 +44,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(directory: Path, documents: list[list[int]], vocab_size: int, begin: Any = None) -> Any:
     """A token file of documents, whose ends are in them already."""
-    with token_file(directory, "train", vocab_size=vocab_size) as writer:
-        ids = np.array([i for document in documents for i in document], np.uint32)
-        writer.append(ids, np.cumsum([len(document) for document in documents], dtype=np.int64))
-        writer.finish(
-            end_of_text_id=vocab_size - 1, begin_of_text_id=begin, n_bytes=0, sources=[],
-            tokenizer_fingerprint="", pattern="gpt2", unicode_version="16.0.0",
-        )  # fmt: skip
-    return open_tokens(directory / "train.bin")
+    ids, ends = [i for each in documents for i in each], np.cumsum([*map(len, documents)])
+    fields = {"end_of_text_id": vocab_size - 1, "begin_of_text_id": begin}
+    return write(directory, ids, ends, vocab_size=vocab_size, fields=fields)
 
 
 def test_a_directory_is_judged(data: Path) -> None:

@@ -104,9 +104,9 @@ def test_the_section_of_a_configuration() -> None:
     datasets = [{"name": "x", "data_files": "x", "tokenizer": "t"}]
     for ray in (None, {"enabled": False, "num_workers": 3}):
         config = PipelineConfig(datasets=datasets, ray=ray)
-        assert config.builds["x"].executor == "threads"
+        assert config.plans["x"].build.executor == "threads"
     config = PipelineConfig(datasets=datasets, ray={"num_workers": 3, "address": "auto"})
-    found = config.builds["x"]
+    found = config.plans["x"].build
     assert (found.executor, found.workers, found.ray_address) == ("ray", 3, "auto")
     with pytest.raises(SettingsError, match="it belongs in the section ray"):
         PipelineConfig(datasets=datasets, tokenize={"num_workers": 3})

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from source_cases import documents_of
 
 from preprocess import CorpusError, SettingsError, build, open_tokens
 from preprocess.cli import run
@@ -15,16 +16,6 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources, registry
 
 RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
-
-
-def documents(*paths: Path, **options: Any) -> list[str]:
-    sources = find_sources(paths, ReadOptions(**options))
-    batches = [unit.read() for source in sources for unit in source.units()]
-    return [
-        batch.buffer[start:stop].tobytes().decode()
-        for batch in batches
-        for start, stop in batch.bounds.reshape(-1, 2).tolist()
-    ]
 
 
 @pytest.mark.parametrize(("name", "content", "command"), [
@@ -59,7 +50,7 @@ def test_what_cannot_be_read_is_refused_with_a_command(
     (tmp_path / name).write_bytes(content)
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(CorpusError) as raised:
-            documents(path)
+            documents_of(path)
         assert command in str(raised.value)
         assert ("pointer to a file that git did not download" in str(raised.value)) == (
             command.startswith("git")
@@ -87,14 +78,14 @@ def test_records_without_a_suffix(tmp_path: Path, name: str) -> None:
         if not (array and "jsonl" in name):
             data = content.encode()
             path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-            assert documents(path) == expected
+            assert documents_of(path) == expected
     path.write_text('{"text": "' + "a long one " * 2000 + '"}\n')
     if not name.endswith(".gz"):
-        assert len(documents(path)[0]) == 22_000
+        assert len(documents_of(path)[0]) == 22_000
     for text in ("{} is empty\n", "{braces}\n", "[link]: x\n", '{"a": 1, and more\n', '{"a"\n:1}'):
         path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
         if "jsonl" not in name:
-            assert documents(path) == [text]
+            assert documents_of(path) == [text]
 
 
 @pytest.mark.parametrize(("name", "warned"), [("a.txt", True), ("a.log", True), ("a.jsonl", False)])
@@ -139,14 +130,14 @@ def test_lines_that_end_as_on_windows(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / ("a.txt.gz" if packed else "a.txt")
     path.write_bytes(gzip.compress(data) if packed else data)
     for unit_size in (50, 10**6):
-        found = documents(path, separator=b"\n\n", unit_size=unit_size, whole_documents=True)
+        found = documents_of(path, separator=b"\n\n", unit_size=unit_size, whole_documents=True)
         assert "".join(found) == data.decode().replace("\r\n\r\n", "")
         assert found[:2] == texts[:2]
-        found = documents(path, separator=b"\n", unit_size=unit_size, whole_documents=True)
+        found = documents_of(path, separator=b"\n", unit_size=unit_size, whole_documents=True)
         assert found[:4] == ["one", "line", "two", "three"]
     mixed = "one\r\n\r\ntwo\n\nthree"
     (tmp_path / "b.txt").write_bytes(mixed.encode())
-    assert documents(tmp_path / "b.txt", separator=b"\n\n") == ["one\r\n\r\ntwo", "three"]
+    assert documents_of(tmp_path / "b.txt", separator=b"\n\n") == ["one\r\n\r\ntwo", "three"]
     if not packed:
         build(train=path, separator="blank-line", val_fraction=0, out=tmp_path / "out",
               vocab_size=270)
@@ -215,9 +206,9 @@ def test_encrypted_parquet(tmp_path: Path) -> None:
         with pq.ParquetWriter(path, table.schema, encryption_properties=keys) as writer:
             writer.write_table(table)
         if column == "id":
-            assert documents(path) == ["one", "two"]
+            assert documents_of(path) == ["one", "two"]
             continue
         pq.write_table(table, tmp_path / "plain.parquet")
         for place in (path, tmp_path):  # among files that are not encrypted
             with pytest.raises(CorpusError, match=r"/\d: .*is encrypted, and no keys are taken h"):
-                documents(place)
+                documents_of(place)

@@ -104,7 +104,7 @@ def test_a_view_has_no_array_with_blocks_that_are_not_there(files: list[TokenFil
 def test_a_flipped_byte_is_refused(
     bucket: str, tmp_path: Path, name: str, read: Callable[[TokenFile], Any]
 ) -> None:
-    _, remote = pair(bucket, tmp_path, has_mask=True)
+    _, remote = pair(bucket, tmp_path, mask=True)
     read(remote)
     shutil.rmtree(tmp_path / "cache")
     flip(bucket, f"data/{name}", 2_000)

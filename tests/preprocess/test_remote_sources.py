@@ -7,6 +7,7 @@ import logging
 import os
 import pickle
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from preprocess import TokenFileError, build
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.documents.batch import ReadOptions
-from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources
 from preprocess.sources import remote as sources_remote
 from preprocess.storage import OutputError, remote
@@ -83,19 +83,11 @@ def read_all(url: str) -> None:
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Files of every format and compression."""
     directory = tmp_path_factory.mktemp("formats")
-    for suffix in ("txt", "jsonl", "json", "txt.gz", "jsonl.zst", "json.xz"):
+    suffixes = ["txt", "jsonl", "json", "txt.gz", "jsonl.zst", "json.xz"]
+    if find_spec("pyarrow"):
+        suffixes += format_files.ARROW
+    for suffix in suffixes:
         format_files.write(directory / f"corpus.{suffix}", format_files.DOCUMENTS[:120])
-    try:
-        import pyarrow as pa
-        from pyarrow import feather, parquet
-    except ImportError:
-        return directory
-    table = pa.Table.from_pylist(format_files.records(format_files.DOCUMENTS[:120]))
-    parquet.write_table(table, directory / "x.parquet", row_group_size=40, data_page_size=2000)
-    feather.write_feather(table, str(directory / "x.feather"), compression="zstd", chunksize=30)
-    name = str(directory / "x.arrow")
-    with pa.OSFile(name, "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
-        writer.write_table(table, max_chunksize=30)
     return directory
 
 
@@ -135,10 +127,9 @@ def test_units_of_every_format_are_resumed_and_pickled(
 
 @pytest.mark.parametrize("suffix", ["txt", "jsonl.zst", "parquet"])
 def test_a_build_is_cut_off_and_resumed(
-    bucket: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+    bucket: str, corpus: Path, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
 ) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     found = [*corpus.glob(f"*.{suffix}")]
     if not found:
         pytest.skip("pyarrow is not installed: extra formats")

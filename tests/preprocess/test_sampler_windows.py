@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import dataset
 
 from preprocess import Sampler, SamplingError, TokenFile, TokenFileError, open_tokens
 
@@ -20,14 +20,6 @@ WINDOWS = st.sampled_from(["stride", "documents", "packed"])
 ORDERS = st.sampled_from(["random", "epoch", "sequential"])
 SIZES = st.lists(st.integers(2, 25), min_size=1, max_size=12)
 Row = tuple[int, ...]
-
-
-def dataset(directory: Path, sizes: list[int]) -> TokenFile:
-    """Documents of so many tokens; windows that begin at different places differ."""
-    ids = np.arange(sum(sizes)) % 299
-    ends = np.cumsum(sizes)
-    ids[ends - 1] = 299
-    return written.write(directory, ids, ends)
 
 
 def sampler_of(file: TokenFile, **options: Any) -> Sampler:
@@ -57,7 +49,7 @@ def test_every_window_once_per_epoch(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], windows: str, order: str,
     batch_size: int, context_length: int, seed: int,
 ) -> None:
-    file = dataset(tmp_path_factory.mktemp("data"), sizes)
+    file = dataset(tmp_path_factory.mktemp("data"), sizes, seed=None)
     options: dict[str, Any] = {"windows": windows, "context_length": context_length}
     sampler = sampler_of(file, **options, order=order, seed=seed, global_batch_size=batch_size)
     expected = Counter(windows_of(file, **options))
@@ -75,7 +67,8 @@ def test_ranks_before_and_after_resuming_have_the_same_batches(
     batch_size: int, n_before: int, n_after: int, seed: int, stop: int,
 ) -> None:
     """Whatever the step, and the numbers of processes before and after it."""
-    file = dataset(tmp_path_factory.mktemp("data"), [*sizes, 9])  # so that one window is whole
+    sizes = [*sizes, 9]  # so that one window is whole
+    file = dataset(tmp_path_factory.mktemp("data"), sizes, seed=None)
     options: dict[str, Any] = {
         "windows": windows, "order": order, "seed": seed, "global_batch_size": batch_size,
     }
@@ -100,7 +93,7 @@ def test_ranks_before_and_after_resuming_have_the_same_batches(
 @pytest.mark.parametrize("n_documents", [1, 2, 7, 8, 9])
 def test_random_windows_are_uniform(tmp_path: Path, windows: str, n_documents: int) -> None:
     """The first and the last, too; chi-squared, which passes once in 10,000 times."""
-    file = dataset(tmp_path, [6] * n_documents)
+    file = dataset(tmp_path, [6] * n_documents, seed=None)
     sampler = sampler_of(file, windows=windows, order="random", seed=1, global_batch_size=100)
     all_windows = windows_of(file, windows=windows, stride=1 if windows == "stride" else None)
     if windows == "stride":  # only whole ones
@@ -122,7 +115,7 @@ def test_tokens_per_window_are_those_of_the_windows(
     stride: int,
 ) -> None:
     """The mean number of inputs without padding, by which a mixture divides weights."""
-    file = dataset(tmp_path_factory.mktemp("data"), [*sizes, 12])
+    file = dataset(tmp_path_factory.mktemp("data"), [*sizes, 12], seed=None)
     options: dict[str, Any] = {"windows": windows, "context_length": length}
     options |= {"fields": ("inputs", "attention_mask"), "order": "sequential"}
     if windows != "packed":
@@ -135,7 +128,7 @@ def test_tokens_per_window_are_those_of_the_windows(
 
 
 def test_numbers_of_numpy_are_integers(tmp_path: Path) -> None:
-    file = dataset(tmp_path, [30, 40, 7])
+    file = dataset(tmp_path, [30, 40, 7], seed=None)
     numbers: dict[str, Any] = {
         "global_batch_size": np.int8(2), "context_length": np.int8(16), "seed": np.int64(3),
         "rank": np.int8(1), "world_size": np.int8(2), "order": "epoch",
@@ -151,14 +144,14 @@ def test_numbers_of_numpy_are_integers(tmp_path: Path) -> None:
 
 def test_documents_without_a_target(tmp_path: Path) -> None:
     with pytest.raises(SamplingError, match="has no document of at least 2 tokens, inputs and"):
-        sampler_of(dataset(tmp_path, [1, 1]), windows="documents")
+        sampler_of(dataset(tmp_path, [1, 1], seed=None), windows="documents")
 
 
 @given(SIZES, st.integers(1, 9), st.integers(1, 9))
 def test_windows_of_documents_that_are_not_short(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], length: int, stride: int
 ) -> None:
-    file = dataset(tmp_path_factory.mktemp("data"), sizes)
+    file = dataset(tmp_path_factory.mktemp("data"), sizes, seed=None)
     options: dict[str, Any] = {"windows": "documents", "context_length": length, "stride": stride}
     expected = [row for row in windows_of(file, **options) if -100 not in row]
     if not expected:
@@ -179,7 +172,7 @@ def test_windows_of_documents_that_are_not_short(
 
 
 def test_damaged_document_ends_are_named(tmp_path: Path) -> None:
-    file = dataset(tmp_path, [3] * 8)
+    file = dataset(tmp_path, [3] * 8, seed=None)
     path = Path(file.path).with_suffix(".docs")
     ends = np.fromfile(path, np.uint64)
     ends[2] = 100

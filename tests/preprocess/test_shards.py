@@ -8,11 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
 import torture
-import written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,18 +21,10 @@ from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import ShardView
-from preprocess.run import count_pass, journal
-from preprocess.storage import OutputError
 
 END = "<|endoftext|>"
 N = 200  # tokens of a shard
 OPTIONS: dict[str, Any] = {"vocab_size": 270, "val_fraction": 0.2, "unit_size": 300, "workers": 1}
-
-
-@pytest.fixture(autouse=True)
-def _entries_after_every_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
 
 
 def write_corpus(path: Path) -> None:
@@ -68,6 +58,18 @@ def data(root: Path, divided: str, tmp_path: Path) -> Path:
     return Path(shutil.copytree(root / divided, tmp_path / "data"))
 
 
+def sizes_of(lengths: list[int], splits: bool) -> list[int]:
+    """Tokens of each shard of documents of such lengths."""
+    if splits:
+        return [N] * (sum(lengths) // N) + [sum(lengths) % N] * bool(sum(lengths) % N)
+    sizes = [0]
+    for length in lengths:
+        if sizes[-1] and sizes[-1] + length > N:
+            sizes.append(0)
+        sizes[-1] += length
+    return sizes
+
+
 def test_shards_hold_what_one_file_would_hold(root: Path, divided: str) -> None:
     for name in ("train", "val"):
         whole, file = (open_tokens(root / each / f"{name}.json") for each in ("whole", divided))
@@ -77,39 +79,13 @@ def test_shards_hold_what_one_file_would_hold(root: Path, divided: str) -> None:
         assert file[N - 5 : N + 5].tolist() == whole[N - 5 : N + 5].tolist()
         assert file[N] == whole[N]
         assert not (root / divided / f"{name}.bin").exists()
+        lengths = np.diff(whole.document_ends.astype(int), prepend=0).tolist()
+        sizes = sizes_of(lengths, splits=divided == "split")
+        assert [len(ids) for ids, _ in file.shards] == sizes
         for number, (ids, ends) in enumerate(file.shards):
             stem = root / divided / f"{name}_{number:05d}"
             assert np.fromfile(stem.with_suffix(".bin"), file.dtype).tolist() == ids.tolist()
             assert np.fromfile(stem.with_suffix(".docs"), "<u8").tolist() == ends.tolist()
-
-
-def test_a_build_that_is_cut_off_at_any_call_ends_in_the_same_bytes(
-    root: Path, divided: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some calls that change the disk fail, each in a run; the same command then goes on."""
-    options = OPTIONS | {"train": root / "text", "shard_tokens": N}
-    options["tokenizer"] = root / "whole" / "tokenizer.json"
-    del options["vocab_size"]
-    options |= {"split_documents": True} if divided == "split" else {}
-    counting = faults.System()
-    faults.install(counting, monkeypatch)
-    build(out=tmp_path / "peace", **options)
-    assert len(counting.calls) > 100
-    for at in range(1, len(counting.calls), len(counting.calls) // 4):
-        out = tmp_path / str(at)
-        system = faults.System(at, faults.fail(faults.ERRORS[0]))
-        faults.install(system, monkeypatch)
-        try:
-            build(out=out, **options)
-        except OutputError:
-            assert len(system.calls) >= at
-        else:
-            # What is done is brought to the disk once a second: a slow run makes more calls.
-            assert len(system.calls) < at
-        faults.install(faults.System(), monkeypatch)
-        build(out=out, **options | {"unit_size": 700, "workers": 2})
-        assert torture.contents(out) == torture.contents(tmp_path / "peace"), at
-        shutil.rmtree(out)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -221,44 +197,6 @@ def test_a_manifest_that_contradicts_its_shards(
     content = json.loads((root / "shards" / "train.json").read_text()) | change
     with pytest.raises(TokenFileError, match=message):
         Manifest.from_json(json.dumps(content), "train.json")
-
-
-documents = st.lists(st.integers(1, 12), min_size=1, max_size=12)
-
-
-@settings(max_examples=30, deadline=None)
-@given(lengths=documents, cuts=st.data(), most=st.integers(1, 15), splits=st.booleans())
-def test_pieces_that_arrive_make_no_difference(
-    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], cuts: st.DataObject, most: int,
-    splits: bool,
-) -> None:  # fmt: skip
-    total, ends = sum(lengths), np.cumsum(lengths)
-    places = sorted(cuts.draw(st.lists(st.integers(0, total), max_size=5)))
-    directory = tmp_path_factory.mktemp("pieces")
-    with written.token_file(
-        directory, "x", vocab_size=300, shard_tokens=most, split_documents=splits
-    ) as writer:
-        for start, stop in zip([0, *places], [*places, total], strict=True):
-            inside = ends[(ends > start) & (ends <= stop)] - start
-            writer.append(np.arange(start, stop, dtype=np.uint32), inside)
-        assert (writer.n_tokens, writer.n_documents) == (total, len(lengths))
-        writer.finish(
-            end_of_text_id=1, n_bytes=1, tokenizer_fingerprint="", pattern="gpt2",
-            unicode_version="16.0.0", sources=[],
-        )  # fmt: skip
-    file = open_tokens(directory / "x.json")
-    assert np.asarray(file.tokens).tolist() == list(range(total))
-    assert file.document_ends.tolist() == ends.tolist()
-    sizes = [len(ids) for ids, _ in file.shards]
-    if splits:
-        assert sizes == [most] * (total // most) + [total % most] * bool(total % most)
-    else:
-        wanted = [0]
-        for length in lengths:
-            if wanted[-1] and wanted[-1] + length > most:
-                wanted.append(0)
-            wanted[-1] += length
-        assert sizes == wanted
 
 
 @given(

@@ -80,16 +80,37 @@ def covers(units: Sequence[TextUnit], data: bytes) -> None:
     assert sum(unit.n_bytes for unit in units) == len(data)
 
 
-@given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 200))
-@example(text="aaaaa b aaaa", separator=b"aa", unit_size=1)
-@example(text="one\n\n\ntwo\n\n\n\nthree", separator=b"\n\n", unit_size=3)
-@example(text="", separator=b"\n\n", unit_size=1)
-@example(text="a<|endoftext|>", separator=b"<|endoftext|>", unit_size=1)
+@given(
+    text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 200),
+    window=st.integers(1, 20) | st.just(1 << 16), stride=st.integers(1, 20) | st.just(1 << 16),
+    fraction=st.sampled_from([0.0, 0.5]),
+)
+@example("aaaaa b aaaa", b"aa", 1, 1 << 16, 1 << 16, 0.0)
+@example("one\n\n\ntwo\n\n\n\nthree", b"\n\n", 3, 1 << 16, 1 << 16, 0.0)
+@example("", b"\n\n", 1, 1, 1, 0.0)
+@example("a<|endoftext|>", b"<|endoftext|>", 1, 9, 9, 0.0)
+# A byte behind the window; some, one before it; a separator that two strides share.
+@example("日本語abaa", b"\n\n", 9, 2, 1, 0.5)
+@example("aab1日本語", b"\n", 3, 2, 4, 0.5)
+@example("wordbéé1日é ", b"\n", 9, 2, 4, 0.5)
+@example("baa", b"aa", 1, 9, 2, 0.5)
 def test_units_of_any_size_give_the_documents_of_split(
-    path: Path, text: str, separator: bytes, unit_size: int
+    path: Path, text: str, separator: bytes, unit_size: int, window: int, stride: int,
+    fraction: float,
 ) -> None:
+    """Whatever is looked at of the file at a time, one window behind the other."""
     data = text.encode()
-    units = units_of(path, data, separator=separator, unit_size=unit_size)
+    choices = {"separator": separator, "unit_size": unit_size, "validation_fraction": fraction}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_module, "_WINDOW_BYTES", window)
+        patch.setattr(text_module, "_STRIDE_BYTES", stride)
+        source = source_of(path, data, **choices)
+        units = list(source.units())
+        for unit in units:
+            if unit.after is not None:
+                before = [bytes(piece) for _, piece in source.content(unit.after)]
+                assert b"".join(before) == data[: unit.stop]
+                assert next(source.units(unit.after)).start == unit.stop
     covers(units, data)
     documents, totals = documents_of(units)
     assert (documents, totals["empty"]) == expected_documents(data, separator)
@@ -183,53 +204,6 @@ def test_every_part_of_a_long_document_goes_the_same_way(path: Path) -> None:
     assert len(units) > 10
     decisions = {unit.in_validation for unit in units}
     assert decisions == {xxhash.xxh3_64_intdigest(data) < 2**63}
-
-
-@given(
-    text=texts,
-    separator=st.sampled_from(SEPARATORS),
-    unit_size=st.integers(1, 60),
-    window=st.integers(1, 20),
-    stride=st.integers(1, 20),
-    fraction=st.sampled_from([0.0, 0.5]),
-)
-# A byte behind the window; some, one before it; a separator that two strides share.
-@example(text="日本語abaa", separator=b"\n\n", unit_size=9, window=2, stride=1, fraction=0.5)
-@example(text="aab1日本語", separator=b"\n", unit_size=3, window=2, stride=4, fraction=0.5)
-@example(text="wordbéé1日é ", separator=b"\n", unit_size=9, window=2, stride=4, fraction=0.5)
-@example(text="baa", separator=b"aa", unit_size=1, window=9, stride=2, fraction=0.5)
-def test_what_is_read_of_the_file_is_what_is_looked_at(
-    path: Path,
-    text: str,
-    separator: bytes,
-    unit_size: int,
-    window: int,
-    stride: int,
-    fraction: float,
-) -> None:
-    """Windows of any size, one behind the other, are as good as all of the text in memory."""
-    data = text.encode()
-    choices = {"separator": separator, "unit_size": unit_size, "validation_fraction": fraction}
-
-    def of_the_whole(cutter: Any, start: int, stop: int) -> Any:
-        return np.frombuffer(data, np.uint8)[max(start, 0) : max(stop, 0)]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_module, "_WINDOW_BYTES", window)
-        patch.setattr(text_module, "_STRIDE_BYTES", stride)
-        source = source_of(path, data, **choices)
-        units = list(source.units())
-        for unit in units:
-            if unit.after is not None:
-                before = [bytes(piece) for _, piece in source.content(unit.after)]
-                assert b"".join(before) == data[: unit.stop]
-        patch.setattr(text_module.Cutter, "_bytes", of_the_whole)
-        expected = [unit.after for unit in source.units()]
-    assert [unit.after for unit in units] == expected
-    documents, totals = documents_of(units)
-    assert (documents, totals["empty"]) == expected_documents(data, separator)
-    in_validation = sum(xxhash.xxh3_64_intdigest(d) < fraction * 2**64 for d in documents)
-    assert totals["validation"] == in_validation
 
 
 @given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 60))

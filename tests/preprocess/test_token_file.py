@@ -14,11 +14,8 @@ import numpy as np
 import pytest
 import written
 import xxhash
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from written import FIELDS, GOLDEN_ENDS, GOLDEN_IDS, edit, write
 
-from bpe.errors import TokenmillError
 from preprocess.dataset.columns import BLOCK_BYTES, TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.reader import open_tokens
@@ -159,7 +156,7 @@ def test_dtype_is_decided_by_the_vocabulary(tmp_path: Path, vocab_size: int, nam
     assert dtype.name == name
     assert dtype.newbyteorder("<") == dtype
     ids = [vocab_size - 1, 0]
-    file = write(tmp_path, ids, [2], vocab_size=vocab_size, end_of_text_id=0)
+    file = write(tmp_path, ids, [2], vocab_size=vocab_size, fields={"end_of_text_id": 0})
     assert (file.dtype, file.tokens.tolist()) == (dtype, ids)
     assert (tmp_path / "train.bin").read_bytes() == np.array(ids, dtype).tobytes()
     for wrong in (0, -1, 2**32 + 1):
@@ -332,49 +329,6 @@ def test_special_ids_are_in_the_vocabulary(tmp_path: Path, special: dict[str, in
 
 
 # Resuming.
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    documents=st.lists(st.lists(st.integers(0, 298), max_size=6), min_size=1, max_size=12),
-    data=st.data(),
-)
-def test_a_writer_goes_on_where_another_was_cut_off(
-    tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], data: st.DataObject
-) -> None:
-    ids = [token for document in documents for token in [*document, 299]]
-    ends = np.cumsum([len(document) + 1 for document in documents]).astype(np.int64)
-    cut = data.draw(st.integers(0, len(ids)))
-    whole, resumed = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("resumed")
-    write(whole, ids, ends)
-    with LocalStorage(resumed, "x") as storage:
-        writer = TokenFileWriter(storage, "train", vocab_size=301)
-        writer.append(np.array(ids[:cut], np.uint32), ends[ends <= cut])
-        states = [writer.state()]
-        # What the journal does not know of is cut off.
-        writer.append(np.array([*ids[cut:], 7, 299]), np.array([len(ids) - cut + 2]))
-        writer.close()
-        writer = TokenFileWriter(storage, "train", vocab_size=301, states=states)
-        writer.append(np.array(ids[cut:], np.uint32), ends[ends > cut] - cut)
-        writer.finish(end_of_text_id=299, **FIELDS)
-        storage.publish(["train.bin", "train.docs"], ["train.json"])
-    for name in ("train.bin", "train.docs", "train.json"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-
-
-@pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_stream_that_is_not_what_the_journal_says(tmp_path: Path, damage: str) -> None:
-    with LocalStorage(tmp_path, "x") as storage:
-        writer = TokenFileWriter(storage, "train", vocab_size=301)
-        writer.append(np.array(GOLDEN_IDS), np.array(GOLDEN_ENDS))
-        states = [writer.state()]
-        writer.close()
-        path = storage.directory / "train.bin"
-        content = path.read_bytes()
-        path.write_bytes(content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:])
-        expected = r"its last block, from byte 0" if damage == "flip" else r"14 bytes, .* found 13"
-        with pytest.raises(TokenmillError, match=expected + r".*overwrite=True"):
-            TokenFileWriter(storage, "train", vocab_size=301, states=states)
 
 
 def test_a_saved_manifest_whose_shards_are_inside_a_document(tmp_path: Path) -> None:

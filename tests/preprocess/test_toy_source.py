@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import faults
 import numpy as np
 import pytest
-import torture
 from hypothesis import given
 from hypothesis import strategies as st
+from run_cases import assert_goes_on
 
 from bpe.text.spans import find_pieces
 from preprocess import build
 from preprocess.check.verify import verify
 from preprocess.documents.batch import DocumentBatch, ReadOptions, Spans, prepare
-from preprocess.run import count_pass, journal
 from preprocess.sources import find_sources, registry
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
 from preprocess.sources.text import Cutter, Ends
@@ -82,21 +80,14 @@ def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_format_is_built_killed_resumed_and_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, often: None
 ) -> None:
-    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
-    monkeypatch.setattr(count_pass, "_WORK_PER_SAVING", 0)
     lines = [f"user {i} asks, BOT {i} says {'A LOT ' * (i % 60)}" for i in range(99)]
     (tmp_path / "chat.lines").write_text("\n".join(lines))
     (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines))
     options: dict[str, Any] = {"vocab_size": 270, "unit_size": 200, "workers": 2}
     lined: dict[str, Any] = options | {"train": tmp_path / "chat.lines", "val_fraction": 0}
-    build(**lined, out=tmp_path / "whole")
-    for stage in ("counting", "encoding train"):
-        with pytest.raises(faults.CutOff):
-            build(**lined, out=tmp_path / "resumed", progress=faults.Stopping(stage, 4))
-    build(**lined, out=tmp_path / "resumed")
-    assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    assert_goes_on(lined, tmp_path, ["counting", "encoding train"])
     assert all(finding.sound for finding in verify(tmp_path / "whole", deep=True))
     build(**options, train=tmp_path / "text.txt", val_fraction=0, out=tmp_path / "text")
     for name in ("train.bin", "train.docs"):
@@ -124,55 +115,21 @@ def described(units: Any) -> tuple[list[bytes], list[tuple[bytes, int]]]:
     return documents, found
 
 
-@given(text=texts, unit_size=st.integers(1, 30))
+@given(text=texts, unit_size=st.integers(1, 30), least=st.integers(0, 6))
 def test_spans_follow_their_documents_wherever_these_are_cut(
-    tmp_path_factory: pytest.TempPathFactory, text: str, unit_size: int
+    tmp_path_factory: pytest.TempPathFactory, text: str, unit_size: int, least: int
 ) -> None:
+    """Those of whole documents that are left out go with them."""
     path = tmp_path_factory.mktemp("x") / "x.lines"
     data = text.encode()
     path.write_bytes(data)
-    reading = ReadOptions(unit_size=unit_size)
+    reading = ReadOptions(unit_size=1000 if least else unit_size, min_length=least)
     with pytest.MonkeyPatch.context() as patch:
         form = registry.Format("lines", (".lines",), LinesSource)
         patch.setattr(registry, "FORMATS", [*registry.FORMATS, form])
         (source,) = find_sources([path], reading)
     documents, spans = described(source.units())
-    expected = [x for x in data.split(b"\n") if x]
-    expected_spans = [(word, len(word)) for word in re.findall(rb"[A-Z]+", data)]
+    expected = [x.encode() for x in text.split("\n") if len(x) >= max(least, 1)]
     assert documents == expected
-    assert spans == expected_spans
-
-
-@given(
-    sizes=st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), max_size=20),
-    gap=st.integers(0, 2),
-)
-def test_what_is_selected_keeps_its_spans(
-    sizes: list[tuple[int, bool, bool]], gap: int
-) -> None:
-    """A document of n letters perhaps has a span of all of it."""
-    text, bounds, spans, values = b"", [], [], []
-    for number, (size, _, has_span) in enumerate(sizes):
-        bounds += [len(text), len(text) + size]
-        if has_span and size:
-            spans += bounds[-2:]
-            values.append(number)
-        text += bytes([65 + number]) * size + b"-" * gap
-    batch = DocumentBatch(
-        np.frombuffer(text, np.uint8),
-        np.array(bounds, np.int64),
-        spans=Spans(np.array(spans, np.int64), np.array(values, np.int64)),
-    )
-    chosen = np.array([each[1] for each in sizes], bool)
-    selected = batch.select(chosen)
-    for number, (start, end) in zip(
-        np.flatnonzero(chosen), selected.bounds.reshape(-1, 2), strict=True
-    ):
-        assert selected.buffer[start:end].tobytes() == bytes([65 + number]) * sizes[number][0]
-    assert selected.spans is not None
-    assert selected.spans.values.tolist() == [each for each in values if chosen[each]]
-    for number, (start, end) in zip(
-        selected.spans.values, selected.spans.bounds.reshape(-1, 2), strict=True
-    ):
-        assert selected.buffer[start:end].tobytes() == bytes([65 + number]) * sizes[number][0]
-    assert batch.without_text().spans is None
+    words = re.findall(rb"[A-Z]+", b"\n".join(expected))
+    assert spans == [(word, len(word)) for word in words]

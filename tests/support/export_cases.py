@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import written
 
-from preprocess import TokenFile, open_tokens
-from preprocess.dataset.columns import MASK
+from preprocess import TokenFile
 
-END = 299
 FORMATS = ("megatron", "llmc", "datatrove", "mds", "litdata", "npy")
 WITH_SHARDS = ("llmc", "mds", "litdata")
 
@@ -25,25 +22,6 @@ class Content(NamedTuple):
     ids: list[int]
     documents: list[list[int]] | None
     mask: list[int] | None
-
-
-def dataset(
-    directory: Path, sizes: list[int], *, vocab_size: int = 301, mask: bool = False,
-    name: str = "train", **more: Any,
-) -> TokenFile:
-    """Documents of so many tokens, the last of which is the end of text."""
-    chosen = np.random.default_rng(len(sizes))
-    if mask:
-        more["has_mask"] = True
-    with written.token_file(directory, name, vocab_size=vocab_size, **more) as writer:
-        for size in sizes:
-            ids = chosen.integers(0, vocab_size - 2, size)
-            ids += ids >= END
-            ids[-1] = END
-            columns = {MASK.name: (ids % 3 > 0).astype(np.uint8)} if mask else {}
-            writer.append(ids, np.array([size], np.int64), **columns)
-        writer.finish(end_of_text_id=END, **written.FIELDS)
-    return open_tokens(directory / f"{name}.bin")
 
 
 def content_of(file: TokenFile) -> Content:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
@@ -54,8 +56,40 @@ COMPRESSIONS: dict[str, Callable[[bytes], bytes]] = {
 SUFFIXES = [*CONTENTS, *(f"{name}.{how}" for name in CONTENTS for how in COMPRESSIONS)]
 
 
+def table_of(documents: list[str]) -> Any:
+    """The records as a table of Arrow."""
+    import pyarrow as pa
+
+    meta = pa.struct({"n": pa.list_(pa.int64())})
+    schema = pa.schema({"id": pa.int64(), "text": pa.string(), "meta": meta})
+    return pa.Table.from_pylist(records(documents), schema=schema)
+
+
+def write_table(path: Path, table: Any) -> None:
+    """Write a table, with few rows in each part, in the format of a suffix of `ARROW`."""
+    import pyarrow as pa
+    from pyarrow import feather, parquet
+
+    kind = path.name.partition(".")[2]
+    if kind == "parquet":
+        parquet.write_table(table, path, row_group_size=40, data_page_size=2000)
+    elif kind == "feather":
+        feather.write_feather(table, str(path), compression="zstd", chunksize=30)
+    else:  # a stream is what `datasets` of Hugging Face writes to its cache
+        new = pa.ipc.new_stream if kind == "stream.arrow" else pa.ipc.new_file
+        with pa.OSFile(str(path), "wb") as file, new(file, table.schema) as writer:
+            writer.write_table(table, max_chunksize=30)
+
+
+ARROW = ["parquet", "arrow", "stream.arrow", "feather"]
+
+
 def write(path: Path, documents: list[str]) -> None:
-    """Write documents in the format of a suffix of `SUFFIXES`."""
+    """Write documents in the format of a suffix of `SUFFIXES` or `ARROW`."""
+    if path.name.partition(".")[2] in ARROW:
+        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+        return write_table(path, table_of(documents))
     _, kind, *how = path.name.split(".")
     content = CONTENTS[kind](documents)
     path.write_bytes(COMPRESSIONS[how[0]](content) if how else content)
+    return None

@@ -12,7 +12,6 @@ import written
 from preprocess import Mixture, Sampler, TokenFile, open_tokens
 from preprocess.storage.remote import open_objects
 
-END = 299
 BLOCK = 4096  # bytes, in tests; a multiple of the page
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -20,30 +19,17 @@ KINDS: dict[str, dict[str, Any]] = {
     "uint32": {"vocab_size": 70_000},
     "shards": {"shard_tokens": 3_000},
     "shards of uint32": {"shard_tokens": 3_000, "vocab_size": 70_000},
-    "mask": {"has_mask": True},
-    "shards and mask": {"has_mask": True, "shard_tokens": 3_000},
+    "mask": {"mask": True},
+    "shards and mask": {"mask": True, "shard_tokens": 3_000},
 }
 
 
-def make_dataset(
-    directory: Path, n_tokens: int, *, vocab_size: int = 301, name: str = "train",
-    shard_tokens: int | None = None, has_mask: bool = False, seed: int = 0,
-) -> TokenFile:
+def make_dataset(directory: Path, n_tokens: int, *, seed: int = 0, **more: Any) -> TokenFile:
     """Documents of random ids, 40 tokens long on average; a shard may end inside of one."""
     rng = np.random.default_rng(seed)
-    ids = rng.integers(END, size=n_tokens).astype(np.uint32)
     ends = np.unique(np.append(rng.integers(1, n_tokens, size=n_tokens // 40), n_tokens))
-    ids[ends - 1] = END
-    more: dict[str, Any] = {}
-    if has_mask:
-        more["mask"] = rng.integers(2, size=n_tokens).astype(np.uint8)
-    with written.token_file(
-        directory, name, vocab_size=vocab_size, shard_tokens=shard_tokens, split_documents=True,
-        has_mask=has_mask,
-    ) as writer:
-        writer.append(ids, ends, **more)
-        writer.finish(end_of_text_id=END, **written.FIELDS)
-    return open_tokens(directory / f"{name}.json")
+    sizes = np.diff(ends, prepend=0).tolist()
+    return written.dataset(directory, sizes, seed=seed, split_documents=True, **more)
 
 
 def upload(directory: Path, bucket: str, prefix: str = "data") -> str:

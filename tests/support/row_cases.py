@@ -4,43 +4,22 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import written
+from written import END, dataset
 
-from preprocess import TokenFile, open_tokens
-from preprocess.dataset.columns import MASK
+from preprocess import TokenFile
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import open_file
 from preprocess.rows.manifest import read_manifest
 
-END = 299
+__all__ = ["END", "dataset", "documents_of", "need", "read", "rows_in", "rows_of"]
 
 
 def need(format_name: str) -> None:
     """Skip where the library of a format is not installed."""
     if format_name in ("parquet", "arrow"):
         pytest.importorskip("pyarrow", reason="needs the extra `formats`")
-
-
-def dataset(directory: Path, sizes: list[int], seed: int = 0, shard_tokens: int | None = None,
-            mask: bool = False) -> TokenFile:
-    """Documents of so many tokens, the last of which is the end of text."""
-    chosen = np.random.default_rng(seed)
-    documents = [[*chosen.integers(0, END, size - 1), END] for size in sizes]
-    more: dict[str, Any] = {"shard_tokens": shard_tokens}
-    if mask:
-
-        more["has_mask"] = True
-    with written.token_file(directory, "train", vocab_size=301, **more) as writer:
-        for each in documents:
-            ids = np.array(each, np.uint16)
-            columns = {MASK.name: (ids % 3 > 0).astype(np.uint8)} if mask else {}
-            writer.append(ids, np.array([len(each)], np.int64), **columns)
-        writer.finish(end_of_text_id=END, **written.FIELDS)
-    return open_tokens(directory / "train.bin")
 
 
 def documents_of(file: TokenFile) -> list[list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import faults
@@ -20,6 +22,15 @@ def cut_off(
 ) -> None:
     with pytest.raises(faults.CutOff):
         build(**options | more, progress=faults.Stopping(stage, units))
+
+
+def assert_goes_on(options: dict[str, Any], root: Path, stages: Iterable[str]) -> None:
+    """A build that is cut off in each of its stages ends in the bytes of `root/whole`."""
+    build(**options, out=root / "whole")
+    for stage in stages:
+        cut_off(options | {"out": root / "resumed"}, stage, 4)
+    build(**options, out=root / "resumed")
+    assert contents(root / "resumed") == contents(root / "whole")
 
 
 def assert_as_in_peace(options: dict[str, Any]) -> None:

@@ -38,8 +38,5 @@ def wrong_calls() -> None:
     preprocess.tokenize_and_save(
         data_files="a", tokenizer="b", output_path="c", strip=3  # type: ignore[arg-type]
     )
-    preprocess.tokenize_and_save(
-        data_files="a", tokenizer="b", output_path="c", seq_length=3  # type: ignore[arg-type]
-    )
     DatasetConfig(name="a")  # type: ignore[call-arg]
     DatasetConfig(data_files="a", content_field=3)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from preprocess import TokenFile, open_tokens
+from preprocess.dataset.columns import MASK
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.storage import LocalStorage
 
@@ -21,6 +22,7 @@ FIELDS: dict[str, Any] = {
     "unicode_version": "16.0.0",
     "sources": [{"name": "train.txt", "bytes": 14, "digest": "00" * 16}],
 }
+END = 299
 GOLDEN_IDS = [5, 300, 0, 299, 299, 7, 299]
 GOLDEN_ENDS = [4, 5, 7]
 
@@ -42,18 +44,36 @@ def token_file(
 
 
 def write(
-    directory: Path,
-    ids: Any,
-    ends: Any,
-    *,
-    vocab_size: int = 301,
-    name: str = "train",
-    end_of_text_id: int = 299,
+    directory: Path, ids: Any, ends: Any, *, vocab_size: int = 301, name: str = "train",
+    mask: Any = None, fields: dict[str, Any] | None = None, **more: Any,
 ) -> TokenFile:
-    with token_file(directory, name, vocab_size=vocab_size) as writer:
-        writer.append(np.array(ids, np.uint32), np.array(ends, np.int64))
-        writer.finish(end_of_text_id=end_of_text_id, **FIELDS)
+    """Write ids and ends of documents; `fields` are of the manifest, `more` is of the writer."""
+    columns = {} if mask is None else {MASK.name: np.array(mask, np.uint8)}
+    more["has_mask"] = mask is not None
+    with token_file(directory, name, vocab_size=vocab_size, **more) as writer:
+        writer.append(np.array(ids, np.uint32), np.array(ends, np.int64), **columns)
+        writer.finish(**{"end_of_text_id": END} | FIELDS | (fields or {}))
     return open_tokens(directory / f"{name}.bin")
+
+
+def dataset(
+    directory: Path, sizes: Sequence[int], *, seed: int | None = 0, vocab_size: int = 301,
+    mask: bool = False, **more: Any,
+) -> TokenFile:
+    """Write documents of so many tokens, the last of which is `END`.
+
+    The others are random; without a seed they are numbered, so windows that begin at different
+    places differ.
+    """
+    ends = np.cumsum(sizes, dtype=np.int64)
+    if seed is None:
+        ids = np.arange(sum(sizes)) % END
+    else:
+        ids = np.random.default_rng(seed).integers(0, vocab_size - 2, sum(sizes))
+        ids += ids >= END
+    ids[ends - 1] = END
+    more["mask"] = ids % 3 > 0 if mask else None
+    return write(directory, ids, ends, vocab_size=vocab_size, **more)
 
 
 def edit(manifest_path: Path, **changes: Any) -> None:
