@@ -95,7 +95,7 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         assert read(path)[1] == {"input_ids": [3, 4, 5], "attention_mask": [1, 1, 1]}
     for arrays, message in [
         ({"input_ids": ids + np.int64(2**40)}, "numbers that are no int32 in column"),
-        ({"input_ids": ids * 0.5}, r"as NPZ \(array 'input_ids.npy' is float64\[2, 3\], expected"),
+        ({"input_ids": ids * 0.5}, r"is float64\[2, 3\], expected int32\[rows, length\]"),
         ({"input_ids": ids, "labels": ids[:1]}, "the arrays differ in shape, expected one"),
         ({"input_ids": np.array([[1], {}], object)}, "cannot be read as NPZ"),
     ]:
@@ -109,7 +109,7 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
             np.lib.format.write_array_header_1_0(member, header | {"shape": shape})
             member.write(bytes(24))
-        with pytest.raises(RowsError, match="cannot be read as NPZ"):
+        with pytest.raises(RowsError, match=r"as NPZ|has more bytes than its shape says"):
             read(path)
     np.savez(path, input_ids=ids)
     sound = path.read_bytes()
