@@ -22,6 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import date
 from functools import reduce, wraps
 from numbers import Real
@@ -39,7 +40,6 @@ from typing import (
     dataclass_transform,
     get_args,
     get_origin,
-    overload,
 )
 
 import msgspec
@@ -301,62 +301,43 @@ Given = TypeVar("Given")
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Option(Generic[Stored, Given]):
     """One option: a field of settings.
 
     Type checkers take it for a descriptor: settings have a `Stored`, their constructor takes a
-    `Given`.
-
-    Args:
-        help: Text in help and documentation.
-        default: A value, `REQUIRED`, or a function that computes it (None in signatures).
-        default_text: The default in words, if its value is not clear.
-        changes_result: True if outputs depend on it.
-        kw_only: False if it is given by its place, in Python and on the command line.
-        flags: Names on the command line, if not just --NAME.
-        in_command: False if there is none on the command line.
-        needs: Names of options, without one of which it has no effect; perhaps with the value.
-        excludes: Names of options that it cannot be combined with -> why.
-
-    Attributes:
-        names: Names on the command line.
-        accepts: Type of the argument in calls.
-        parse: What makes a value of text on the command line, before `read`.
-        metavar: The placeholder of a value in usage.
-        is_location: True if the content of its files, not its name, is an input of a run.
+    `Given`. Types, names on the command line and so on are known once it is a field.
     """
 
-    def __init__(
-        self, help: str, *, default: Any = REQUIRED, default_text: str = "",
-        changes_result: bool = True, kw_only: bool = True, flags: tuple[str, ...] = (),
-        in_command: bool = True, needs: tuple[str, ...] = (),
-        excludes: Mapping[str, str] = {},
-    ) -> None:
-        self.help, self.default_text, self._flags = help, default_text, flags
-        self.changes_result, self.kw_only, self.in_command = changes_result, kw_only, in_command
-        self.needs, self.excludes = needs, excludes
-        self.is_required = default is REQUIRED
+    help: str
+    _: KW_ONLY
+    default: Any = REQUIRED  # a value, or a function that computes it, which is None in signatures
+    default_text: str = ""  # the default in words, if its value is not clear
+    changes_result: bool = True  # outputs depend on it
+    kw_only: bool = True  # False: given by its place, in Python and on the command line
+    flags: tuple[str, ...] = ()  # names on the command line, if not just --NAME
+    in_command: bool = True
+    needs: tuple[str, ...] = ()  # names of options, perhaps with a value: one of them must be given
+    excludes: Mapping[str, str] = field(default_factory=dict)  # other options that clash -> why
+
+    def __post_init__(self) -> None:
+        default, self.is_required = self.default, self.default is REQUIRED
         is_computed = callable(default) and not self.is_required
-        self.default = None if is_computed else default  # as in signatures
+        self.default = None if is_computed else default
         self.compute = default if is_computed else lambda: default
 
     if TYPE_CHECKING:
 
-        @overload
-        def __get__(self, settings: None, owner: Any) -> Self: ...
-        @overload
-        def __get__(self, settings: object, owner: Any) -> Stored: ...
-        def __get__(self, settings: object, owner: Any) -> Any: ...
+        def __get__(self, settings: Any, owner: Any) -> Stored: ...
         def __set__(self, settings: object, value: Given) -> None: ...
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        self.names = self._flags or (f"--{name.replace('_', '-')}" if self.kw_only else name,)
+        self.names = self.flags or (f"--{name.replace('_', '-')}" if self.kw_only else name,)
         self._stored, given = get_args(inspect.get_annotations(owner)[name])
-        self.accepts = _without_metadata(given)
-        inner = self._stored
-        if type(None) in get_args(inner):
-            inner, _ = get_args(inner)
+        self.accepts = _without_metadata(given)  # the type of the argument in calls
+        self.takes_none = type(None) in get_args(self._stored)
+        inner = get_args(self._stored)[0] if self.takes_none else self._stored
         base, *metadata = get_args(inner) if get_origin(inner) is Annotated else (inner,)
         kinds = [each for each in metadata if isinstance(each, Kind)]
         self.kind = kinds[0] if kinds else _PLAIN.get(base) or _choice(get_args(base))
@@ -364,6 +345,7 @@ class Option(Generic[Stored, Given]):
         self.is_list, self.is_switch = get_origin(base) is tuple, base is bool
         self.is_location = self.kind.is_location
         self.metavar = self.kind.metavar if self.kw_only or self.is_list else name.upper()
+        # What makes a value of text on the command line, before `read`.
         self.parse: type = {"N": int, "X": float}.get(self.kind.metavar, str)
 
     @property
@@ -377,7 +359,7 @@ class Option(Generic[Stored, Given]):
 
     def read(self, value: Any) -> Any:
         """Convert a given value to the stored one; raise ValueError with the valid values."""
-        if value is None and (self.default is None or type(None) in get_args(self._stored)):
+        if value is None and (self.default is None or self.takes_none):
             return None
         try:
             stored = msgspec.convert(self.kind.read(value), self._stored)

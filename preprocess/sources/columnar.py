@@ -71,23 +71,16 @@ class RowsUnit(RecordUnit):
         return None if self.is_last else [self.stop, self.end]
 
     def texts(self, content: Bytes, array: Array) -> Texts | None:
-        import pyarrow as pa
-        from pyarrow import compute
-
         columns = [column for batch in self.rows for column in batch.columns]
         has_null = any(column.null_count for column in columns)
         if has_null or self.first == self.end or self.reading.text_preset:
             return None
-        kind, n = pa.large_binary(), len(self.fields)
-        large, newline = [column.cast(kind) for column in columns], pa.scalar(b"\n", kind)
-        rows = [large[i : i + n] for i in range(0, len(large), n)]
-        joined = pa.concat_arrays(
-            [compute.binary_join_element_wise(*row, newline) for row in rows]
-        )
-        _, bounds, text = joined.buffers()
-        offsets = np.frombuffer(bounds, np.int64)[joined.offset :][: len(joined) + 1]
-        texts = np.frombuffer(text or b"", np.uint8)[offsets[0] : offsets[-1]]
-        return texts, offsets - offsets[0]
+        if len(self.fields) > 1:
+            columns = _joined(columns, len(self.fields))
+        parts = [_texts_of(column) for column in columns if len(column)]
+        before = np.cumsum([0, *(text.size for text, _ in parts)])
+        ends = [bounds[1:] + begin for (_, bounds), begin in zip(parts, before, strict=False)]
+        return np.concatenate([text for text, _ in parts]), np.concatenate([[0], *ends])
 
     def _values_of_rows(self) -> Iterator[Any]:
         for batch in self.rows:
@@ -114,6 +107,35 @@ class RowsUnit(RecordUnit):
         numbers = [number for number in range(self.first, self.end) if number not in left_out]
         index = int(np.searchsorted(offsets, position, side="right")) - 1
         return f"{self.file.path}: row {numbers[index]:,}"
+
+
+def _joined(columns: list[Any], n_fields: int) -> list[Any]:
+    """Join the texts of each row, `n_fields` columns of a batch one after another, by newlines."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    kind = pa.large_binary()
+    large, newline = [column.cast(kind) for column in columns], pa.scalar(b"\n", kind)
+    rows = [large[i : i + n_fields] for i in range(0, len(large), n_fields)]
+    return [compute.binary_join_element_wise(*row, newline) for row in rows]
+
+
+def _texts_of(column: pa.Array) -> Texts:
+    """Return the texts of a column of at least one row, without nulls, without a copy.
+
+    pyarrow's functions are used for what is stored in other ways alone: importing them takes longer
+    than many a build, and they import pandas where it is installed.
+    """
+    import pyarrow as pa
+
+    is_large = column.type in (pa.large_string(), pa.large_binary())
+    if not is_large and column.type not in (pa.string(), pa.binary()):
+        column, is_large = column.cast(pa.large_binary()), True
+    _, bounds, text = column.buffers()
+    offsets = np.frombuffer(bounds, np.int64 if is_large else np.int32)[column.offset :]
+    offsets = offsets[: len(column) + 1].astype(np.int64)
+    texts = np.frombuffer(text or b"", np.uint8)[offsets[0] : offsets[-1]]
+    return texts, offsets - offsets[0]
 
 
 class ColumnarSource(RecordSource):

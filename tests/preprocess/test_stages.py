@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
-import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -424,14 +422,6 @@ def test_objects_are_shown_in_a_line(text: Path, tmp_path: Path) -> None:
         assert "\n" not in shown
         assert len(shown) < 800
         assert any(x in shown for x in word.split("|")) or word == "jsonl", shown
-
-
-def test_sections_are_values() -> None:
-    given = DatasetConfig(name="a", data_files="data.text", content_field="a.b")
-    assert pickle.loads(pickle.dumps(given)).given == copy.deepcopy(given).given == given.given
-    assert repr(given) == (
-        "DatasetConfig(name='a', data_files=('data.text',), content_field=('a.b',))"
-    )
 
 
 def test_stages_that_are_missing(text: Path, tokenizer: Path, tmp_path: Path) -> None:
