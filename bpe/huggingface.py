@@ -22,6 +22,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bpe.arguments import checked
 from bpe.errors import (
     EncodingError,
@@ -31,13 +33,8 @@ from bpe.errors import (
     VocabularyError,
 )
 from bpe.files.locations import local_path
-from bpe.formats.convert import files_of
-from bpe.formats.hf_read import (
-    TokenizerFiles,
-    special_token,
-    with_named_tokens,
-)
-from bpe.formats.hub import huggingface_hub_file
+from bpe.formats.hf_read import AddedEntry, NamedTokens, TokenizerFiles
+from bpe.formats.hub import huggingface_files, huggingface_hub_file
 from bpe.formats.json_file import config_path, dumps, parse_json
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
@@ -110,7 +107,7 @@ def _convert(tokenizer: Any) -> AnyTokenizer:
         return tokenizer
     if type(tokenizer).__module__.partition(".")[0] == "tiktoken":
         return Tokenizer.from_tiktoken(tokenizer)
-    files = files_of(tokenizer)
+    files = huggingface_files(tokenizer)
     try:
         return Tokenizer.from_files(files)
     except TokenizerFileError as error:
@@ -169,41 +166,38 @@ class HuggingFaceTokenizer(TextTokenizer):
     ) -> None:
         files = path if isinstance(path, TokenizerFiles) else TokenizerFiles.read(path)
         path, self._text = files.path, files.text
-        beside = config_path(path)
         self.config_json = files.config or '{"tokenizer_class": "PreTrainedTokenizerFast"}\n'
-        settings = parse_json(self.config_json, beside)
-        written = parse_json(self._text, path)
-        top = with_named_tokens(written, settings, beside)
-        if top is not written:
-            self._text = dumps(top)
+        beside = config_path(path)
+        named = NamedTokens.of(parse_json(self.config_json, beside), beside)
+        top = parse_json(self._text, path)
         model = top.get("model")
         if not isinstance(model, dict):
             raise TokenizerFileError(f"{path}: it has no 'model': expected a tokenizer.json")
         try:
-            import tokenizers
+            import tokenizers  # noqa: F401 (it may not be installed)
         except ImportError as error:
             raise TokenizerFileError(
                 f"{reason or path}; Hugging Face's library could run it, but is not installed:"
                 " pip install 'tokenmill[hf]'"
             ) from error
         dropout = model.get("dropout")
-        top["model"] = model | ({"dropout": None} if dropout else {})
         cannot = f"{reason or path}; Hugging Face's library cannot read it either"
         with errors_as(TokenizerFileError, cannot):
-            self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
+            self._engine = _engine_of(top)
+            added = msgspec.convert(top.get("added_tokens") or [], list[AddedEntry])
+            tokens = named.added_to(added, _ids_of_model(model["vocab"]))
+            if tokens != added:
+                top["added_tokens"] = msgspec.to_builtins(tokens)
+                self._text = dumps(top)
+                self._engine = _engine_of(top)
             if alike := _alike(self._engine):
                 top["added_tokens"] = [
                     each | {"normalized": each["normalized"] and each["content"] not in alike}
                     for each in top["added_tokens"]
                 ]
-                self._engine = tokenizers.Tokenizer.from_str(json.dumps(top))
-            ordinary = without_special_entries(top)
-            self._ordinary = tokenizers.Tokenizer.from_str(json.dumps(ordinary))
+                self._engine = _engine_of(top)
+            self._ordinary = _engine_of(without_special_entries(top))
         self._ordinary.encode_special_tokens = True
-        for engine in (self._engine, self._ordinary):
-            engine.no_truncation()
-            engine.no_padding()
-        added = dict(sorted(self._engine.get_added_tokens_decoder().items()))
         self.pattern = f"huggingface:{model.get('type') or type(self._engine.model).__name__}"
         vocab = self._engine.get_vocab(with_added_tokens=True)
         if self.fingerprint not in _reported_slower:
@@ -221,16 +215,16 @@ class HuggingFaceTokenizer(TextTokenizer):
             off = {"truncation": top.get("truncation"), "padding": top.get("padding")}
             for name in (name for name, value in (off | {"dropout": dropout}).items() if value):
                 _logger.warning("its %s is switched off, for it would change documents", name)
-            for entry in top.get("added_tokens") or []:
-                text = entry["content"]
-                if text and vocab[text] != entry["id"]:
+            for entry in tokens:
+                if entry.content and vocab[entry.content] != entry.id:
                     message = "its added token %r has the id %d, not %d as in the file"
-                    _logger.warning(message, text, vocab[text], entry["id"])
+                    _logger.warning(message, entry.content, vocab[entry.content], entry.id)
                     break
         self._text_of_id = dict(sorted((number, text) for text, number in vocab.items()))
-        self._special_ids = {t.content: token_id for token_id, t in added.items() if t.special}
-        self.eos_token = special_token(settings, "eos_token", self._special_ids)
-        self.bos_token = special_token(settings, "bos_token", self._special_ids)
+        found = sorted(self._engine.get_added_tokens_decoder().items())
+        self._special_ids = {token.content: number for number, token in found if token.special}
+        self.eos_token = named.text("eos_token", self._special_ids)
+        self.bos_token = named.text("bos_token", self._special_ids)
 
     def _encode_texts(
         self, texts: list[str], allowed_special: frozenset[str] | None
@@ -255,6 +249,24 @@ class HuggingFaceTokenizer(TextTokenizer):
     def __repr__(self) -> str:
         names = json.dumps(list(self._special_ids)[:5], ensure_ascii=False)
         return f"HuggingFaceTokenizer({self.pattern!r}, vocab_size={self.vocab_size}, {names}...)"
+
+
+def _engine_of(top: dict[str, Any]) -> Any:
+    """Return the library's tokenizer, without what would change documents."""
+    import tokenizers
+
+    model = top["model"] | ({"dropout": None} if top["model"].get("dropout") else {})
+    engine = tokenizers.Tokenizer.from_str(json.dumps(top | {"model": model}))
+    engine.no_truncation()
+    engine.no_padding()
+    return engine
+
+
+def _ids_of_model(vocab: Any) -> dict[str, int]:
+    """Return text -> id of the vocabulary of a model; that of Unigram is a list with scores."""
+    if isinstance(vocab, dict):
+        return vocab
+    return {text: number for number, (text, _) in enumerate(vocab)}
 
 
 def _alike(engine: Any) -> dict[str, str]:

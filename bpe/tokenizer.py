@@ -31,14 +31,15 @@ from bpe.encode.parallel_encoder import ParallelEncoder, join_documents
 from bpe.errors import ArgumentError, PatternError, VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
-from bpe.formats import convert, hf_read, hf_write, rank_files
-from bpe.formats.convert import END_OF_TEXT
-from bpe.formats.hub import huggingface_hub_file
+from bpe.formats import hf_read, hf_write, rank_files
+from bpe.formats.hf_write import TokenizerParts
+from bpe.formats.hub import huggingface_files, huggingface_hub_file
+from bpe.formats.rank_files import END_OF_TEXT
 from bpe.reference import Pair
 from bpe.special import SpecialTokenMatcher, allowed_subset, utf8
 from bpe.split.patterns import to_tiktoken
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import Vocabulary, decode_bytes
+from bpe.vocabulary import Vocabulary, decode_bytes, make_vocabulary
 
 if TYPE_CHECKING:
     import mmap
@@ -76,9 +77,9 @@ class Tokenizer:
         pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
         bos_token: str | None = None,
     ) -> None:
-        vocabulary = convert.make_vocabulary(vocab, merges, special_tokens)
-        parts = convert.check_parts(vocabulary, pattern, tie_break, eos_token, bos_token)
-        self.__setstate__(parts)
+        vocabulary = make_vocabulary(vocab, merges, special_tokens)
+        parts = TokenizerParts(vocabulary, pattern, tie_break, eos_token, bos_token=bos_token)
+        self.__setstate__(hf_write.check_parts(parts))
 
     @classmethod
     def from_vocabulary(
@@ -87,18 +88,19 @@ class Tokenizer:
         bos_token: str | None = None,
     ) -> Tokenizer:
         """Make a tokenizer from a vocabulary; the other arguments are those of `Tokenizer`."""
-        return cls._of(convert.check_parts(vocabulary, pattern, tie_break, eos_token, bos_token))
+        parts = TokenizerParts(vocabulary, pattern, tie_break, eos_token, bos_token=bos_token)
+        return cls._of(hf_write.check_parts(parts))
 
     @classmethod
-    def _of(cls, parts: hf_write.TokenizerParts) -> Tokenizer:
+    def _of(cls, parts: TokenizerParts) -> Tokenizer:
         tokenizer = cls.__new__(cls)
         tokenizer.__setstate__(parts)
         return tokenizer
 
-    def __getstate__(self) -> hf_write.TokenizerParts:
+    def __getstate__(self) -> TokenizerParts:
         return self._parts
 
-    def __setstate__(self, parts: hf_write.TokenizerParts) -> None:
+    def __setstate__(self, parts: TokenizerParts) -> None:
         if parts.eos_token is None and END_OF_TEXT in parts.vocabulary.special_tokens:
             parts = replace(parts, eos_token=END_OF_TEXT)
         self._parts = parts
@@ -152,7 +154,8 @@ class Tokenizer:
         Raises:
             TokenizerFileError: A file is unreadable or damaged, or the files do not match.
         """
-        return cls._of(convert.read_gpt2_files(vocab_path, merges_path, special_tokens, eos_token))
+        files = vocab_path, merges_path
+        return cls._of(rank_files.read_gpt2_files(*files, special_tokens, eos_token))
 
     @classmethod
     def from_tiktoken(
@@ -174,7 +177,7 @@ class Tokenizer:
             VocabularyError: The encoding does not match special tokens, or one is repeated.
             PatternError: The pattern is unknown, or missing for a file.
         """
-        return cls._of(convert.from_tiktoken(source, pattern, special_tokens, eos_token))
+        return cls._of(rank_files.from_tiktoken(source, pattern, special_tokens, eos_token))
 
     @classmethod
     def from_huggingface(cls, source: Any) -> Tokenizer:
@@ -191,7 +194,7 @@ class Tokenizer:
         """
         if isinstance(source, str | os.PathLike):
             return cls.from_file(huggingface_hub_file(source))
-        return cls.from_files(convert.files_of(source))
+        return cls.from_files(huggingface_files(source))
 
     def save_tiktoken(self, path: str | os.PathLike[str]) -> None:
         """Write a .tiktoken file of ranks, which has neither special tokens nor the split pattern.
@@ -238,7 +241,7 @@ class Tokenizer:
             name, pat_str=to_tiktoken(self.pattern), mergeable_ranks=self.vocabulary.ranks(),
             special_tokens=self.special_tokens,
         )
-        return convert.check_longest_special(encoding)
+        return rank_files.check_longest_special(encoding)
 
     def to_huggingface(self) -> tokenizers.Tokenizer:
         """Return a `tokenizers.Tokenizer` with the same ids.

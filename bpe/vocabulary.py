@@ -167,7 +167,7 @@ class Vocabulary:
             VocabularyError: A special token is repeated, or merges are inconsistent.
         """
         tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
-        return cls(dict(enumerate(tokens)), merges, number_tokens(special_tokens, len(tokens)))
+        return cls(dict(enumerate(tokens)), merges, ids_of_special(special_tokens, len(tokens)))
 
     @classmethod
     @checks_names
@@ -189,7 +189,7 @@ class Vocabulary:
         tokens = [bytes([byte]) for byte in range(256)]
         for left, right in merge_ids.tolist():
             tokens.append(tokens[left] + tokens[right])
-        return cls(dict(enumerate(tokens)), merge_ids, number_tokens(special_tokens, len(tokens)))
+        return cls(dict(enumerate(tokens)), merge_ids, ids_of_special(special_tokens, len(tokens)))
 
     @classmethod
     @checks_names
@@ -389,10 +389,27 @@ def _decode_array(vocabulary: Vocabulary, ids: NDArray[Any]) -> bytes:
     return b"".join(pieces)
 
 
-def number_tokens(
-    special_tokens: Iterable[str], first: int, known: Mapping[bytes, int] | None = None
+def make_vocabulary(
+    vocab: Mapping[int, bytes], merges: Iterable[Pair],
+    special_tokens: Mapping[str, int] | Iterable[str],
+) -> Vocabulary:
+    """Make a vocabulary, see `Tokenizer`; special tokens without ids get those after the last."""
+    merges = list(merges)
+    made = {left + right for left, right in merges}
+    unmade = {x: number for number, x in vocab.items() if len(x) > 1 and x not in made}
+    special = ids_of_special(special_tokens, max(vocab, default=-1) + 1, unmade)
+    spelled = {i: text.encode("utf-8", "surrogatepass") for text, i in special.items()}
+    tokens = {i: token for i, token in vocab.items() if spelled.get(i) != token}
+    return Vocabulary(tokens, merges, special)
+
+
+def ids_of_special(
+    special_tokens: Mapping[str, int] | Iterable[str], first: int,
+    known: Mapping[bytes, int] | None = None,
 ) -> dict[str, int]:
-    """Return text -> id: the id in `known`, else the next from `first` on; refuse duplicates."""
+    """Return text -> id: given ids, else known ones, else new ones from `first` on."""
+    if isinstance(special_tokens, Mapping):
+        return dict(special_tokens)
     ids: dict[str, int] = {}
     for text in special_tokens:
         if text in ids:

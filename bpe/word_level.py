@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bpe.arguments import checked
-from bpe.errors import TokenizerFileError, UnsupportedTokenizerError, VocabularyError
+from bpe.errors import ArgumentError, UnsupportedTokenizerError, VocabularyError
 from bpe.formats import json_file
 from bpe.special import SpecialTokenMatcher
 from bpe.text_tokenizer import TextTokenizer
@@ -157,39 +157,32 @@ class WordLevelTokenizer(TextTokenizer):
             TokenizerFileError: The file is unreadable or damaged.
         """
         path = Path(path)
-        top = json_file.read_json(path)
+        top = json_file.parse_json(json_file.read_text(path), path)
         model = top.get("model")
-        kind = model.get("type") if isinstance(model, dict) else None
-        if not isinstance(model, dict) or kind != "WordLevel":
-            raise UnsupportedTokenizerError(
-                f"{path}: model.type is {kind!r}, expected 'WordLevel'; use bpe.load_tokenizer for"
-                " a tokenizer of any type"
+        vocab = model.get("vocab") if isinstance(model, dict) else None
+        if not isinstance(vocab, dict) or model.get("type") != "WordLevel":
+            json_file.unsupported(
+                path, "it is no word-level tokenizer",
+                "expected 'WordLevel' with 'vocab'; use bpe.load_tokenizer for any type",
             )
-        vocab = model.get("vocab")
-        if not isinstance(vocab, dict):
-            raise TokenizerFileError(f"{path}: model has no 'vocab': expected an object")
-        if sorted(x for x in vocab.values() if type(x) is int) != [*range(len(vocab))]:
-            raise UnsupportedTokenizerError(
-                f"{path}: the ids in model.vocab are not the numbers from 0 to {len(vocab) - 1}:"
-                " expected a file that WordLevelTokenizer.save wrote"
-            )
-        words = sorted(vocab, key=vocab.__getitem__)
+        # The unknown token is there in any case, last if the vocabulary lacks it.
+        if vocab.get(UNKNOWN) == len(vocab) - 1:
+            vocab = {text: number for text, number in vocab.items() if text != UNKNOWN}
         try:
-            # The unknown token is there in any case, last if the vocabulary lacks it.
-            tokenizer = cls(words[:-1] if words[-1:] == [UNKNOWN] else words)
-        except VocabularyError as error:
-            raise UnsupportedTokenizerError(f"{path}: {error}") from error
+            tokenizer = cls(vocab)
+        except (VocabularyError, ArgumentError) as error:
+            raise UnsupportedTokenizerError(f"{path}: model.vocab: {error}") from error
         expected = tokenizer._content()
-        own = {f"model.{name}": value for name, value in expected.pop("model").items()}
-        for name, value in {**expected, **own}.items():
-            inner = name.removeprefix("model.")
-            found = top.get(name) if inner == name else model.get(inner)
-            # Hugging Face drops fields that it does not know.
-            if found != value and not (found is None and inner in ("pattern", "unicode_version")):
-                raise UnsupportedTokenizerError(
-                    f"{path}: {name} is not what WordLevelTokenizer.save writes: {found!r:.80};"
-                    " this is another word-level tokenizer: use bpe.load_tokenizer, which has"
-                    " Hugging Face's tokenizers run it"
+        # Hugging Face drops fields that it does not know.
+        dropped = {name: None for name in ("pattern", "unicode_version") if name not in model}
+        top["model"] = {**expected["model"], **model, **dropped}
+        expected["model"] |= dropped
+        for name in sorted(expected.keys() | top.keys()):
+            if top.get(name) != expected.get(name):
+                json_file.unsupported(
+                    path, f"{name} is not what WordLevelTokenizer.save writes",
+                    "this is another word-level tokenizer: use bpe.load_tokenizer, which has"
+                    " Hugging Face's tokenizers run it",
                 )
         return tokenizer
 

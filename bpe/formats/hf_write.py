@@ -14,19 +14,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from bpe.byte_level import all_to_byte_level, from_byte_level
-from bpe.errors import VocabularyError
+from bpe.errors import VocabularyError, listed
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
 from bpe.formats.json_file import Lines, config_path, dumps, layout
+from bpe.reference import TIE_BREAKS
 from bpe.special import pad_token_of
-from bpe.split.patterns import to_huggingface
+from bpe.split.patterns import pattern_name, to_huggingface
 from bpe.text.normalize import NORMAL_FORMS
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
@@ -57,6 +58,27 @@ class TokenizerParts:
     settings: str = ""
     config: str = ""
     bos_token: str | None = None
+
+
+def check_parts(parts: TokenizerParts) -> TokenizerParts:
+    """Return parts with the name of their pattern, if tokens and settings are consistent.
+
+    Raises:
+        VocabularyError: A token with a role is not special, or `tie_break` is unknown.
+        PatternError: The pattern is unknown.
+    """
+    special, tie_break = parts.vocabulary.special_tokens, parts.tie_break
+    for name, token in (("eos_token", parts.eos_token), ("bos_token", parts.bos_token)):
+        if token is not None and token not in special:
+            raise VocabularyError(
+                f"{name} {token!r} is not a special token of this tokenizer: expected one of"
+                f" {listed(special)}"
+            )
+    if tie_break is not None and tie_break not in TIE_BREAKS:
+        raise VocabularyError(
+            f"unknown tie_break {tie_break!r}: expected None or one of {listed(TIE_BREAKS)}"
+        )
+    return replace(parts, pattern=pattern_name(parts.pattern))
 
 
 def tokenizer_json(parts: TokenizerParts) -> str:
@@ -131,9 +153,9 @@ def _lines(
     after: str,
 ) -> Lines:
     """Return entries of two texts, a line each; one join for all of them takes half the time."""
-    listed = list(lefts)
-    pieces = ["", between, "", f"{after}\n{before}"] * len(listed)
-    pieces[::4], pieces[2::4] = listed, rights
+    first = list(lefts)
+    pieces = ["", between, "", f"{after}\n{before}"] * len(first)
+    pieces[::4], pieces[2::4] = first, rights
     text = f"{before}{''.join(pieces)}"
     return Lines(brackets, text[: -len(before) - 1])
 

@@ -1,52 +1,53 @@
-"""Load published tokenizers by name: encodings of tiktoken, repositories of Hugging Face's hub."""
+"""Get the files of Hugging Face's tokenizers: of an object, a directory, a name on the hub."""
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from bpe.errors import TokenizerFileError
+from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
+from bpe.files.temporary import temporary_directory
+from bpe.formats.hf_read import TokenizerFiles
+from bpe.formats.json_file import config_path, parse_json
 
-if TYPE_CHECKING:
-    import tiktoken
 
+def huggingface_files(source: Any) -> TokenizerFiles:
+    """Return the files of a tokenizer of `tokenizers` or `transformers`.
 
-def tiktoken_encoding(name: str) -> tiktoken.Encoding:
-    """Load an encoding of tiktoken, from its cache or the network, or raise TokenizerFileError."""
-    import tiktoken
-
-    known = tiktoken.list_encoding_names()
-    if name not in known:
+    Without truncation and padding, which calls of the tokenizer set, and which change documents;
+    with the chat template in the configuration.
+    """
+    name, config = Path(type(source).__name__), None
+    if hasattr(source, "save_pretrained"):
+        # Saved, as its backend lacks some special tokens and the chat template.
+        with temporary_directory() as directory:
+            source.save_pretrained(str(directory))
+            path = directory / "tokenizer.json"
+            if not path.exists():
+                raise UnsupportedTokenizerError(
+                    f"{name}: expected a fast tokenizer of transformers, found one that saves"
+                    " no tokenizer.json; load it with use_fast=True"
+                )
+            files = TokenizerFiles.read(path)
+        text, config = files.text, parse_json(files.config or "{}", config_path(path))
+        if template := getattr(source, "chat_template", None):
+            if isinstance(template, dict):
+                template = [{"name": x, "template": y} for x, y in template.items()]
+            config["chat_template"] = template
+    elif hasattr(source, "to_str"):
+        text = source.to_str(pretty=True)  # as `save` writes it
+    else:
         raise TokenizerFileError(
-            f"{name}: No such file or directory, and no encoding of tiktoken's has this name:"
-            f" expected a path, or one of {', '.join(known)}"
+            f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
+            " directory or a name on the hub"
         )
-    try:
-        return tiktoken.get_encoding(name)
-    except (OSError, ValueError) as error:
-        raise TokenizerFileError(
-            f"{name}: tiktoken cannot load this encoding: {error}; it downloads the ranks once,"
-            " and finds them again where TIKTOKEN_CACHE_DIR says"
-        ) from error
-
-
-def _download(name: str, file: str) -> str:
-    """Download a file of a repository, and return its path."""
-    import huggingface_hub
-    from huggingface_hub import errors
-
-    # Without a network the library would try for half a minute: ask twice for the file's size.
-    for may_fail in (True, False):
-        try:
-            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
-            break
-        except errors.HfHubHTTPError:
-            break  # the hub answered; the download raises the error with its reason
-        except Exception:
-            if not may_fail:
-                raise
-    return str(huggingface_hub.hf_hub_download(name, file))
+    document = parse_json(text, name)
+    if document.get("padding") or document.get("truncation"):
+        document |= {"padding": None, "truncation": None}
+        text = json.dumps(document, ensure_ascii=False, indent=2)
+    return TokenizerFiles(name, text, None if config is None else json.dumps(config))
 
 
 def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
@@ -80,24 +81,42 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         try:
             # A path, None if not cached, or a marker that the hub has no such file.
-            found[file] = huggingface_hub.try_to_load_from_cache(str(name), file)
-            if found[file] is None:
-                found[file] = _download(str(name), file)
-        except Exception as error:
-            # Any error of the network, the hub or its library. A configuration, which names special
-            # tokens, may be missing only if the hub says so.
-            if (
-                file == "tokenizer_config.json"
-                and isinstance(error, errors.EntryNotFoundError)
-                and not isinstance(error, errors.LocalEntryNotFoundError)
-            ):
-                continue
-            raise TokenizerFileError(
-                f"{name}: No such file or directory, and Hugging Face's hub gave no"
-                f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
-            ) from error
+            cached = huggingface_hub.try_to_load_from_cache(str(name), file)
+            found[file] = _download(str(name), file) if cached is None else cached
+        except errors.EntryNotFoundError as error:
+            # Only a configuration may be missing, which names special tokens; and only if the hub
+            # says so.
+            if file == "tokenizer.json" or isinstance(error, errors.LocalEntryNotFoundError):
+                raise _no_file(name, file, error) from error
+        except Exception as error:  # any of the network, the hub or its library
+            raise _no_file(name, file, error) from error
     if not isinstance(found["tokenizer.json"], str):
         raise TokenizerFileError(
             f"{name}: No such file or directory, and on Hugging Face's hub it has no tokenizer.json"
         )
     return Path(found["tokenizer.json"])
+
+
+def _download(name: str, file: str) -> str:
+    """Download a file of a repository, and return its path."""
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    # Without a network the library would try for half a minute: ask twice for the file's size.
+    for may_fail in (True, False):
+        try:
+            huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(name, file))
+            break
+        except errors.HfHubHTTPError:
+            break  # the hub answered; the download raises the error with its reason
+        except Exception:
+            if not may_fail:
+                raise
+    return str(huggingface_hub.hf_hub_download(name, file))
+
+
+def _no_file(name: object, file: str, error: Exception) -> TokenizerFileError:
+    return TokenizerFileError(
+        f"{name}: No such file or directory, and Hugging Face's hub gave no"
+        f" {file}: {type(error).__name__}: {' '.join(str(error).split())}"
+    )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -15,6 +14,19 @@ import msgspec
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 
 _DEEPEST = 100  # nested lists and objects; published files have ten
+
+# Files that are often given for a tokenizer: how they begin, what they are, and a remedy.
+_NO_TEXT = (
+    (r"version https://git-lfs", "it is a Git LFS pointer", "get the file it is for: git lfs pull"),
+    (r"\n.\n.(?s:.*)\0", "it is a model of SentencePiece",
+     "expected a tokenizer.json, as save_pretrained of transformers writes"),
+)  # fmt: skip
+_NO_JSON = (
+    (r"[A-Za-z0-9+/]+=* [0-9]+\n", "it has tiktoken's ranks, as tokenizer.model of Llama 3",
+     "copy it to NAME.tiktoken, and give the split pattern (llama3)"),
+    (r"\s*<", "it is a web page (HTML) or XML",
+     "download the file itself; on the hub, its address has resolve, not blob"),
+)  # fmt: skip
 
 # Created once: json.dumps with a setting creates an encoder for each of 100,000 lines.
 dumps = json.JSONEncoder(ensure_ascii=False).encode
@@ -33,11 +45,7 @@ def read_text(path: Path) -> str:
         refuse(path, f"cannot be read: {error.strerror or error}", "expected a tokenizer file")
     if not data.strip():
         refuse(path, "it is empty", "expected a tokenizer file; was writing it interrupted?")
-    if data.startswith(b"version https://git-lfs.github.com/"):
-        refuse(path, "it is a Git LFS pointer", "get the file that it stands for: git lfs pull")
-    if re.match(rb"\n.\n.", data, re.DOTALL) and b"\0" in data:
-        found = "it is a model of SentencePiece"
-        refuse(path, found, "expected a tokenizer.json, as save_pretrained of transformers writes")
+    _refuse_others(path, data[:1000].decode("latin-1"), _NO_TEXT)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -45,50 +53,39 @@ def read_text(path: Path) -> str:
         refuse(path, found, "expected a text file; it is damaged, or not a tokenizer")
 
 
-def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """Parse JSON of an object; errors name the file and the position."""
+def _refuse_others(path: Path, text: str, others: Sequence[tuple[str, str, str]]) -> None:
+    for beginning, found, remedy in others:
+        if re.match(beginning, text):
+            refuse(path, found, remedy)
 
-    def refuse_constant(constant: str) -> NoReturn:
-        refuse(path, f"it has the number {constant}", "expected JSON, which has none such")
 
+def parse_json(text: str, path: Path, kind: Any = dict[str, Any]) -> Any:
+    """Parse JSON of an object, or of another type of msgspec; errors name the file and place."""
     try:
-        value = _parse(text, refuse_constant)
+        value = msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        refuse_value(path, error)
     except RecursionError:
         _refuse_depth(path)
-    except json.JSONDecodeError as error:
-        # Truncated JSON fails at its end, in an unterminated string, or in a word.
-        rest = text[error.pos :].rstrip()
-        if text.lstrip().startswith("{") and (
-            error.msg.startswith("Unterminated")
-            or any(word.startswith(rest) for word in ("null", "true", "false", "-"))
-        ):
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        _refuse_others(path, text, _NO_JSON)
+        found, expected = f"not JSON: {error}", "expected a tokenizer file of Hugging Face's format"
+        if text.lstrip().startswith("{") and "truncated" in found:
             found = f"the file ends in the middle, after {len(text)} characters"
-            refuse(path, found, "it is truncated; copy or train it again")
-        if re.match(r"[A-Za-z0-9+/]+=* [0-9]+\n", text):
-            found = "it has tiktoken's ranks, as tokenizer.model of Llama 3"
-            refuse(path, found, "copy it to NAME.tiktoken, and give the split pattern (llama3)")
-        if text.lstrip().startswith("<"):
-            remedy = "download the file itself; on the hub, its address has resolve, not blob"
-            refuse(path, "it is a web page (HTML) or XML", remedy)
-        found = f"not JSON: {error.msg} in line {error.lineno}, column {error.colno}"
-        if error.msg == "Extra data":
-            found = f"it is JSON Lines, or damaged: another value begins in line {error.lineno}"
-        elif "\0" in text:
-            found = "it is a binary file"
-        refuse(path, found, "expected a tokenizer file of Hugging Face's format")
-    except ValueError as error:  # a number of thousands of digits
-        refuse(path, f"not JSON: {error}", "expected a tokenizer file")
-    if not isinstance(value, dict):
-        refuse(path, f"it is a JSON {type(value).__name__}", "expected an object")
-    check_depth(path, [value])
+            expected = "it is truncated; copy or train it again"
+        elif "trailing" in found:
+            found = f"it is JSON Lines, or damaged: {error}"
+        refuse(path, found, expected)
+    if isinstance(value, dict):
+        check_depth(path, [value])
     return value
 
 
-def _parse(text: str, refuse_constant: Callable[[str], NoReturn]) -> Any:
-    """Parse JSON; the errors are those of `json`, which takes three times as long as msgspec."""
-    with suppress(msgspec.DecodeError, UnicodeEncodeError):
-        return msgspec.json.decode(text)
-    return json.loads(text, parse_constant=refuse_constant)
+def refuse_value(path: Path, error: msgspec.ValidationError) -> NoReturn:
+    """Raise an error about a value that msgspec has found to be of another type."""
+    found, _, place = str(error).partition(" - at ")
+    place = place.strip("`").removeprefix("$.") or "its content"
+    unsupported(path, f"{place} is not implemented or damaged", f"{found[0].lower()}{found[1:]}")
 
 
 def check_depth(path: Path, values: list[Any]) -> None:
@@ -109,21 +106,6 @@ def _refuse_depth(path: Path) -> NoReturn:
     refuse(path, found, "expected a tokenizer file of Hugging Face's format")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file; errors name the file and the position."""
-    return parse_json(read_text(path), path)
-
-
-def canonical(path: Path, value: object) -> str:
-    """Return a value as JSON; raise an error if it has a lone surrogate."""
-    text = dumps(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        refuse(path, f"it has a lone surrogate, {text[error.start]!r}", "expected valid Unicode")
-    return text
-
-
 def refuse(path: Path, found: str, expected: str) -> NoReturn:
     """Raise an error about a damaged or unexpected file."""
     raise TokenizerFileError(f"{path}: {found}: {expected}")
@@ -132,24 +114,6 @@ def refuse(path: Path, found: str, expected: str) -> NoReturn:
 def unsupported(path: Path, found: str, expected: str) -> NoReturn:
     """Raise an error about a setting that is not implemented."""
     raise UnsupportedTokenizerError(f"{path}: {found}: {expected}")
-
-
-def expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
-    """Return a setting that has one of the accepted values; raise an error otherwise."""
-    # In Python False == 0 and True == 1; in JSON they differ.
-    if not any(found == x and isinstance(found, bool) == isinstance(x, bool) for x in accepted):
-        shown = " or ".join(dict.fromkeys(map(dumps, accepted)))
-        unsupported(path, f"the setting {name} is {dumps(found)}", f"only {shown} is implemented")
-    return found
-
-
-def object_at(path: Path, parent: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the object at a key; raise an error if there is none."""
-    value = parent.get(name)
-    if not isinstance(value, dict):
-        found = "missing" if value is None else "not an object"
-        refuse(path, f"{name!r} is {found}", "expected an object")
-    return value
 
 
 class Lines(NamedTuple):

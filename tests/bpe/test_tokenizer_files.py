@@ -267,103 +267,64 @@ def added(**changes: object) -> dict[str, object]:
     return document()["added_tokens"][0] | changes
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"version": "2.0"}, r"the setting version is \"2.0\": only \"1.0\" is implemented"),
-        ({"extra": 1}, r"it has the unknown key 'extra'"),
-        ({"truncation": {"max_length": 9}}, r"the setting truncation is \{\"max_length\": 9\}"),
-        ({"padding": {}}, r"the setting padding is \{\}"),
-        ({"pre_tokenizer": None}, r"pre_tokenizer has the steps \[\]: only Split and Digits"),
-        (
-            {"pre_tokenizer": {"type": "Whitespace"}},
-            r"pre_tokenizer is \"Whitespace\": only Split, Digits, ByteLevel are implemented",
-        ),
-        ({"pre_tokenizer__use_regex": 1}, r"ByteLevel.use_regex is 1: only false or true"),
-        ({"pre_tokenizer__add_prefix_space": 0}, r"ByteLevel.add_prefix_space is 0"),
-        ({"pre_tokenizer": SEQUENCE | {"pretokenizers": {}}}, r"pretokenizers is \{\}: expected a"),
-        (
-            {"pre_tokenizer": SEQUENCE | {"pretokenizers": [NO_REGEX, {"type": "Digits"}]}},
-            r"has the steps \[\"ByteLevel\", \"Digits\"\]: only Split and Digits",
-        ),
-        (
-            {"pre_tokenizer": SEQUENCE | {"pretokenizers": [SPLIT, {"type": "ByteLevel"}]}},
-            r"before a ByteLevel with add_prefix_space: only a ByteLevel alone may have it",
-        ),
-        (
-            {
-                "pre_tokenizer": SEQUENCE
-                | {"pretokenizers": [SPLIT | {"behavior": "Removed"}, NO_REGEX]}
-            },
-            r"pre_tokenizer: the split pattern .* with the behavior Removed can drop text",
-        ),
-        (
-            {
-                "pre_tokenizer": SEQUENCE
-                | {"pretokenizers": [SPLIT | {"pattern": {"Regex": r"\w+"}}, NO_REGEX]}
-            },
-            r"pre_tokenizer: unsupported split pattern .*: '\\w' at character 0",
-        ),
-        (
-            {"post_processor": {"type": "Magic"}},
-            r"post_processor is \"Magic\": only ByteLevel, Temp",
-        ),
-        ({"post_processor": 5}, r"post_processor is 5: only ByteLevel, Template"),
-        (
-            {"post_processor": {"type": "Sequence", "processors": [{"type": "Magic"}]}},
-            r"post_processor.processors\[0\] is \"Magic\"",
-        ),
-        (
-            {"normalizer": {"type": "Sequence", "normalizers": [None]}},
-            r"normalizer.normalizers\[0\] is null: only NFC",
-        ),
-        ({"normalizer": {"type": "Lowercase"}}, r"normalizer is \"Lowercase\": only NFC, NFD,"),
-        (
-            {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Strip"}]}},
-            r"normalizer.normalizers\[0\] is \"Strip\"",
-        ),
-        (
-            {"decoder": {"type": "Sequence", "decoders": []}},
-            r"decoder is \{\"type\": \"Sequence\".*: expected one Byte",
-        ),
-        ({"decoder": None}, r"decoder is null: expected one ByteLevel"),
-        ({"decoder": {"type": "Metaspace"}}, r"decoder is \"Metaspace\": only ByteLevel"),
-        ({"model__type": "Unigram"}, r"model.type is 'Unigram': expected 'BPE'"),
-        ({"model__type": "WordPiece"}, r"model.type is 'WordPiece'"),
-        ({"model__dropout": 0.1}, r"model.dropout is 0.1: only null or 0 is implemented"),
-        ({"model__end_of_word_suffix": "</w>"}, r"model.end_of_word_suffix is \"</w>\""),
-        ({"model__continuing_subword_prefix": "##"}, r"model.continuing_subword_prefix is"),
-        ({"model__ignore_merges": 1}, r"model.ignore_merges is 1: only false or true"),
-        ({"model__unicode_version": "15.1.0"}, r"model.unicode_version is \"15.1.0\""),
-        ({"model__pattern": "cl100k"}, r"model.pattern is \"cl100k\": expected 'gpt2', as pre_tok"),
-        ({"model__pattern": "none"}, r"model.pattern: unknown split pattern 'none'"),
-        ({"model__tie_break": "dice"}, r"model.tie_break is \"dice\""),
-        ({"model__ranked_by": "age"}, r"model.ranked_by is \"age\""),
-        ({"model__vocab": [["a", 0]]}, r"'vocab' is not an object"),
-        ({"model__merges": {}}, r"model.merges is a dict: expected a list"),
-        ({"model__merges": ["#"]}, r"model.merges\[0\] is \"#\": expected two tokens"),
-        ({"model__merges": [["#", 1]]}, r"model.merges\[0\] is \[\"#\", 1\]"),
-        ({"model__merges": [["#", ""]]}, r"model.merges\[0\] is"),
-        ({"model__merges": ["x y"]}, r"merge 0 of b'x' and b'y': b'xy' is not in the vocabulary"),
-        ({"model__merges": ["x yy"], "model__ranked_by": "bytes"}, r"b'yy' is not in the vocab"),
-        ({"model__vocab__日本": 270}, r"'日本' is not spelled in GPT-2's byte-level alphabet"),
-        ({"model__vocab__zz": "1"}, r"'zz' has the id \"1\": expected a number"),
-        ({"model__vocab__zz": True}, r"'zz' has the id true: expected a number"),
-        ({"model__vocab__zz": 5}, r"'zz' has the id 5, which .* has already"),
-        ({"model__vocab__Z": None}, r"tokenizer.json: 1 of the bytes in UTF-8.*b'Z'"),
-        ({"model__unk_token": "\ud800"}, r"it has a lone surrogate, '\\ud800'"),
-        ({"added_tokens": {"<x>": 1}}, r"added_tokens is a dict: expected a list"),
-        ({"added_tokens": ["<x>"]}, r"added_tokens\[0\] is \"<x>\": expected an object with 'id'"),
-        (
-            {"added_tokens": [added(rstrip=True), added(content=" x", id=261)]},
-            r"'<\|end\|>' has rstrip and ' x' begins with white space",
-        ),
-        ({"added_tokens__0__special": 1}, r"added_tokens\[0\].special .* is 1: only false or true"),
-        ({"added_tokens__0__id": 400}, r"has the id 400: expected 260, as Hugging Face would"),
-        ({"added_tokens": [added(), added()]}, r"added_tokens\[1\] '<\|end\|>' appears twice"),
-        ({"added_tokens": [added(content="<new>", id=262)]}, r"has the id 262: expected 261, as"),
-    ],
-)
+def sequence(*steps: object) -> dict[str, object]:
+    return {"type": "Sequence", "pretokenizers": [*steps]}
+
+
+WORDS = SPLIT | {"pattern": {"Regex": r"\w+"}}
+OTHERS: list[tuple[dict[str, Any], str]] = [
+    ({"version": "2.0"}, r"version is not implemented or damaged: invalid enum value '2.0'"),
+    ({"extra": 1}, r"object contains unknown field `extra`"),
+    ({"truncation": {"max_length": 9}}, r"the setting truncation is .*: only null is impl"),
+    ({"pre_tokenizer": None}, r"pre_tokenizer has the steps \[\]: only Split and Digits"),
+    ({"pre_tokenizer": {"type": "Whitespace"}}, r"is \"Whitespace\": only Split, Digits"),
+    ({"pre_tokenizer__use_regex": 1}, r"ByteLevel.use_regex is 1: only false or true"),
+    ({"pre_tokenizer__add_prefix_space": 0}, r"ByteLevel.add_prefix_space is 0"),
+    ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": {}}}, r"is \"Sequence\": only Split"),
+    ({"pre_tokenizer": sequence(NO_REGEX, {"type": "Digits"})}, r"steps \[\"ByteLevel\","),
+    ({"pre_tokenizer": sequence(SPLIT, {"type": "ByteLevel"})}, r"only a ByteLevel alone may have"),
+    ({"pre_tokenizer": sequence(SPLIT | {"behavior": "Removed"}, NO_REGEX)}, r"can drop text"),
+    ({"pre_tokenizer": sequence(WORDS, NO_REGEX)}, r": pre_tokenizer: unsupported split pattern"),
+    ({"post_processor": {"type": "Magic"}}, r"post_processor is \"Magic\": only ByteLevel, Temp"),
+    ({"post_processor": 5}, r"post_processor is 5: only ByteLevel, Template"),
+    ({"normalizer": {"type": "Sequence", "normalizers": [None]}}, r"normalizer is null: only NFC"),
+    ({"normalizer": {"type": "Lowercase"}}, r"normalizer is \"Lowercase\": only NFC, NFD,"),
+    ({"decoder": {"type": "Sequence", "decoders": []}}, r"decoder is .*: expected one Byte"),
+    ({"decoder": None}, r"decoder is null: expected one ByteLevel"),
+    ({"decoder": {"type": "Metaspace"}}, r"decoder is \"Metaspace\": only ByteLevel"),
+    ({"model__type": "Unigram"}, r"model.type is not .*: invalid enum value 'Unigram'"),
+    ({"model__dropout": 0.1}, r"model.dropout is 0.1: only null or 0 is implemented"),
+    ({"model__end_of_word_suffix": "</w>"}, r"model.end_of_word_suffix .*: invalid enum .*</w>"),
+    ({"model__continuing_subword_prefix": "##"}, r"model.continuing_subword_prefix is"),
+    ({"model__ignore_merges": 1}, r"model.ignore_merges is .*: expected `bool`, got `int`"),
+    ({"model__unicode_version": "15.1.0"}, r"model.unicode_version is \"15.1.0\""),
+    ({"model__pattern": "cl100k"}, r"model.pattern is \"cl100k\": expected 'gpt2', as pre_tok"),
+    ({"model__pattern": "none"}, r"model.pattern: unknown split pattern 'none'"),
+    ({"model__tie_break": "dice"}, r"model.tie_break is .* 'dice'"),
+    ({"model__vocab": [["a", 0]]}, r"model.vocab is .*: expected `object`, got `array`"),
+    ({"model__merges": {}}, r"model.merges is .*: expected `array`, got `object`"),
+    ({"model__merges": ["#"]}, r"model.merges\[0\] is \"#\": expected two tokens"),
+    ({"model__merges": [["#", 1]]}, r"model.merges\[0\]\[1\] is .*: expected `str`, got `int`"),
+    ({"model__merges": [["#", "#"], ["#", ""]]}, r"model.merges\[1\] is .*: expected two"),
+    ({"model__merges": ["x y"]}, r"merge 0 of b'x' and b'y': b'xy' is not in the vocabulary"),
+    ({"model__merges": ["x yy"], "model__ranked_by": "bytes"}, r"\[0\] is \"x yy\": expected"),
+    ({"model__vocab__日本": 270}, r"'日本' is not spelled in GPT-2's byte-level alphabet"),
+    ({"model__vocab__zz": True}, r"model.vocab\[...\] is .*: expected `int`, got `bool`"),
+    ({"model__vocab__zz": -1}, r"model.vocab\[...\] is .*: expected `int` >= 0"),
+    ({"model__vocab__zz": 5}, r"'zz' has the id 5, which .* has already: expected one id for"),
+    ({"model__vocab__Z": None}, r"tokenizer.json: 1 of the bytes in UTF-8.*b'Z'"),
+    ({"model__unk_token": "\ud800"}, r"not JSON: .* surrogate pair \(byte \d+\): expected a"),
+    ({"added_tokens": ["<x>"]}, r"added_tokens\[0\] is .*: expected `object`, got `str`"),
+    ({"added_tokens": [added(rstrip=True), added(content=" x", id=261)]},
+     r"'<\|end\|>' has rstrip and ' x' begins with white space"),
+    ({"added_tokens__0__special": 1}, r"added_tokens\[0\].special is .*: expected `bool`, got"),
+    ({"added_tokens__0__id": 400}, r"has the id 400: expected 260, as Hugging Face would"),
+    ({"added_tokens": [added(), added()]}, r"added_tokens\[1\] '<\|end\|>' appears twice"),
+    ({"added_tokens": [added(content="<new>", id=262)]}, r"has the id 262: expected 261, as"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), OTHERS)
 def test_every_other_setting_is_refused_by_name(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
@@ -389,28 +350,20 @@ def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", r"it is empty: expected a tokenizer file; was writing it interr"),
-        (b" \n", r"it is empty"),
-        (b"once upon a time", r"not JSON: Expecting value in line 1, column 1"),
+        (b" \n", r"it is empty: expected a tokenizer file; was writing it interr"),
+        (b"once upon a time", r"not JSON: .*invalid character .byte 0.: expected a tokenizer file"),
         (b"<!DOCTYPE html>\n<html>", r"it is a web page .HTML. or XML: download the file itself;"),
-        (b"\n<?xml version='1.0'?>", r"it is a web page .HTML. or XML: download"),
-        (b'{"text": "a"}\n{"text": "b"}\n', r"it is JSON Lines, .* in line 2: expected a"),
-        (b"\0\1\2", r"it is a binary file: expected a tokenizer file of Hugging Face's format"),
+        (b'{"model": 1}{}', r"model is not implemented or damaged: expected `object`, got `int`"),
         (b"\x1f\x8b\x08\0", r"byte 1 is not UTF-8 .*: expected a text file; it is damaged, or"),
-        (b'"text"', r"it is a JSON str: expected an object"),
-        (b'{"a": 1,, "b": 2}', r"not JSON: .* line 1, column"),
-        (b"PK\x03\x04\xff\xfe", r"byte 4 is not UTF-8 .*: expected a text file"),
-        (b"[1, 2]", r"it is a JSON list: expected an object"),
+        (b'"text"', r"its content is not implemented or damaged: expected `object`, got `str`"),
         (b"version https://git-lfs.github.com/spec/v1\n", r"a Git LFS pointer: get the file"),
         (b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", r"Piece: expected a tokenizer.json, as save"),
         (b"IQ== 0\nIg== 1\n", r"tiktoken's ranks, .*: copy it to NAME.tiktoken, and give the spl"),
-        (b'{"train": 1}', r"it has no 'model' \(its keys are 'train'\): expected a tokenizer.json"),
-        (b'{"a": NaN}', r"it has the number NaN: expected JSON"),
-        (b'{"a": ' + b"9" * 5000 + b"}", r"not JSON: Exceeds the limit"),
-        (b'{"a": ' * 100_000 + b"1", r"stand too deep inside one another"),
-        (b'{"model": 1}', r"'model' is not an object"),
-        (b'{"model": {"type": "BPE"}}', r"model.type is 'BPE': expected 'BPE' with 'vocab' and"),
-        (b'{"model": {"vocab": {"a": 0}}}', r"expected 'BPE' with 'vocab' and 'merges'"),
+        (b'{"train": 1}', r"object contains unknown field `train`"),
+        (b'{"decoder": NaN}', r"not JSON: .*invalid character .byte 12."),
+        (b'{"version": ' * 100_000 + b"1", r"version is not implemented or damaged: expected"),
+        (b'{"decoder": ' + b'{"a": ' * 100_000 + b"1", r"stand too deep inside one another"),
+        (b'{"model": {"vocab": {"a": 0}}}', r"model is .*: object missing required field `merges`"),
     ],
 )
 def test_what_is_not_a_tokenizer_is_told_what_it_is(
@@ -429,11 +382,11 @@ def test_what_is_not_a_tokenizer_is_told_what_it_is(
     ("config", "message"),
     [
         ("{", r"tokenizer_config.json: the file ends in the middle"),
-        ('{"eos_token": 5}', r"eos_token is 5: expected text or null"),
+        ('{"eos_token": 5}', r"eos_token is not .*: expected `str | object | null`, got `int`"),
         ('{"add_prefix_space": true}', r"add_prefix_space is true: .*tokenizer.json has false, wh"),
-        ('{"added_tokens_decoder": 5}', r"added_tokens_decoder is '5': expected an object of obj"),
-        ('{"added_tokens_decoder": {"7": "<new>"}}', r"added_tokens_decoder is '{\"7\": \"<new>"),
-        ('{"extra_special_tokens": [5]}', r"extra_special_tokens is 5: expected text or null"),
+        ('{"added_tokens_decoder": 5}', r"added_tokens_decoder is .*, got `int`"),
+        ('{"added_tokens_decoder": {"7": "<new>"}}', r"decoder\[...\] is .* got `str`"),
+        ('{"extra_special_tokens": [5]}', r"extra_special_tokens\[0\] is not .*, got `int`"),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(
@@ -710,16 +663,7 @@ def test_a_vocabulary_that_cannot_be(vocab: dict[str, int], message: str, tmp_pa
             ),
             "cannot represent ignore_merges, and some tokens are made by no",
         ),
-        (
-            Tokenizer.from_vocabulary(
-                Vocabulary(BASE.tokens, BASE.merges, [AddedToken("<y>", 999, normalized=True)])
-            ),
-            "cannot say what the added token '<y>' is",
-        ),
-        (
-            Tokenizer.from_vocabulary(Vocabulary(BASE.tokens, BASE.merges, {"Ġ": 999})),
-            "'Ġ' would stand in vocab.json twice, with the ids 32 and 999: use another format",
-        ),
+        (Tokenizer(BASE.tokens, BASE.merges, {"Ġ": 999}), "what the added token 'Ġ' is: exp"),
     ],
 )
 def test_what_gpt2_files_cannot_say(tokenizer: Tokenizer, message: str, tmp_path: Path) -> None:
