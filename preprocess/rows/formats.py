@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import gzip
 import io
-import math
 import os
 import pickle
 import re
 import zipfile
-import zlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +35,6 @@ from preprocess.sources.remote import Handle, RemoteFile, read_ahead
 AnyFile = Path | RemoteFile
 Record = dict[str, Any]
 Row = dict[str, Values]
-Batches = Callable[[], Iterable[RowBatch]]
 
 DUMP_FILE = "dump-meta_data.json"  # counts of pickled rows
 _BUFFER_BYTES = 1 << 20
@@ -45,6 +42,17 @@ _BUFFER_BYTES = 1 << 20
 
 class RowsError(TokenmillError):
     """Rows cannot be made, or a file of rows cannot be read."""
+
+
+class NewRows(NamedTuple):
+    """Rows to write; `batches` returns them all, also if it is called again.
+
+    The next batch takes the place of a batch in memory.
+    """
+
+    columns: tuple[str, ...]
+    n_rows: int
+    batches: Callable[[], Iterable[RowBatch]]
 
 
 class RecordFile(ABC):
@@ -58,9 +66,11 @@ class RecordFile(ABC):
 
     Attributes:
         path: Of the file, for messages: a path, or a URL without what is secret.
+        kind: What it should be, for messages.
         kept_bytes: Of blocks, that those who read records one by one should keep; None: all.
     """
 
+    kind: str
     kept_bytes: int | None = None
 
     def __init__(self, file: AnyFile, n_records: int | None = None) -> None:
@@ -69,14 +79,8 @@ class RecordFile(ABC):
 
     @staticmethod
     @abstractmethod
-    def write(
-        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
-    ) -> None:
-        """Write the `n_rows` rows of all batches.
-
-        `batches()` yields them, also when it is called again; the next one takes the place of a
-        batch in memory.
-        """
+    def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
+        """Write rows to an empty file."""
 
     @abstractmethod
     def records(self, first: int = 0) -> Iterator[Record]:
@@ -111,12 +115,22 @@ class RecordFile(ABC):
         file = read_ahead(self.file) if is_forwards else self.file
         return io.BufferedReader(Handle(file), _BUFFER_BYTES)
 
-    def damaged(self, what: str, error: Exception | str) -> RowsError:
+    @contextmanager
+    def reading(self, place: str = "") -> Iterator[None]:
+        """Convert what libraries raise for a damaged file, which is of many kinds, to RowsError."""
+        try:
+            yield
+        except TokenmillError:  # of a server
+            raise
+        except Exception as error:
+            raise self.damaged(error, place) from error
+
+    def damaged(self, error: Exception, place: str = "") -> RowsError:
         """Return the error for a file that cannot be read as what it should be."""
         reason = " ".join(str(error).split())[:200]
         return RowsError(
-            f"{self.path}: cannot be read as {what} ({reason}); get the file again, or, of rows,"
-            f" run tokenmill {how_to_repair(str(self.path))}"
+            f"{self.path}: cannot be read as {self.kind}{place} ({reason}); get the file again, or,"
+            f" of rows, run tokenmill {how_to_repair(str(self.path))}"
         )
 
 
@@ -176,7 +190,6 @@ def _as_ids(name: str, values: Any) -> Values:
 
 _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_PART_BYTES = 1 << 22  # of a row group that are decoded at a time
 _PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
 # Those of 64 bits without a sign have no array: they are hashes rather than ids.
 _DTYPES = {
@@ -190,12 +203,7 @@ def table_of(batch: RowBatch) -> Any:
     pa = pyarrow()
     offsets = pa.array(batch.offsets.astype(np.int32))
     arrays = [pa.ListArray.from_arrays(offsets, pa.array(each)) for each in batch.values.values()]
-    return pa.Table.from_arrays(arrays, schema=_schema_of(batch.values))
-
-
-def _schema_of(columns: Iterable[str]) -> Any:
-    pa = pyarrow()
-    return pa.schema([(name, pa.list_(pa.int32())) for name in columns])
+    return pa.Table.from_arrays(arrays, [*batch.values])
 
 
 def pyarrow() -> Any:
@@ -211,33 +219,43 @@ def pyarrow() -> Any:
 
 
 class _TableFile(RecordFile):
-    """A file of tables of pyarrow."""
+    """A file of tables of pyarrow, a block each."""
 
     kept_bytes = 1 << 28
-    kind: str  # for messages
+
+    @classmethod
+    def write(cls, file: IO[bytes], rows: NewRows, compression: str) -> None:
+        """Write a block for each batch."""
+        pa = pyarrow()
+        schema = pa.schema([(name, pa.list_(pa.int32())) for name in rows.columns])
+        with cls.writer(file, schema, compression) as writer:
+            for batch in rows.batches():
+                writer.write_table(table_of(batch), max(1, len(batch)))
+
+    @staticmethod
+    @abstractmethod
+    def writer(file: IO[bytes], schema: Any, compression: str) -> Any:
+        """Return a writer of tables, which is a context manager."""
 
     @abstractmethod
     def tables(self, first: int) -> Iterator[Any]:
-        """Yield the blocks from a number on, perhaps in parts, as a `pyarrow.Table` each."""
+        """Yield the blocks from a number on, as a `pyarrow.Table` each."""
 
     def block(self, number: int) -> Block:
         """Read a block."""
-        what = f"{self.kind}, block {number:,}"
-        with self.reading(what):
-            return Block(self, what, self._read_block(number))
-
-    def _read_block(self, number: int) -> Any:
-        return next(self.tables(number), pyarrow().table({}))  # none: the file was replaced
+        with self.reading(place := f", block {number:,}"):
+            table = next(self.tables(number), pyarrow().table({}))  # none: the file was replaced
+            return Block(self, place, table)
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the records from a number on."""
         number = int(np.searchsorted(self.starts, first, "right")) - 1 if first else 0
         n, tables = int(self.starts[number]) if first else 0, self.tables(number)
         while True:
-            with self.reading(what := f"{self.kind}, after record {n:,}"):
+            with self.reading(place := f", after record {n:,}"):
                 if (table := next(tables, None)) is None:
                     return
-                block = Block(self, what, table)
+                block = Block(self, place, table)
             for i in range(max(first - n, 0), len(block)):
                 yield {  # copies, which do not keep the block in memory
                     name: value.copy() if isinstance(value, np.ndarray) else value
@@ -252,40 +270,24 @@ class _TableFile(RecordFile):
             return pa.PythonFile(Handle(self.file), "r")
         return (pa.memory_map if is_mapped else pa.OSFile)(os.fsencode(self.file))
 
-    @contextmanager
-    def reading(self, what: str) -> Iterator[None]:
-        """Convert errors of pyarrow to RowsError."""
-        try:
-            yield
-        except TokenmillError:  # of a server
-            raise
-        # ValueError is of text that is not UTF-8, and of negative sizes.
-        except (pyarrow().ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
-            raise self.damaged(what, error) from error
-
 
 class Block:
-    """Records in a `pyarrow.Table`, which is `what` of a file, for messages."""
+    """Records in a `pyarrow.Table`, which is at a place of a file, for messages."""
 
-    def __init__(self, file: _TableFile, what: str, table: Any) -> None:
-        self._file, self._what, self._table = file, what, table
+    def __init__(self, file: _TableFile, place: str, table: Any) -> None:
+        self._file, self._place, self._n = file, place, len(table)
         self.nbytes = table.nbytes
+        names, columns = table.column_names, table.combine_chunks().columns
+        self._columns = {name: _values_of(x) for name, x in zip(names, columns, strict=True)}
 
     def __len__(self) -> int:
-        return len(self._table)
+        return self._n
 
     def __getitem__(self, index: int) -> Record:
         try:
             return {name: value_of(index) for name, value_of in self._columns.items()}
-        except Exception:
-            with self._file.reading(self._what):  # only now, for each `with` takes time
-                raise
-
-    @cached_property
-    def _columns(self) -> dict[str, Callable[[int], Any]]:
-        """For each column a function that returns the value of a record."""
-        names, columns = self._table.column_names, self._table.combine_chunks().columns
-        return {name: _values_of(column) for name, column in zip(names, columns, strict=True)}
+        except Exception as error:  # text that is not UTF-8
+            raise self._file.damaged(error, self._place) from error
 
 
 def _values_of(column: Any) -> Callable[[int], Any]:
@@ -315,19 +317,15 @@ class ArrowFile(_TableFile):
     kind = "Arrow"
 
     @staticmethod
-    def write(
-        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
-    ) -> None:
-        """Write a record batch for each batch."""
+    def writer(file: IO[bytes], schema: Any, compression: str) -> Any:
+        """Return a writer of record batches."""
         ipc = pyarrow().ipc
         options = ipc.IpcWriteOptions(compression=None if compression == "none" else compression)
-        with ipc.new_file(file, _schema_of(columns), options=options) as writer:
-            for batch in batches():
-                writer.write_table(table_of(batch))
+        return ipc.new_file(file, schema, options=options)
 
     def sizes(self) -> Iterable[int]:
         """Return the number of records of each batch."""
-        with self.reading(self.kind):
+        with self.reading():
             # One column, so that a compressed file is not decompressed to count its records.
             return [*map(len, self._batches(0, [0]))]
 
@@ -342,15 +340,12 @@ class ArrowFile(_TableFile):
         ipc = pyarrow().ipc
         options = ipc.IpcReadOptions(included_fields=columns, use_threads=False)
         with self.native(is_mapped=True) as source:
-            is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
-            source.seek(0)
-            if is_file:
-                with ipc.open_file(source, options=options) as reader:
-                    for number in range(first, reader.num_record_batches):
-                        yield reader.get_batch(number)
+            if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+                reader = ipc.open_file(source, options=options)
+                yield from map(reader.get_batch, range(first, reader.num_record_batches))
                 return
-            with ipc.open_stream(source, options=options) as reader:
-                yield from islice(reader, first, None)
+            source.seek(0)
+            yield from islice(ipc.open_stream(source, options=options), first, None)
             # A stream that ends after a batch is no error of pyarrow's.
             source.seek(max(0, source.size() - len(_END_OF_STREAM)))
             if source.read() != _END_OF_STREAM:
@@ -363,45 +358,32 @@ class ParquetFile(_TableFile):
     kind = "Parquet"
 
     @staticmethod
-    def write(
-        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
-    ) -> None:
-        """Write a row group for each batch."""
-        schema = _schema_of(columns)
+    def writer(file: IO[bytes], schema: Any, compression: str) -> Any:
+        """Return a writer of row groups."""
         from pyarrow import parquet
 
         # Ids hardly repeat within a page: a dictionary would be given up after it was made.
-        with parquet.ParquetWriter(
+        return parquet.ParquetWriter(
             file, schema, compression=compression, use_dictionary=False, write_statistics=False
-        ) as writer:
-            for batch in batches():
-                writer.write_table(table_of(batch), row_group_size=max(1, len(batch)))
+        )
 
     def sizes(self) -> Iterable[int]:
         """Return the number of records of each row group, of the metadata."""
-        with self.reading("Parquet, its metadata"), self._opened() as file:
+        with self.reading(", its metadata"), self._opened() as file:
             groups = file.metadata
             sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
             if min(sizes, default=0) < 0:  # which pyarrow does not check
                 raise ValueError("a row group has a negative number of rows")
             return sizes
 
-    def _read_block(self, number: int) -> Any:
-        with self._opened() as file:
-            return file.read_row_group(number, use_threads=False)
-
     def tables(self, first: int) -> Iterator[Any]:
-        """Yield the row groups from a number on, in parts of a few MB."""
+        """Yield the row groups from a number on."""
         with self._opened() as file:
             for number in range(first, file.num_row_groups):
-                group = file.metadata.row_group(number)
-                left = group.num_rows
-                n = max(1, min(1024, _PART_BYTES * left // max(1, group.total_byte_size)))
-                for batch in file.iter_batches(n, [number], use_threads=False):
-                    left -= len(batch)
-                    yield pyarrow().Table.from_batches([batch])
-                if left:  # places in later row groups would be wrong
+                table = file.read_row_group(number, use_threads=False)
+                if len(table) != file.metadata.row_group(number).num_rows:
                     raise ValueError("other than the number of rows in the metadata")
+                yield table
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
@@ -425,22 +407,26 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class JsonFile(RecordFile):
     """A file of JSON Lines, which is one block; blank lines are no records.
 
-    To read any line, the positions of all are kept in memory; of a compressed file the text, for as
-    long as the block is.
+    To read any line, the positions of all are kept in memory; a compressed file is read as a whole.
     """
 
+    kind = "JSON Lines"
+
     @staticmethod
-    def write(
-        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
-    ) -> None:
+    def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
         """Write a line for each row."""
         encoder = msgspec.json.Encoder()
-        with _compressed(file, compression) as stream:
-            for batch in batches():
+        stream: Any = nullcontext(file)
+        if compression == "gzip":  # without the time of day and a name
+            stream = gzip.GzipFile("", "wb", 6, file, mtime=0)
+        elif compression == "zstd":
+            stream = import_zstandard().ZstdFile(file, "wb")
+        with stream as compressed:
+            for batch in rows.batches():
                 for start, stop in pairwise(batch.offsets.tolist()):
                     # Row by row, so that numbers as objects stay in the cache of the processor.
-                    row = {name: batch.values[name][start:stop].tolist() for name in columns}
-                    stream.write(encoder.encode(row) + b"\n")
+                    row = {x: batch.values[x][start:stop].tolist() for x in rows.columns}
+                    compressed.write(encoder.encode(row) + b"\n")
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the records from a number on."""
@@ -449,22 +435,16 @@ class JsonFile(RecordFile):
 
     def sizes(self) -> Iterable[int]:
         """Return the number of lines."""
-        if not self.is_plain and self.n_known is not None:
-            return [self.n_known]
-        return [len(self._lines) if self.is_plain else sum(1 for _ in self.lines())]
+        return super().sizes() if self._lines is None else [len(self._lines)]
 
-    def block(self, number: int) -> Lines:
+    def block(self, number: int) -> Any:
         """Return the lines."""
-        return self._lines if self.is_plain else Lines(self)
+        return super().block(number) if self._lines is None else self._lines
 
     @cached_property
-    def _lines(self) -> Lines:
-        return Lines(self)
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the file is not compressed."""
-        return not str(self.path).endswith((".gz", ".zst"))
+    def _lines(self) -> Lines | None:
+        """The lines of a file that is not compressed."""
+        return None if str(self.path).endswith((".gz", ".zst")) else Lines(self)
 
     def lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (its number from 1, its position, a line), without blank lines.
@@ -475,11 +455,9 @@ class JsonFile(RecordFile):
             RowsError: The file cannot be read or is damaged.
         """
         place = number = 0
-        errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
         opened: Any = gzip.open if str(self.path).endswith(".gz") else nullcontext
         if str(self.path).endswith(".zst"):
-            zstd = import_zstandard()
-            opened, errors = zstd.ZstdFile, (*errors, zstd.ZstdError)
+            opened = import_zstandard().ZstdFile
         try:
             with self.open(is_forwards=True) as file, opened(file) as stream:
                 for number, line in enumerate(stream, start=1):
@@ -490,15 +468,15 @@ class JsonFile(RecordFile):
                         yield number, begin, line
         except TokenmillError:  # of a server
             raise
-        except errors as error:
-            raise self.damaged(f"JSON Lines, after line {number:,}", error) from error
+        except Exception as error:
+            raise self.damaged(error, f", after line {number:,}") from error
 
-    def decoded(self, number: int, line: bytes | bytearray) -> Record:
+    def decoded(self, number: int, line: bytes) -> Record:
         """Return the object in a line, lists of integers as int64[n] as far as they fit."""
         from preprocess.sources.json_kernels import MAX_NESTING, is_nested_deeper
 
         try:
-            if is_nested_deeper(bytes(line)):
+            if is_nested_deeper(line):
                 raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
             record = msgspec.json.decode(line, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -514,126 +492,87 @@ class JsonFile(RecordFile):
 
 
 class Lines:
-    """The lines of a file, found by their positions in it; of a compressed one in its text."""
+    """The lines of a file that is not compressed, found by their positions in it."""
 
     def __init__(self, file: JsonFile) -> None:
         self._file, places = file, array("q")
-        self._text = None if file.is_plain else bytearray()
         for number, place, line in file.lines():
-            if self._text is not None:
-                place = len(self._text)
-                self._text += line
-            places.extend((number, place, place + len(line)))
+            places.extend((number, place, len(line)))
         self._places = np.array(places, np.int64).reshape(-1, 3)
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __getitem__(self, index: int) -> Record:
-        number, start, stop = self._places[index].tolist()
-        if self._text is not None:
-            return self._file.decoded(number, self._text[start:stop])
-        try:
-            with self._file.open() as stream:
-                stream.seek(start)
-                return self._file.decoded(number, stream.read(stop - start))
-        except OSError as error:
-            raise self._file.damaged("JSON Lines", error) from error
-
-
-def _compressed(file: IO[bytes], compression: str) -> Any:
-    """Return a context manager that yields a stream which compresses into a file."""
-    if compression == "gzip":
-        return gzip.GzipFile("", "wb", 6, file, mtime=0)  # without the time of day and a name
-    return import_zstandard().ZstdFile(file, "wb") if compression == "zstd" else nullcontext(file)
+        number, place, n_bytes = self._places[index].tolist()
+        with self._file.reading(), self._file.open() as stream:
+            stream.seek(place)
+            return self._file.decoded(number, stream.read(n_bytes))
 
 
 # --- NPZ: a compressed array int32[n_rows, length] for each column, as of NumPy ---
-
-_MOST_ARRAYS = 16
 
 
 class NpzFile(RecordFile):
     """An NPZ file of arrays of integers, whose rows have one length; it is read as a whole."""
 
+    kind = "NPZ"
+
     @staticmethod
-    def write(
-        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
-    ) -> None:
+    def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
         """Write the rows of all batches, one column after another."""
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in columns:
+            for name in rows.columns:
                 entry = zipfile.ZipInfo(f"{name}.npy")  # without the time of day
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 with archive.open(entry, "w", force_zip64=True) as member:
-                    for number, batch in enumerate(batches()):
+                    for number, batch in enumerate(rows.batches()):
                         values = batch.values[name].astype("<i4", copy=False)
                         if not number:
-                            shape = n_rows, len(values) // max(1, len(batch))
+                            shape = rows.n_rows, len(values) // max(1, len(batch))
                             about = {"descr": "<i4", "fortran_order": False, "shape": shape}
                             npy.write_array_header_1_0(member, about)
                         member.write(values.data)
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the rows from a number on."""
-        try:
+        with self.reading():
             arrays = self._arrays()
-        except TokenmillError:
-            raise
-        # NumPy reads the header of an array as Python, which fails in many ways.
-        except Exception as error:
-            raise self.damaged("NPZ", error) from error
         for rows in zip(*(each[first:] for each in arrays.values()), strict=True):
             yield dict(zip(arrays, rows, strict=True))
 
     def _arrays(self) -> dict[str, Any]:
         """Return integer[n_rows, length] of each column."""
+        found = dict[str, Any]()
         with self.open() as file, zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            if len(entries) > _MOST_ARRAYS:
-                raise RowsError(f"{self.path}: has {len(entries):,} arrays; these are no rows")
-            found = {x.filename.removesuffix(".npy"): _read(archive, x) for x in entries}
-        for name, each in found.items():
-            if each.ndim != 2 or each.dtype.kind not in "iub" or not each.size:
-                raise RowsError(
-                    f"{self.path}: array {name!r} is {each.dtype}{list(each.shape)}, expected"
-                    " int32[rows, length]; these are no rows of tokens"
-                )
+            for name in archive.namelist():
+                content = io.BytesIO(archive.read(name))  # compares its checksum
+                array = found[name.removesuffix(".npy")] = npy.read_array(content)
+                if array.ndim != 2 or array.dtype.kind not in "iub" or not array.size:
+                    raise ValueError(
+                        f"array {name!r} is {array.dtype}{[*array.shape]}, expected int32[rows,"
+                        " length]"
+                    )
+                if content.read(1):
+                    raise ValueError(f"array {name!r} has more bytes than its shape says")
         if len({each.shape for each in found.values()}) != 1:
-            raise RowsError(
-                f"{self.path}: the arrays differ in shape, expected one; make it again"
-            )
+            raise ValueError("the arrays differ in shape, expected one")
         return found
-
-
-def _read(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
-    """Read an array, and compare its digest."""
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError(f"{entry.filename!r} has another compression than NumPy's")
-    with archive.open(entry) as member:
-        # Headers of later versions may be of 4 GB, and are read before that is checked.
-        if (version := npy.read_magic(member)) != (1, 0):
-            raise ValueError(f"{entry.filename!r} has version {version}, expected (1, 0)")
-        shape, is_fortran, dtype = npy.read_array_header_1_0(member)
-        data = b"" if dtype.hasobject else member.read()
-    if dtype.itemsize * math.prod(shape) != len(data):
-        raise ValueError(f"{entry.filename!r} has {len(data):,} bytes, expected {dtype}{[*shape]}")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 # --- pickled lists of lists of ids: `dump-N.pkl` ---
 #
 # Only ids are written. Where rows are padded, a second pickle follows in the same file, which those
 # who load one do not see: the list of numbers of tokens of the rows, negative for padding on the
-# left. Reading runs nothing: before it is loaded, each opcode of a pickle is checked, and one with
-# anything but lists and numbers is refused; names of NumPy's arrays stand for classes here.
+# left. Reading runs nothing: pickles of lists and numbers are loaded once each opcode was checked,
+# and others read by code in which names of NumPy's arrays stand for classes here.
 
 # Protocol 2 has no frames, so the pickle of a list is that of its elements with a few bytes around.
 _PROTOCOL = 2
 # Numbers of 8, 16 and 32 bits, lists, frames, and places in the memo, which nothing reads; these
 # below 2^24, for a greater one makes the memo large.
 _OPCODES = rb"(?s:K.|M..|J....|[\](ae\x94]|q.|r...\x00|\x95........)*+"
-_PLAIN = re.compile(rb"\x80[\x02-\x05]" + _OPCODES)
+_PLAIN = re.compile(rb"\x80[\x02-\x05]" + _OPCODES + rb"\.")
 _DTYPE = re.compile("[<>=|][iu][1248]")
 _NAMES = re.compile(  # of arrays, in NumPy 1 and 2
     r"numpy\.(ndarray|dtype|_?core\.(multiarray\.(_reconstruct|scalar)|numeric\._frombuffer))"
@@ -644,21 +583,21 @@ _NAMES = re.compile(  # of arrays, in NumPy 1 and 2
 class PickledFile(RecordFile):
     """A pickled list of rows of ids; if they are padded, the token counts of rows follow it."""
 
+    kind = "a pickle"
+
     @staticmethod
-    def write(
-        file: IO[bytes], columns: tuple[str, ...], compression: str, n_rows: int, batches: Batches
-    ) -> None:
+    def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
         """Write the ids of all batches as one list, without having it in memory."""
         file.write(pickle.PROTO + bytes([_PROTOCOL]) + pickle.EMPTY_LIST)
         counts = list[int]()
-        for batch in batches():
+        for batch in rows.batches():
             numbers = batch.values["input_ids"].tolist()
             file.write(pickle.MARK)
             for start, stop in pairwise(batch.offsets.tolist()):
                 # Without the protocol in front, and STOP at the end.
                 file.write(pickle.dumps(numbers[start:stop], _PROTOCOL)[2:-1])
             file.write(pickle.APPENDS)
-            if "attention_mask" in columns:
+            if "attention_mask" in rows.columns:
                 mask, starts = batch.values["attention_mask"], batch.offsets[:-1]
                 n_tokens = np.add.reduceat(mask, starts)
                 counts += np.where(mask[starts] > 0, n_tokens, -n_tokens).tolist()
@@ -668,27 +607,14 @@ class PickledFile(RecordFile):
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the rows from a number on."""
-        try:
-            with self.open() as file:
-                rows, counts = _load(file.read())
-        except _RefusedError as error:
-            repair = how_to_repair(str(self.path))
-            raise RowsError(
-                f"{self.path}: {error}; if it should be rows, make it again, or run tokenmill"
-                f" {repair}"
-            ) from None
-        except Exception as error:
-            raise self.damaged("a pickle", error) from error
+        with self.reading(), self.open() as file:
+            rows, counts = _load(file.read())
         for ids, n_tokens in zip(rows[first:], counts[first:], strict=True):
             record = {"input_ids": ids}
             if n_tokens is not None:
                 mask = record["attention_mask"] = np.zeros(len(ids), np.int32)
                 mask[:n_tokens], mask[len(ids) + n_tokens :] = n_tokens > 0, n_tokens < 0
             yield record
-
-
-class _RefusedError(Exception):
-    """A pickle contains something other than rows; the message says what."""
 
 
 def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
@@ -699,8 +625,7 @@ def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
         them, None if rows are not padded).
     """
     found, end = _load_one(data, 0)
-    is_array = isinstance(found, np.ndarray) and found.ndim == 2
-    if not is_array and not isinstance(found, list):
+    if not isinstance(found, list | np.ndarray):
         raise _not_rows(f"a {type(found).__name__}")
     rows = [*map(_ids_of, found)]
     if end == len(data):
@@ -716,27 +641,23 @@ def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
 
 def _ids_of(row: Any) -> Any:
     """Return a row as integer[n]."""
-    if isinstance(row, list) and {*map(type, row)} <= {int}:
-        return np.array(row, np.int64)
-    if not isinstance(row, np.ndarray) or row.ndim != 1:
+    ids = np.array(row, None if row else np.int64) if isinstance(row, list) else row
+    if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise _not_rows(f"{type(row).__name__}, or something else, inside of rows")
-    return row
+    return ids
+
+
+def _not_rows(found: str) -> ValueError:
+    return ValueError(f"has {found}, expected a pickled list of lists of token ids")
 
 
 def _load_one(data: bytes, begin: int) -> tuple[Any, int]:
     """Return (content of the pickle that begins at a byte, where it ends)."""
-    match = _PLAIN.match(data, begin)
-    place = begin if match is None else match.end()
-    if data[place : place + 1] == pickle.STOP:
-        return pickle.loads(memoryview(data)[begin : place + 1]), place + 1
-    if b"numpy" in data:
-        stream = io.BytesIO(data)
-        stream.seek(begin)
-        return _plain(_Reader(stream).load()), stream.tell()
-    raise _RefusedError(
-        f"byte {place:,} is {data[place : place + 1]!r}, which is in no pickle of lists of numbers;"
-        " it is refused, for a pickle may run any program when it is loaded"
-    )
+    if match := _PLAIN.match(data, begin):
+        return pickle.loads(memoryview(data)[begin : match.end()]), match.end()
+    stream = io.BytesIO(data)
+    stream.seek(begin)
+    return _plain(_Reader(stream).load()), stream.tell()
 
 
 class _Noted:
@@ -754,7 +675,7 @@ class _Reader(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if not _NAMES.fullmatch(f"{module}.{name}"):
-            raise _RefusedError(
+            raise ValueError(
                 f"names {module}.{name}, which is in no pickle of rows; it is refused, for a pickle"
                 " may run any program when it is loaded"
             )
@@ -783,10 +704,6 @@ def _plain(value: Any) -> Any:
         content = content.arguments[0].encode("latin1")
     found = np.frombuffer(content, dtype).reshape(shape, order=order)
     return found if found.ndim else int(found)
-
-
-def _not_rows(found: str) -> _RefusedError:
-    return _RefusedError(f"has {found}, expected a pickled list of lists of token ids")
 
 
 # --- the table ---

@@ -164,13 +164,10 @@ class ShardedSource:
         return xxhash.xxh3_128_hexdigest(b"".join(self._series.for_all(self._sample)))
 
     def _sample(self, of: RecordFile) -> bytes:
-        try:
-            with of.open() as file:
-                begins, size = file.read(_SAMPLE_BYTES), file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _SAMPLE_BYTES))
-                return json.dumps([name_of(of.file), size]).encode() + begins + file.read()
-        except OSError as error:
-            raise of.damaged(self.kind, error) from error
+        with of.reading(), of.open() as file:
+            begins, size = file.read(_SAMPLE_BYTES), file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _SAMPLE_BYTES))
+            return json.dumps([name_of(of.file), size]).encode() + begins + file.read()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place and a digest of the files, for JSON."""

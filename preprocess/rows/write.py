@@ -33,7 +33,7 @@ from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
 from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import COLUMNS, RowBatch, RowPlan, RowReader, Shape
-from preprocess.rows.formats import DUMP_FILE, FORMATS, RowsError, format_of
+from preprocess.rows.formats import DUMP_FILE, FORMATS, NewRows, RowsError, format_of
 from preprocess.rows.manifest import (
     FORMAT,
     MANIFEST_FILE,
@@ -459,9 +459,8 @@ def write_shard(
 
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
-        FORMATS[settings.format].codec.write(
-            file, reader.shape.columns, compression_of(settings), n_rows, batches
-        )
+        rows = NewRows(reader.shape.columns, n_rows, batches)
+        FORMATS[settings.format].codec.write(file, rows, compression_of(settings))
     return ShardFacts(
         name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )

@@ -95,9 +95,9 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         assert read(path)[1] == {"input_ids": [3, 4, 5], "attention_mask": [1, 1, 1]}
     for arrays, message in [
         ({"input_ids": ids + np.int64(2**40)}, "numbers that are no int32 in column"),
-        ({"input_ids": ids * 0.5}, r"array 'input_ids' is float64\[2, 3\], expected int32\[rows"),
-        ({"input_ids": ids, "labels": ids[:1]}, "the arrays differ in shape, expected one; make"),
-        ({"input_ids": np.array([[1], {}], object)}, "cannot be read as NPZ|is object"),
+        ({"input_ids": ids * 0.5}, r"is float64\[2, 3\], expected int32\[rows, length\]"),
+        ({"input_ids": ids, "labels": ids[:1]}, "the arrays differ in shape, expected one"),
+        ({"input_ids": np.array([[1], {}], object)}, "cannot be read as NPZ"),
     ]:
         np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
         with pytest.raises(RowsError, match=message):
@@ -109,22 +109,8 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
             np.lib.format.write_array_header_1_0(member, header | {"shape": shape})
             member.write(bytes(24))
-        with pytest.raises(RowsError, match=r"array 'input_ids' is int32|read as NPZ"):
+        with pytest.raises(RowsError, match=r"as NPZ|has more bytes than its shape says"):
             read(path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
-        archive.writestr("input_ids.npy", b"")
-    with pytest.raises(RowsError, match="has another compression than NumPy's"):
-        read(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        for number in range(17):
-            archive.writestr(f"{number}.npy", b"")
-    with pytest.raises(RowsError, match="has 17 arrays; these are no rows"):
-        read(path)
-    with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
-        np.lib.format.write_array_header_2_0(member, header | {"shape": (2, 3)})
-        member.write(bytes(24))
-    with pytest.raises(RowsError, match=r"has version \(2, 0\), expected \(1, 0\)"):
-        read(path)
     np.savez(path, input_ids=ids)
     sound = path.read_bytes()
     # An entry that claims more than it has, and one that claims less.
@@ -148,41 +134,44 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
         def __reduce__(self) -> Any:
             return open, (str(ran), "w")
 
-    refused = r"which is in no pickle of lists of numbers; it is refused, for a pickle may run any"
+    refused = "which is in no pickle of rows; it is refused, for a pickle may run any program when"
+    others, inside = "expected a pickled list of lists of token ids", "or something else, inside of"
     for data, message in [
-        (pickle.dumps([Hostile()]), refused),
-        (pickle.dumps([np.arange(3), Hostile()]), "names _?io.open, which is in no pickle of rows"),
-        (pickle.dumps([np.arange(3), {}]), "has dict, or something else, inside of rows, expected"),
-        (pickle.dumps([np.ones(3)]), "has arrays of <f8, expected a pickled list of lists"),
-        (pickle.dumps([np.array([{}])]), r"has arrays of \|O8, expected a pickled list of lists"),
-        (pickle.dumps(np.arange(3)), "has a ndarray, expected a pickled list of lists of token"),
-        (pickle.dumps([np.eye(3, dtype=int)]), "or something else, inside of rows, expec"),
+        (pickle.dumps([Hostile()]), f"names _?io.open, {refused}"),
+        (pickle.dumps([np.arange(3), Hostile()]), f"names _?io.open, {refused}"),
+        (pickle.dumps([np.arange(3), {}]), f"has dict, {inside} rows, {others}"),
+        (pickle.dumps([np.ones(3)]), f"has arrays of <f8, {others}"),
+        (pickle.dumps([np.array([{}])]), rf"has arrays of \|O8, {others}"),
+        (pickle.dumps(np.arange(3)), inside),
+        (pickle.dumps([np.eye(3, dtype=int)]), inside),
         (pickle.dumps([np.arange(3)]).replace(b"K\x03\x85", b"K\x04\x85"), "read as a pickle"),
-        (pickle.dumps({"a": 1}), refused),
-        (pickle.dumps([[1], ["a"]]), refused),
-        (pickle.dumps([[2**40]]), refused),
-        (pickle.dumps([[1], [2]], 0), refused),
-        (pickle.dumps([row := [1], row]), refused),  # one list twice
-        (b"\x80\x02]r\xff\xff\xff\x0f.", refused),  # a place in the memo that takes 4 GB
-        (pickle.dumps([[1], [2]])[:-2], refused),
+        (pickle.dumps({"a": 1}), f"has a dict, {others}"),
+        (pickle.dumps([[1], ["a"]]), inside),
+        (pickle.dumps([[2**70]]), inside),
+        (pickle.dumps([[2**40]]), "numbers that are no int32 in column"),
+        (pickle.dumps([[1], [2]])[:-2], r"cannot be read as a pickle \("),
         (pickle.dumps([[1], [2]]) + b".", r"cannot be read as a pickle \("),
         (pickle.dumps([[1], [2]]) + pickle.dumps([1]), "the list of padding is of other rows"),
         (pickle.dumps([[1], [2]]) + pickle.dumps([1, -2]), "the list of padding is of other rows"),
         (pickle.dumps([[1]]) + 2 * pickle.dumps([1]), "the list of padding is of other rows"),
         (pickle.dumps([[1]]) + pickle.dumps([[1]]), "the list of padding is of other rows"),
         (pickle.dumps([[1]]) + pickle.dumps(1), "the list of padding is of other rows"),
-        (b"text", "byte 0 is b't', which is in no pickle"),
-        (b"text", "; if it should be rows, make it again, or run tokenmill verify --repair"),
-        (b"", refused),
-        (pickle.dumps(7), "has a int, expected a pickled list of lists of token ids"),
-        (pickle.dumps([1, 2]), "has int, or something else, inside of rows, expected a pickled"),
-        (pickle.dumps([[[1]], [2, 3]]), "or something else, inside of rows, expected a pickled"),
-        (pickle.dumps([[[1], 2]]), "or something else, inside of rows, expected a pickled list"),
+        (b"text", r"cannot be read as a pickle \(.*\); get the file again, or, of rows, run token"),
+        (b"", r"cannot be read as a pickle \("),
+        (pickle.dumps(7), f"has a int, {others}"),
+        (pickle.dumps([1, 2]), f"has int, {inside} rows"),
+        (pickle.dumps([[[1]], [2, 3]]), inside),
+        (pickle.dumps([[[1], 2]]), r"cannot be read as a pickle \("),
         (b"\x80\x02e.", r"cannot be read as a pickle \("),
     ]:
         path.write_bytes(data)
         with pytest.raises(RowsError, match=message):
             read(path)
+    # What other programs write: another protocol, one list twice, places in the memo of any number,
+    # which take no memory here.
+    for data in (pickle.dumps([[1], row := [2], row], 0), b"\x80\x02]r\xff\xff\xff\x0f."):
+        path.write_bytes(data)
+        assert len(read(path)) == 3 * (data[:1] == b"(")
     path.unlink()
     with pytest.raises(RowsError, match=r"read as a pickle .*No such file or directory"):
         read(path)
