@@ -134,7 +134,7 @@ def test_a_vocabulary_that_is_not_ranks_says_so(
         ({"7": b"ab"}, [], {}, r"token b'ab' has the id '7'"),
         ({2**31: b"ab"}, [], {}, r"token b'ab' has the id 2147483648"),
         ({256: b"a"}, [], {}, r"token b'a' has two ids, 97 and 256"),
-        ({}, [(b"a", b"bc")], {}, r"a merge joins b'bc', which is not in the vocabulary: expected t"),
+        ({}, [(b"a", b"bc")], {}, r"b'bc', which is not in the vocabulary: expected tokens"),
         ({}, [(b"a", b"b")], {}, r"a merge makes b'ab', which is not in the vocabulary"),
         ({}, [], {"": 256}, r"special token '': expected text of one character or more"),
         ({}, [], {"\ud800": 256}, r"is not valid Unicode: character 0 is a surrogate"),
