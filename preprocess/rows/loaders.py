@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -30,6 +31,7 @@ from bpe.arguments import checked
 from bpe.errors import ArgumentError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
 from bpe.parallel import run_in_order
+from preprocess.dataset.manifest import Count
 from preprocess.locations import how_to_repair, join_location, split_location
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import (
@@ -45,7 +47,7 @@ from preprocess.rows.formats import (
     open_file,
 )
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.sampling.data import SamplingError
 from preprocess.sources.find import matching_files
 from preprocess.sources.remote import RemoteFile, find_object
 from preprocess.storage import open_files
@@ -64,8 +66,15 @@ _FILES_AT_ONCE = 16  # servers answer slowly, but many requests at once
 class Place(NamedTuple):
     """After a record: the number of its shard, and of records of this shard up to it."""
 
-    shard: int
-    record: int
+    shard: Count
+    record: Count
+
+
+class _State(msgspec.Struct):
+    """What `state_dict` returns."""
+
+    files: str
+    place: Place | None
 
 
 @checked
@@ -179,23 +188,19 @@ class ShardedSource:
         Raises:
             SamplingError: The state is of other files.
         """
-        check_state(state, ("files", "place"), "a source of shards")
-        place = state["place"]
-        if state["files"] != self._digest:
+        try:
+            found = msgspec.convert({**state}, _State)
+        except msgspec.ValidationError as error:
+            raise SamplingError(
+                f"this is no state of a source of shards ({error}); give what state_dict() returned"
+            ) from None
+        if found.files != self._digest:
             raise SamplingError(
                 f"the state is of other files than the {len(self.shard_names):,} from"
                 f" {self.shard_names[0]} on, or of another order; make the source of the files that"
                 " it is of, or begin anew"
             )
-        if place is not None:
-            if not isinstance(place, list | tuple) or len(place) != 2:
-                raise SamplingError(
-                    f"the place of a state should be [shard, records]; got {place!r}: give what"
-                    " state_dict() returned"
-                )
-            shard = check_integer("the shard of a state", place[0], 0, len(self.shard_names) - 1)
-            place = Place(shard, check_integer("the records of a state", place[1], 0))
-        self.place = place
+        self.place = found.place
 
 
 @checked
