@@ -37,6 +37,9 @@ from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import (
     FORMATS,
     AnyFile,
+    ArrowFile,
+    JsonFile,
+    ParquetFile,
     Record,
     RecordFile,
     Row,
@@ -90,30 +93,24 @@ class ShardedSource:
         place: After which record the next iteration begins; None: with the first one.
     """
 
-    format: ClassVar[str]
-    kind: str
+    codec: ClassVar[type[RecordFile]]
     suffixes: ClassVar[tuple[str, ...]]  # by which files of a directory are chosen
 
     def __init__(self, paths: Paths) -> None:
-        new_file = FORMATS[self.format].codec
-        given = [paths] if isinstance(paths, str | os.PathLike) else paths
-        files = [new_file(x) for path in map(given_location, given) for x in self._find(path)]
+        files = list[RecordFile]()
+        for path in map(given_location, [paths] if isinstance(paths, str | os.PathLike) else paths):
+            if not (found := find_files(path, self.suffixes)):
+                shown = shown_url(path) if is_url(path) else str(Path(path))
+                raise RowsError(
+                    f"there are no {self.codec.kind} files ({', '.join(self.suffixes)}) at {shown}"
+                    f"{found_instead(path, self.suffixes)}; give a file, a directory or a pattern"
+                )
+            files += map(self.codec, found)
         if not files:
-            raise RowsError(f"no paths of {self.kind} files were given; give a list of some")
+            raise RowsError(f"no paths of {self.codec.kind} files were given; give a list of some")
         self.shard_names = [str(each.path) for each in files]
         self._series = FileSeries(files)
         self.place: Place | None = None
-
-    def _find(self, path: str) -> list[Any]:
-        """Return the files that a path means; raise RowsError if it means none."""
-        if not (found := find_files(path, self.suffixes)):
-            shown = shown_url(path) if is_url(path) else str(Path(path))
-            instead = found_instead(path, self.suffixes)
-            raise RowsError(
-                f"there are no {self.kind} files ({', '.join(self.suffixes)}) at {shown}{instead};"
-                " give a file, a directory or a pattern"
-            )
-        return found
 
     def open_shard(self, name: str) -> Iterator[Record]:
         """Return all records of a shard; `place` does not matter and is not changed.
@@ -218,8 +215,7 @@ class JsonShardedSource(ShardedSource):
         RowsError: There is no such file; or, while iterating, a line is no object.
     """
 
-    format = "jsonl"
-    kind = "JSON Lines"
+    codec = JsonFile
     suffixes = tuple(
         suffix + outer for suffix in (".jsonl", ".ndjson") for outer in ("", ".gz", ".zst")
     )
@@ -240,8 +236,7 @@ class ParquetShardedSource(ShardedSource):
             damaged.
     """
 
-    format = "parquet"
-    kind = "Parquet"
+    codec = ParquetFile
     suffixes = (".parquet",)
 
 
@@ -255,8 +250,7 @@ class ArrowShardedSource(ShardedSource):
         paths: A file, a directory with .arrow files, a glob pattern, a URL, or several of these.
     """
 
-    format = "arrow"
-    kind = "Arrow"
+    codec = ArrowFile
     suffixes = (".arrow",)
 
 
@@ -276,7 +270,7 @@ class TransformedShardedSource(ShardedSource):
 
     def __init__(self, source: ShardedSource, transform: Callable[[Record], Record]) -> None:
         self._source, self._transform, self._series = source, transform, source._series
-        self.shard_names, self.kind = source.shard_names, source.kind
+        self.shard_names = source.shard_names
 
     @property
     def place(self) -> Place | None:
