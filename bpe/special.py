@@ -122,13 +122,6 @@ class SpecialTokenMatcher:
         for found in self._pattern.finditer(data, start, stop):
             yield found.start(), found.end(), self.ids[bytes(found.group())]
 
-    def split(self, text: str) -> list[str]:
-        """Split text at special tokens, which are every second piece."""
-        data = text.encode("utf-8", "surrogatepass")
-        spans = (span[:2] for span in self.find(data, 0, len(data)))
-        bounds = pairwise([0, *chain.from_iterable(spans), len(data)])
-        return [data[start:stop].decode("utf-8", "surrogatepass") for start, stop in bounds]
-
     def occurrences(self, buffer: NDArray[np.uint8]) -> dict[bytes, NDArray[np.int64]]:
         """Return token -> positions, int64[n > 0], of each token by itself, as in `bytes.split`."""
         from bpe.text.search import find_all

@@ -85,14 +85,6 @@ class TextTokenizer:
         """Return `stop`: there is no safe cut."""
         return stop
 
-    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
-        """Encode text; special tokens in it become their ids."""
-        return self.encode_batch([text], allowed_special)[0]
-
-    def encode_ordinary(self, text: str) -> list[int]:
-        """Encode text; special tokens in it are ordinary text."""
-        return self.encode_batch([text], ())[0]
-
     def encode_batch(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
     ) -> list[list[int]]:
@@ -101,6 +93,14 @@ class TextTokenizer:
         for text in texts:
             utf8(text)  # raises on lone surrogates
         return self._encode_texts(list(texts), allowed)
+
+    def encode(self, text: str, allowed_special: str | Collection[str] = "all") -> list[int]:
+        """Encode text; special tokens in it become their ids."""
+        return self.encode_batch([text], allowed_special)[0]
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        """Encode text; special tokens in it are ordinary text."""
+        return self.encode(text, ())
 
     def encode_to_numpy(
         self, text: str, allowed_special: str | Collection[str] = "all"
@@ -138,7 +138,7 @@ class TextTokenizer:
 
     def new_encoder(self, dtype: np.dtype[Any] | None = None) -> TextEncoder:
         """Return an encoder for one thread; ids have the type `dtype`, uint32 if None."""
-        return TextEncoder(lambda texts: self._encode_texts(texts, frozenset()), dtype)
+        return TextEncoder(self, dtype)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json."""
@@ -148,18 +148,11 @@ class TextTokenizer:
 
 
 class TextEncoder:
-    """Encodes documents in UTF-8 by a function that encodes texts.
+    """Encodes documents in UTF-8, without special tokens, to ids of a type; uint32 if None."""
 
-    Args:
-        encode_texts: Returns the ids of each text, without special tokens.
-        dtype: Type of the ids; uint32 if None.
-    """
-
-    def __init__(
-        self, encode_texts: Callable[[list[str]], list[list[int]]], dtype: np.dtype[Any] | None
-    ) -> None:
-        self._encode_texts = encode_texts
-        self._dtype = np.dtype(np.uint32) if dtype is None else dtype
+    def __init__(self, tokenizer: TextTokenizer, dtype: np.dtype[Any] | None) -> None:
+        self._tokenizer = tokenizer
+        self._dtype = np.dtype(dtype or np.uint32)
 
     def encode(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], *,
@@ -179,8 +172,9 @@ class TextEncoder:
         if starts_mid_document or ends_mid_document:
             raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         texts = [buffer[start:stop].tobytes().decode() for start, stop in spans]
+        found = self._tokenizer._encode_texts(texts, frozenset())
         before, after = ([each] if each >= 0 else [] for each in (prefix_id, suffix_id))
-        encoded = [[*before, *ids, *after] for ids in self._encode_texts(texts)]
+        encoded = [[*before, *ids, *after] for ids in found]
         return _concatenate(encoded, self._dtype)
 
 

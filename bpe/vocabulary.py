@@ -20,7 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -448,11 +448,13 @@ def _pairs_of_merges(
     Of equal merges the last is kept, as in Hugging Face's engine.
     """
     if not isinstance(merges, np.ndarray):
-        listed, ids = list(merges), vocabulary._ids
+        ids = vocabulary._ids
         try:
-            flat = [ids[token] for pair in listed for token in pair]
-        except KeyError:
-            _raise_for_merges(listed, ids)
+            flat = [ids[token] for pair in merges for token in pair]
+        except KeyError as error:
+            raise VocabularyError(
+                f"a merge joins {error.args[0]!r}, which is not in the vocabulary: expected tokens"
+            ) from None
         merges = np.array(flat, np.int32).reshape(-1, 2)
     keys = merges[:, 0].astype(np.int64) << 32 | merges[:, 1]
     in_order = np.sort(keys)
@@ -477,8 +479,10 @@ def _look_up_results(merges: NDArray[np.int32], vocabulary: Vocabulary) -> NDArr
         ) from None
     try:
         return np.fromiter(map(ids.__getitem__, map(operator.add, *parts)), np.int32, len(merges))
-    except KeyError:
-        _raise_for_merges(list(zip(*parts, strict=True)), ids)
+    except KeyError as error:
+        raise VocabularyError(
+            f"a merge makes {error.args[0]!r}, which is not in the vocabulary: expected a token"
+        ) from None
 
 
 def _made_in_order(flat: FlatTokens, merges: NDArray[np.int32]) -> NDArray[np.int32] | None:
@@ -501,17 +505,6 @@ def _made_in_order(flat: FlatTokens, merges: NDArray[np.int32]) -> NDArray[np.in
     places = np.repeat(shifts, sizes) + np.arange(sizes.sum(), dtype=np.int32)
     are_equal = np.array_equal(data[places], data[bounds[0] : bounds[-1]])
     return made if are_equal and np.array_equal(ids[numbers], parts) else None
-
-
-def _raise_for_merges(merges: Sequence[Pair], ids: Mapping[bytes, int]) -> NoReturn:
-    """Raise an error that names the first inconsistent merge."""
-    for rank, (left, right) in enumerate(merges):
-        for token in (left, right, left + right):
-            if token not in ids:
-                raise VocabularyError(
-                    f"merge {rank} of {left!r} and {right!r}: {token!r} is not in the vocabulary"
-                )
-    raise AssertionError("all merges fit")
 
 
 def _check_added_tokens(added: Sequence[AddedToken], flat: FlatTokens) -> None:
@@ -564,33 +557,31 @@ def _parts_below(token: bytes, own_rank: int, ranks: Mapping[bytes, int]) -> lis
 
     A heap bounds the time, for a hostile file may have tokens of megabytes.
     """
-    part = [bytes([byte]) for byte in token]
-    following = [*range(1, len(token) + 1)]
-    before = [*range(-1, len(token) - 1)]
-    heap: list[tuple[int, int, bytes]] = []
+    n_parts = n = len(token)
+    stops = [*range(1, n + 1)]  # of the part that begins at a place, 0 if none does
+    before = [*range(-1, n - 1)]  # where the part before it begins
+    heap: list[tuple[int, int, int]] = []
 
-    def push(index: int) -> None:
-        joined = part[index] + part[following[index]]
-        if (rank := ranks.get(joined, own_rank)) < own_rank:
-            heapq.heappush(heap, (rank, index, joined))
+    def push(start: int) -> None:
+        if start >= 0 and stops[start] < n:
+            stop = stops[stops[start]]
+            if (rank := ranks.get(token[start:stop], own_rank)) < own_rank:
+                heapq.heappush(heap, (rank, start, stop))
 
-    for index in range(len(token) - 1):
-        push(index)
-    n_parts = len(token)
+    for start in range(n):
+        push(start)
     while heap and n_parts > 2:
-        _, index, joined = heapq.heappop(heap)
-        other = following[index]
-        if not part[index] or other == len(token) or part[index] + part[other] != joined:
+        _, start, stop = heapq.heappop(heap)
+        middle = stops[start]
+        if not middle or middle == n or stops[middle] != stop:
             continue  # a part was merged before
-        part[index], part[other] = joined, b""
-        following[index] = following[other]
-        if following[other] < len(token):
-            before[following[other]] = index
-            push(index)
-        if before[index] >= 0:
-            push(before[index])
+        stops[start], stops[middle] = stop, 0
+        if stop < n:
+            before[stop] = start
+        push(start)
+        push(before[start])
         n_parts -= 1
-    return [one for one in part if one]
+    return [token[start:stop] for start, stop in enumerate(stops) if stop]
 
 
 def _iterate_splits(ids: Mapping[bytes, int]) -> Iterator[tuple[bytes, int, int]]:

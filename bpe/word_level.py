@@ -21,16 +21,18 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bpe.arguments import checked
 from bpe.errors import ArgumentError, UnsupportedTokenizerError, VocabularyError
 from bpe.formats import json_file
-from bpe.special import SpecialTokenMatcher
+from bpe.formats.hf_write import added_token_json
+from bpe.reference import split_special
 from bpe.text_tokenizer import TextTokenizer
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACES
+from bpe.vocabulary import AddedToken
 
 UNKNOWN: Final = "<|unk|>"
 BEGIN: Final = "<|bos|>"
@@ -44,7 +46,7 @@ _MARKS: Final = ",.:;?_!\"()'"
 _NO_SPACE: Final = frozenset(",.:;?!)'")  # before these
 _PUNCTUATION: Final = rf"--|[{_MARKS}]"  # equivalent in Hugging Face's engine and Python's
 _WORD: Final = re.compile(rf"{_PUNCTUATION}|(?:(?!--)[^{WHITE_SPACES}{_MARKS}])+")
-_MATCHER: Final = SpecialTokenMatcher({token: i for i, token in enumerate(SPECIAL_TOKENS)})
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONFIG: Final = {
     "tokenizer_class": "PreTrainedTokenizerFast",
     "bos_token": BEGIN,
@@ -54,7 +56,6 @@ _CONFIG: Final = {
     "extra_special_tokens": [END],
     "clean_up_tokenization_spaces": False,
 }
-_FLAGS: Final = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 _SPLIT: Final = {
     "type": "Split", "pattern": {"Regex": _PUNCTUATION}, "behavior": "Isolated", "invert": False,
 }
@@ -83,8 +84,8 @@ def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list
         raise VocabularyError(f"max_size is {max_size}: expected 0 or more, or None for all words")
     counts: Counter[str] = Counter()
     for text in texts:
-        for piece in _MATCHER.split(text)[::2]:
-            counts.update(split(piece))
+        for piece, is_special in split_special(text, SPECIAL_TOKENS):
+            counts.update([] if is_special else split(piece))
     by_count = sorted(counts, key=lambda word: (-counts[word], word))
     return sorted(by_count[:max_size])
 
@@ -120,14 +121,10 @@ class WordLevelTokenizer(TextTokenizer):
         self.vocabulary: tuple[str, ...] = tuple(vocabulary)
         ids: dict[str, int] = {}
         for word in self.vocabulary:
-            if not isinstance(word, str) or split(word) != [word]:
+            if not isinstance(word, str) or split(word) != [word] or _SURROGATE.search(word):
                 raise VocabularyError(
                     f"{word!r} in the vocabulary is no word: expected text that split() leaves as"
-                    " it is, without white space, and punctuation only by itself"
-                )
-            if re.search("[\ud800-\udfff]", word):
-                raise VocabularyError(
-                    f"{word!r} in the vocabulary is no word but not valid Unicode: drop it"
+                    " it is, valid, without white space, and punctuation only by itself"
                 )
             if word in ids:
                 raise VocabularyError(f"{word!r} is in the vocabulary twice: expected it once")
@@ -173,17 +170,14 @@ class WordLevelTokenizer(TextTokenizer):
         except (VocabularyError, ArgumentError) as error:
             raise UnsupportedTokenizerError(f"{path}: model.vocab: {error}") from error
         expected = tokenizer._content()
-        # Hugging Face drops fields that it does not know.
-        dropped = {name: None for name in ("pattern", "unicode_version") if name not in model}
-        top["model"] = {**expected["model"], **model, **dropped}
-        expected["model"] |= dropped
-        for name in sorted(expected.keys() | top.keys()):
-            if top.get(name) != expected.get(name):
-                json_file.unsupported(
-                    path, f"{name} is not what WordLevelTokenizer.save writes",
-                    "this is another word-level tokenizer: use bpe.load_tokenizer, which has"
-                    " Hugging Face's tokenizers run it",
-                )
+        top["model"] = expected["model"] | model  # Hugging Face drops fields that it does not know
+        different = [name for name in expected | top if top.get(name) != expected.get(name)]
+        if different:
+            json_file.unsupported(
+                path, f"{different[0]} is not what WordLevelTokenizer.save writes",
+                "this is another word-level tokenizer: use bpe.load_tokenizer, which has Hugging"
+                " Face's tokenizers run it",
+            )
         return tokenizer
 
     def _content(self) -> dict[str, Any]:
@@ -192,26 +186,17 @@ class WordLevelTokenizer(TextTokenizer):
         The model has no special token that the given vocabulary lacks, except the unknown token, so
         that their text in a document is an unknown word.
         """
-        n, ids = len(self.vocabulary), {text: i for i, text in self._text_of_id.items()}
+        n, special = len(self.vocabulary), self._special_ids
+        model = {
+            "type": "WordLevel", "unk_token": UNKNOWN, "unicode_version": UNICODE_VERSION,
+            "pattern": PATTERN,
+            "vocab": {x: i for i, x in self._text_of_id.items() if i < n or x == UNKNOWN},
+        }
         return {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {"id": token_id, "content": text, **_FLAGS, "special": True}
-                for text, token_id in self._special_ids.items()
-            ],
-            "normalizer": None,
-            "pre_tokenizer": _PRE_TOKENIZER,
-            "post_processor": None,
-            "decoder": None,
-            "model": {
-                "type": "WordLevel",
-                "unk_token": UNKNOWN,
-                "unicode_version": UNICODE_VERSION,
-                "pattern": PATTERN,
-                "vocab": {text: i for text, i in ids.items() if i < n or text == UNKNOWN},
-            },
+            "version": "1.0", "truncation": None, "padding": None,
+            "added_tokens": [added_token_json(AddedToken(x, i)) for x, i in special.items()],
+            "normalizer": None, "pre_tokenizer": _PRE_TOKENIZER, "post_processor": None,
+            "decoder": None, "model": model,
         }
 
     def to_json(self) -> str:
@@ -236,23 +221,15 @@ class WordLevelTokenizer(TextTokenizer):
         self, texts: list[str], allowed_special: frozenset[str] | None
     ) -> list[list[int]]:
         allowed = self._special_ids if allowed_special is None else allowed_special
-        special = {token: self._special_ids[token] for token in allowed}
-        return [self._encode(text, special) for text in texts]
+        return [[*self._encode(text, allowed)] for text in texts]
 
-    def _encode(self, text: str, special: Mapping[str, int]) -> list[int]:
-        ids: list[int] = []
-        ordinary = ""
-        for piece in _MATCHER.split(text) if special else [text]:
-            if piece in special:
-                ids += [*self._ids_of_words(ordinary), special[piece]]
-                ordinary = ""
-            else:
-                ordinary += piece
-        return ids + self._ids_of_words(ordinary)
-
-    def _ids_of_words(self, text: str) -> list[int]:
+    def _encode(self, text: str, allowed: Collection[str]) -> Iterator[int]:
         unknown = self._special_ids[UNKNOWN]
-        return [self._ids.get(word, unknown) for word in split(text)]
+        for piece, is_special in split_special(text, allowed):
+            if is_special:
+                yield self._special_ids[piece]
+            else:
+                yield from (self._ids.get(word, unknown) for word in split(piece))
 
     def _decode(self, ids: list[int]) -> str:
         r"""Join words by spaces, except before the marks of `_NO_SPACE` and the end of a quotation.

@@ -384,19 +384,14 @@ def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildS
     from preprocess.documents.tokenizer_files import read_special_ids
 
     texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
-    if end_id is not None and end_id not in texts:
-        raise SettingsError(
-            f"eos_token_id {end_id:,} is no special token, and ordinary ones are in documents, too,"
-            f" so that they would not tell where these end; give the id of one of"
-            f" {tokenizer.special_tokens}, or leave it out"
-        )
     before, after = read_special_ids(tokenizer) if plan.adds_special_tokens else ((), ())
     found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
     for option, ids in found.items():
         if len(ids) > 1 or not texts.keys() >= {*ids}:
             raise SettingsError(
-                f"{option} of packed rows would be {ids}, expected the id of one special"
-                f" token ({texts}); leave out add_special_tokens"
+                f"{option} of packed rows would be {ids}, expected the id of one special token of"
+                f" {tokenizer.special_tokens}, as ordinary ones are in documents, too; correct"
+                " eos_token_id, or leave out add_special_tokens"
             )
     of_ids = {x: texts[ids[0]] for x, ids in found.items() if ids and getattr(settings, x) is None}
     return settings.replace(**of_ids)

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,7 +28,7 @@ from bpe.special import pad_token_of
 from bpe.split.patterns import pattern_name, to_huggingface
 from bpe.text.normalize import NORMAL_FORMS
 from bpe.unicode_classes import UNICODE_VERSION
-from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
+from bpe.vocabulary import AddedToken, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -90,10 +88,12 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     vocabulary = parts.vocabulary
     vocabulary.check_expressible_as_merges()
     added = vocabulary.added_tokens
-    spelled = dict(zip(vocabulary.flat.ids.tolist(), _spelled(vocabulary.flat), strict=True))
+    flat = vocabulary.flat
+    # JSON of all at once; there is no space in the byte-level alphabet.
+    listed_texts = dumps(all_to_byte_level(flat.offsets, flat.data))[2:-2].split('", "')
+    spelled = dict(zip(flat.ids.tolist(), listed_texts, strict=True))
     inside = {x.id: dumps(x.text)[1:-1] for x in added if x.text not in parts.outside}
     texts = spelled | inside
-    order = sorted(texts)
     if len({*texts.values()}) < len(texts):
         others = {spelled[number] for number in spelled.keys() - inside.keys()}
         text = next(x.text for x in added if inside.get(x.id) in others)
@@ -103,20 +103,19 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             " '<|name|>', or save ranks (.tiktoken)"
         )
     # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
-    both = False
+    both, pairs = False, list[tuple[Any, Any]]()
     if vocabulary.has_tiktoken_ranks:
-        parts_of_merges = list(map(vocabulary.token_id, chain.from_iterable(vocabulary.merges)))
-        lefts, rights = parts_of_merges[::2], parts_of_merges[1::2]
+        token_id = vocabulary.token_id
+        pairs = [(token_id(left), token_id(right)) for left, right in vocabulary.merges]
     else:
-        pairs = vocabulary.pair_table()
+        table = vocabulary.pair_table()
         ids = inside.keys() & spelled.keys()
         ordinary = [x.id for x in added if x.id in ids and len(x.text) > 1]
-        in_merges = np.concatenate([pairs.left_ids, pairs.right_ids, pairs.merged_ids])
+        in_merges = np.concatenate([table.left_ids, table.right_ids, table.merged_ids])
         both = not np.isin(np.array(ordinary, np.int32), in_merges).all()
-        lefts, rights = pairs.left_ids.tolist(), pairs.right_ids.tolist()
-    look_up = spelled.__getitem__
-    vocab = _lines("{}", '"', map(texts.__getitem__, order), '": ', map(str, order), "")
-    merges = _lines("[]", '["', map(look_up, lefts), '", "', map(look_up, rights), '"]')
+        pairs = [*zip(table.left_ids.tolist(), table.right_ids.tolist(), strict=True)]
+    merges = [f'["{spelled[left]}", "{spelled[right]}"]' for left, right in pairs]
+    vocab = [f'"{texts[number]}": {number}' for number in sorted(texts)]
     settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
     top: dict[str, object] = {
         "version": "1.0",
@@ -132,32 +131,11 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             "pattern": parts.pattern,
             "tie_break": parts.tie_break,
             "ranked_by": None if both else "bytes" if vocabulary.has_tiktoken_ranks else "merges",
-            "vocab": vocab,
-            "merges": merges,
+            "vocab": Lines("{}", "\n".join(vocab)),
+            "merges": Lines("[]", "\n".join(merges)),
         },
     }
     return layout(top) + "\n"
-
-
-def _spelled(flat: FlatTokens) -> list[str]:
-    """Return the JSON of each token in the byte-level alphabet, without quotes."""
-    spelled = all_to_byte_level(flat.offsets, flat.data)
-    escaped = np.flatnonzero((flat.data == ord('"')) | (flat.data == ord("\\")))
-    for number in {*(np.searchsorted(flat.offsets, escaped, "right") - 1).tolist()}:
-        spelled[number] = dumps(spelled[number])[1:-1]
-    return spelled
-
-
-def _lines(
-    brackets: str, before: str, lefts: Iterable[str], between: str, rights: Iterable[str],
-    after: str,
-) -> Lines:
-    """Return entries of two texts, a line each; one join for all of them takes half the time."""
-    first = list(lefts)
-    pieces = ["", between, "", f"{after}\n{before}"] * len(first)
-    pieces[::4], pieces[2::4] = first, rights
-    text = f"{before}{''.join(pieces)}"
-    return Lines(brackets, text[: -len(before) - 1])
 
 
 # Section -> key of the steps of a sequence, implemented kinds. A post_processor has no effect, as

@@ -119,7 +119,7 @@ def render(
     else:
         _check_written(template, messages, tools)
     special = found = tokens.find(text)
-    if not is_usual or any(tokens.may_be_in(message["content"]) for message in messages):
+    if not is_usual or tokens.may_be_in(*(message["content"] for message in messages)):
         special = _special_of(template, tokens, messages, tools, text, found)
     n_forged = dict(tokens.count(found) - tokens.count(special)) if special != found else {}
     if form.train_on == "assistant" and template.has_marks and not untrained:
@@ -329,9 +329,10 @@ class _Tokens:
         self._joined = "\n".join(self._folded)
         self._longest = max(map(len, ordered), default=0)
 
-    def may_be_in(self, text: str) -> bool:
-        """Return True if special tokens could be made of parts of a text."""
-        return any(each in text for each in self._critical) or self._is_part(text)
+    def may_be_in(self, *texts: str) -> bool:
+        """Return True if special tokens could be made of parts of some texts."""
+        joined = "\n".join(texts)
+        return any(each in joined for each in self._critical) or any(map(self._is_part, texts))
 
     def _is_part(self, text: str) -> bool:
         """Return True if a text is inside a special token, but for case and white space around."""

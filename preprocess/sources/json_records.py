@@ -49,7 +49,7 @@ _LINE_STRIDE = 64 * 1024  # read at a time to find the end of a line
 _ELEMENT_STRIDE = 1024 * 1024  # read at a time to find the end of an element
 _MAX_UNITS = 16  # read to find the first object
 
-Data = bytes | memoryview | None  # a record; None: its values are nested too deep
+Data = bytes | None  # a record; None: its values are nested too deep
 Decoded = TypeVar("Decoded")
 Decoder = msgspec.json.Decoder[Any]
 _decode_object: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
@@ -78,7 +78,7 @@ class JsonUnit(RecordUnit):
         policy = "" if is_utf8(content) else self.reading.on_invalid_utf8
         for number, position, record in self._split(content):
             tally.n_records = number
-            data, n = replace_invalid(bytes(record)) if policy else (record, 0)
+            data, n = replace_invalid(bytes(record)) if policy else (bytes(record), 0)
             if n and policy == "error":
                 where = partial(self._byte_after, position)
                 raise invalid_text_error(np.frombuffer(record, np.uint8), where)

@@ -306,7 +306,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"model__merges": ["#"]}, r"model.merges\[0\] is \"#\": expected two tokens"),
     ({"model__merges": [["#", 1]]}, r"model.merges\[0\]\[1\] is .*: expected `str`, got `int`"),
     ({"model__merges": [["#", "#"], ["#", ""]]}, r"model.merges\[1\] is .*: expected two"),
-    ({"model__merges": ["x y"]}, r"merge 0 of b'x' and b'y': b'xy' is not in the vocabulary"),
+    ({"model__merges": ["x y"]}, r"a merge makes b'xy', which is not in the vocabulary"),
     ({"model__merges": ["x yy"], "model__ranked_by": "bytes"}, r"\[0\] is \"x yy\": expected"),
     ({"model__vocab__日本": 270}, r"'日本' is not spelled in GPT-2's byte-level alphabet"),
     ({"model__vocab__zz": True}, r"model.vocab\[...\] is .*: expected `int`, got `bool`"),

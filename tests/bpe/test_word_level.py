@@ -13,20 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nasty import MARKS, nasty_texts, word_texts
 
-from bpe.errors import (
-    EncodingError,
-    TokenizerFileError,
-    UnsupportedTokenizerError,
-    VocabularyError,
-)
-from bpe.text.spans import spans_of
+from bpe.errors import EncodingError, UnsupportedTokenizerError, VocabularyError
 from bpe.unicode_classes import WHITE_SPACE, class_table
-from bpe.word_level import (
-    SPECIAL_TOKENS,
-    WordLevelTokenizer,
-    create_vocabulary,
-    split,
-)
+from bpe.word_level import SPECIAL_TOKENS, WordLevelTokenizer, create_vocabulary, split
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
@@ -74,22 +63,17 @@ def test_a_vocabulary_is_sorted_and_the_most_frequent_stay() -> None:
 
 @pytest.fixture
 def tokenizer() -> WordLevelTokenizer:
-    return WordLevelTokenizer(create_vocabulary([TEXT]))
+    return WordLevelTokenizer(TEXT)
 
 
-def test_special_tokens_come_last(tokenizer: WordLevelTokenizer) -> None:
-    n = len(set(split(TEXT)))
-    assert tokenizer.special_tokens == {text: n + i for i, text in enumerate(SPECIAL_TOKENS)}
+def test_unknown_words_and_special_tokens(tokenizer: WordLevelTokenizer) -> None:
+    n, special = len(set(split(TEXT))), tokenizer.special_tokens
+    assert special == {text: n + i for i, text in enumerate(SPECIAL_TOKENS)}
     assert tokenizer.vocab_size == len(tokenizer.vocab) == n + 5
     assert tokenizer.vocab[n + 4] == b"<|endoftext|>"
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<|bos|>", "<|endoftext|>")
     assert (tokenizer.pattern, tokenizer.unicode_version) == ("word-level", "16.0.0")
-
-
-def test_unknown_words_and_special_tokens(tokenizer: WordLevelTokenizer) -> None:
-    special = tokenizer.special_tokens
-    unknown, end = special["<|unk|>"], special["<|endoftext|>"]
-    cat = tokenizer.vocabulary.index("cat")
+    unknown, end, cat = n, n + 4, tokenizer.vocabulary.index("cat")
     assert tokenizer.encode("cat dog<|endoftext|>cat") == [cat, unknown, end, cat]
     assert tokenizer.encode_ordinary("cat <|endoftext|> cat") == [cat, unknown, cat]
     assert tokenizer.encode("cat<|bos|>cat", ["<|endoftext|>"]) == [unknown]
@@ -98,48 +82,38 @@ def test_unknown_words_and_special_tokens(tokenizer: WordLevelTokenizer) -> None
     assert tokenizer.encode("") == tokenizer.encode(" \n") == []
 
 
-@given(texts=st.lists(word_texts, max_size=10))
+@given(texts=nasty_texts(max_texts=5))
 def test_every_way_to_encode_gives_the_same(texts: list[str]) -> None:
     tokenizer = WordLevelTokenizer(create_vocabulary([*texts[::2], TEXT], 20))
     expected = [tokenizer.encode(text) for text in texts]
     ids, offsets = tokenizer.encode_batch_to_numpy(texts)
-    assert ids.dtype == np.uint32
-    assert offsets.dtype == np.int64
+    assert (ids.dtype, offsets.dtype) == (np.uint32, np.int64)
     assert tokenizer.encode_batch(texts) == expected
     assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == expected
     for text, wanted in zip(texts, expected, strict=True):
         assert tokenizer.encode_to_numpy(text).tolist() == wanted
         assert list(tokenizer.encode_iterable([text[:3], text[3:]])) == wanted
         assert tokenizer.count_tokens(text) == len(wanted)
-
-
-@given(texts=nasty_texts(max_texts=5))
-def test_the_encoder_of_documents(texts: list[str]) -> None:
-    tokenizer = WordLevelTokenizer(create_vocabulary(texts))
     data = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, data)], dtype=np.int64)
-    buffer = np.frombuffer(b"".join(data), np.uint8)
-    expected = [[7, *tokenizer.encode_ordinary(text), 9] for text in texts]
+    places = np.cumsum([0, *(size for text in data for size in (len(text), 2))], dtype=np.int64)
+    buffer, spans = np.frombuffer(b"--".join(data), np.uint8), places[:-1].reshape(-1, 2)
+    around = [[7, *tokenizer.encode_ordinary(text), 9] for text in texts]
     for dtype, found in ((None, np.uint32), (np.dtype(np.uint16), np.uint16)):
         encoder = tokenizer.new_encoder(dtype)
-        ids, ends = encoder.encode(buffer, spans_of(offsets), prefix_id=7, suffix_id=9)
+        ids, ends = encoder.encode(buffer, spans, prefix_id=7, suffix_id=9)
         assert ids.dtype == found
-        assert ids.tolist() == list(chain.from_iterable(expected))
-        assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
-    buffer = np.frombuffer(b"--".join(data), np.uint8)
-    places = np.cumsum([0, *(size for text in data for size in (len(text), 2))], dtype=np.int64)
-    ids, ends = encoder.encode(
-        buffer, places[:-1].reshape(-1, 2), prefix_id=7, suffix_id=9
-    )
-    assert ids.tolist() == list(chain.from_iterable(expected))
-    assert ends.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+        assert ids.tolist() == list(chain.from_iterable(around))
+        assert ends.tolist() == np.cumsum([0, *map(len, around)]).tolist()
 
 
-def test_ids_that_do_not_fit() -> None:
-    encoder = WordLevelTokenizer(create_vocabulary(["a"])).new_encoder(np.dtype(np.uint16))
+def test_ids_that_do_not_fit(tokenizer: WordLevelTokenizer) -> None:
+    encoder = tokenizer.new_encoder(np.dtype(np.uint16))
     buffer, offsets = np.frombuffer(b"a", np.uint8), np.array([[0, 1]])
     with pytest.raises(EncodingError, match=r"an id does not fit into uint16: .*65536"):
         encoder.encode(buffer, offsets, suffix_id=2**16)
+    for wrong in (-1, tokenizer.vocab_size):
+        with pytest.raises(EncodingError, match=f"token id {wrong} is not in the vocabulary"):
+            tokenizer.decode([0, wrong])
 
 
 @given(text=word_texts)
@@ -161,12 +135,6 @@ def test_decoding_puts_marks_to_their_words() -> None:
     assert tokenizer.decode(tokenizer.encode('"d<|endoftext|>"d"')) == '" d <|endoftext|> " d"'
 
 
-def test_ids_that_no_word_has(tokenizer: WordLevelTokenizer) -> None:
-    for wrong in (-1, tokenizer.vocab_size):
-        with pytest.raises(EncodingError, match=f"token id {wrong} is not in the vocabulary"):
-            tokenizer.decode([0, wrong])
-
-
 def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
     with pytest.raises(EncodingError, match=r"character 1 of the text is '\\ud800', a lone"):
         tokenizer.encode("a\ud800")
@@ -174,8 +142,6 @@ def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
         tokenizer.encode(b"a")  # type: ignore[arg-type]  # what is refused
     with pytest.raises(TypeError, match="texts: should be a list of texts; got"):
         tokenizer.encode_batch("a")
-    with pytest.raises(VocabularyError, match="allowed_special is 'none': expected 'all'"):
-        tokenizer.encode("a", "none")
     with pytest.raises(VocabularyError, match="allowed_special names 'x', which is not a special"):
         tokenizer.encode("a", ["x"])
 
@@ -186,8 +152,7 @@ def test_text_that_is_none(tokenizer: WordLevelTokenizer) -> None:
         (["a", "b c"], "'b c' in the vocabulary is no word: expected text that split"),
         (["a,"], "'a,' in the vocabulary is no word"),
         ([""], "'' in the vocabulary is no word"),
-        (["---"], "'---' in the vocabulary is no word"),
-        (["a\ud800"], "is no word but not valid Unicode"),
+        (["a\ud800"], "'a\\ud800' in the vocabulary is no word"),
         (["a", "b", "a"], "'a' is in the vocabulary twice: expected it once"),
         ({"a": 0, "b": 2}, "the ids of the vocabulary are not the numbers from 0 to 1: number the"),
     ],
@@ -196,6 +161,9 @@ def test_vocabularies_that_are_refused(words: Any, message: str) -> None:
     with pytest.raises(VocabularyError) as refused:
         WordLevelTokenizer(words)
     assert message in str(refused.value)
+
+
+# --- files ---------------------------------------------------------------------------------------
 
 
 def test_special_tokens_in_a_vocabulary_keep_their_ids(tmp_path: Path) -> None:
@@ -212,9 +180,6 @@ def test_special_tokens_in_a_vocabulary_keep_their_ids(tmp_path: Path) -> None:
         again = WordLevelTokenizer.from_file(tmp_path / "tokenizer.json")
         assert again == tokenizer
         assert again.special_tokens == tokenizer.special_tokens
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 @given(text=word_texts)
@@ -269,9 +234,3 @@ def test_other_files_are_refused_by_name(
         WordLevelTokenizer.from_file(path)
     assert str(refused.value).startswith(f"{path}: ")
     assert message in str(refused.value)
-
-
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "tokenizer.json"
-    with pytest.raises(TokenizerFileError, match="cannot be read"):
-        WordLevelTokenizer.from_file(path)

@@ -14,6 +14,7 @@ import tiktoken
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torture import contents
 
 from bpe import Tokenizer, reference
 from bpe.errors import CorpusError, TokenmillError
@@ -58,14 +59,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> Path:
     paths = [corpus / "train"]
     pipeline.train(paths=paths, out=path, vocab_size=300, special_tokens=["<|pad|>"], workers=1)
     return path
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in sorted(directory.iterdir())
-        if not path.name.endswith("stats.json")
-    }
 
 
 def split(path: Path, separator: str = END) -> list[str]:

@@ -263,19 +263,42 @@ def test_signals_end_a_build_promptly(
     assert took < 10
 
 
-def test_one_line_every_30_seconds(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
+def test_one_line_every_30_seconds(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """It says with `verbose` what the run takes; rates are those since the line before."""
     seconds = 0.0
-    progress = Progress("lines", clock=lambda: seconds)
+
+    def used() -> dict[str, float]:
+        written = 1e6 * seconds**2
+        return {"cpu_seconds": 1.5 * seconds, "disk_read_bytes": 0, "disk_write_bytes": written}
+
+    memory = 123_400_000, 0, 123_400_000
+    monkeypatch.setattr("preprocess.report.progress.used_resources", used)
+    monkeypatch.setattr("preprocess.report.progress.resident_memory", lambda: memory)
     caplog.set_level("INFO", logger=logger.name)
-    with progress.stage("encoding", 1000) as stage:
+    plain = Progress("lines", clock=lambda: seconds)
+    with plain.stage("encoding", 1000) as stage:
         for _ in range(100):
             seconds += 1.0
             stage.advance(10)
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 3
     assert lines[0] == "encoding: 30 %, 0.0 of 0.0 MB, 0.0 MB/s, about 1 min 10 s left"
-    assert progress.stages[0].seconds == 100.0
+    assert plain.stages[0].seconds == 100.0
     assert capsys.readouterr().err == ""
+    caplog.clear()
+    seconds = 0.0
+    verbose = Progress("lines", clock=lambda: seconds, verbose=True)
+    with verbose.stage("merging", 70, "merges") as stage:
+        for _ in range(70):
+            seconds += 1.0
+            stage.advance(1)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"merging: {done} %, {n} of 70 merges, 1/s, about {left} s left; memory 123 MB,"
+        f" 1.5 processors, disk read 0.0 MB/s, disk write {rate} MB/s"
+        for done, n, left, rate in ((43, 30, 40, "30.0"), (86, 60, 10, "90.0"))
+    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the memory that is in use")
@@ -289,32 +312,6 @@ def test_memory_that_a_unit_takes_for_a_moment_counts() -> None:
         "assert 200e6 < progress.peak_memory < 300e6, progress.peak_memory"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
-
-
-def test_verbose_lines_say_what_the_run_takes(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = 0.0
-
-    def used() -> dict[str, float]:
-        written = 1e6 * seconds**2
-        return {"cpu_seconds": 1.5 * seconds, "disk_read_bytes": 0, "disk_write_bytes": written}
-
-    monkeypatch.setattr("preprocess.report.progress.used_resources", used)
-    memory = 123_400_000, 0, 123_400_000
-    monkeypatch.setattr("preprocess.report.progress.resident_memory", lambda: memory)
-    progress = Progress("lines", clock=lambda: seconds, verbose=True)
-    caplog.set_level("INFO", logger=logger.name)
-    with progress.stage("merging", 70, "merges") as stage:
-        for _ in range(70):
-            seconds += 1.0
-            stage.advance(1)
-    # Rates are those since the line before: (60**2 - 30**2) / 30 megabytes a second.
-    assert [record.getMessage() for record in caplog.records] == [
-        f"merging: {done} %, {n} of 70 merges, 1/s, about {left} s left; memory 123 MB,"
-        f" 1.5 processors, disk read 0.0 MB/s, disk write {rate} MB/s"
-        for done, n, left, rate in ((43, 30, 40, "30.0"), (86, 60, 10, "90.0"))
-    ]
 
 
 def test_verbose_is_an_option(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,7 @@ from source_cases import documents_of
 
 from preprocess import CorpusError
 from preprocess.documents.batch import ReadOptions
-from preprocess.sources import base, compressed, find_sources
-from preprocess.sources.text_file import open_file
+from preprocess.sources import base, find_sources
 
 TEXT = format_files.text(format_files.DOCUMENTS)
 
@@ -114,53 +113,17 @@ def test_the_largest_window(tmp_path: Path) -> None:
     assert documents_of(tmp_path / "x.txt.zst") == ["a b"]
 
 
-@pytest.fixture
-def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all pieces that are decompressed."""
-    sizes: list[int] = []
-    decompress = compressed._decompress
-
-    def counted(*arguments: Any) -> Any:
-        for piece, n_read in decompress(*arguments):
-            sizes.append(len(piece))
-            yield piece, n_read
-
-    monkeypatch.setattr(compressed, "_decompress", counted)
-    return sizes
-
-
-def size_of(unit: Any) -> int:
-    """Bytes of decompressed text in a unit."""
-    return int(unit.unit.n_bytes)
-
-
-@pytest.mark.parametrize("reading", [{}, {"validation_fraction": 0.5}, {"min_length": 1}])
-@pytest.mark.parametrize("name", ["x.txt.gz", "x.jsonl.zst", "x.json.gz"])
-def test_files_are_decompressed_once(
-    tmp_path: Path, pieces: list[int], name: str, reading: dict[str, Any]
-) -> None:
-    words = [f"{i} " + " ".join(f"{i * k:x}" for k in range(2_000)) for i in range(1_200)]
-    format_files.write(tmp_path / name, words)
-    for unit_size in (700_000, 1_300_000):
-        (source,) = find_sources([tmp_path / name], ReadOptions(unit_size=unit_size, **reading))
-        pieces.clear()
-        sizes = [size_of(unit) for unit in source.units()]
-        assert len(sizes) > 5
-        assert sum(pieces) == sum(sizes)
-
-
 @pytest.mark.parametrize(
     "reading", [{}, {"validation_fraction": 0.5}, {"on_invalid_utf8": "skip"}, {"min_length": 1}]
 )
 def test_documents_longer_than_what_is_kept(
-    tmp_path: Path, pieces: list[int], reading: dict[str, Any]
+    tmp_path: Path, reading: dict[str, Any]
 ) -> None:
     """They are decompressed again, to be read in parts after a decision about them."""
     documents = [f"{i} " + "word " * 2_000_000 for i in range(4)]
     path = tmp_path / "x.txt.zst"
     path.write_bytes(zstd.compress(format_files.text(documents)))
     assert documents_of(path, unit_size=1_000_000, **reading) == documents
-    assert sum(pieces) < 6 * sum(map(len, documents))
 
 
 def test_a_document_that_is_read_whole_is_in_memory_once(tmp_path: Path) -> None:
@@ -174,20 +137,6 @@ def test_a_document_that_is_read_whole_is_in_memory_once(tmp_path: Path) -> None
     finally:
         tracemalloc.stop()
     assert most < 70_000_000
-
-
-def test_parts_of_what_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compressed, "_PIECE_BYTES", 7)
-    text = bytes(range(60))
-    (tmp_path / "x.gz").write_bytes(gzip.compress(text[:20]) + gzip.compress(text[20:]))
-    file, (codec, *_) = open_file(tmp_path / "x.gz"), compressed.CODECS
-    for start, stop in [(0, 60), (3, 55), (20, 21), (9, 9)]:
-        held = compressed.DecompressedFile(file, codec, 100).hold(start, stop)
-        for first in range(0, 61, 3):
-            for last in range(first, 61, 2):
-                part = held.read(first, last)
-                assert part.tobytes() == text[first:last]
-                assert not part.flags.writeable
 
 
 def test_suffixes_and_content_that_differ(tmp_path: Path) -> None:

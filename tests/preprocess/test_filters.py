@@ -6,33 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import documents_of
 
 from preprocess import CorpusError, build
-from preprocess.documents.batch import count_characters, strip_bounds
 from preprocess.options import BuildSettings
 from preprocess.settings import SettingsError
 
 texts = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u3000aé日🙂"), max_size=12)
-
-
-@given(st.lists(texts, max_size=30), st.integers(0, 2))
-def test_bounds_and_lengths_are_those_of_python(documents: list[str], gap: int) -> None:
-    documents = [document for document in documents if document]
-    data, bounds = b"", []
-    for document in documents:
-        data += b"\xc3\xa9" * gap * bool(bounds)
-        bounds += [len(data), len(data) + len(document.encode())]
-        data += document.encode()
-    buffer, given_bounds = np.frombuffer(data, np.uint8), np.array(bounds, np.int64)
-    lengths = count_characters(buffer, given_bounds)
-    assert lengths.tolist() == [len(document) for document in documents]
-    stripped = strip_bounds(buffer, given_bounds).reshape(-1, 2)
-    assert [data[a:b].decode() for a, b in stripped] == [x.strip() for x in documents]
 
 
 @given(

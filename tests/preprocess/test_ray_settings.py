@@ -56,6 +56,14 @@ def test_options_of_ray_need_ray() -> None:
             BuildSettings(executor="ray", ray_resources=wrong)
     found = BuildSettings(executor="ray", ray_resources={"CPU": 2, "x": 0.5})
     assert resources_of(found.ray_resources) == {"CPU": 2.0, "x": 0.5}
+    datasets = [{"name": "x", "data_files": "x", "tokenizer": "t"}]
+    for ray, expected in (
+        (None, ("threads", None)), ({"enabled": False, "address": "auto"}, ("threads", None)),
+        ({"num_workers": 3, "address": "auto"}, ("ray", "auto")),
+    ):
+        build_of = PipelineConfig(datasets=datasets, ray=ray).plans["x"].build
+        assert (build_of.executor, build_of.ray_address) == expected
+    assert build_of.workers == 3
 
 
 @pytest.mark.parametrize(
@@ -98,15 +106,3 @@ def test_a_lock_of_a_dead_worker_is_waited_for(
         assert slept == [parts._SECONDS_BETWEEN_LOOKS]
         clock.sleep = lambda seconds: first.__exit__(None, None, None)
         assert parts.call(write, None, 5, None) == 5
-
-
-def test_the_section_of_a_configuration() -> None:
-    datasets = [{"name": "x", "data_files": "x", "tokenizer": "t"}]
-    for ray in (None, {"enabled": False, "num_workers": 3}):
-        config = PipelineConfig(datasets=datasets, ray=ray)
-        assert config.plans["x"].build.executor == "threads"
-    config = PipelineConfig(datasets=datasets, ray={"num_workers": 3, "address": "auto"})
-    found = config.plans["x"].build
-    assert (found.executor, found.workers, found.ray_address) == ("ray", 3, "auto")
-    with pytest.raises(SettingsError, match="it belongs in the section ray"):
-        PipelineConfig(datasets=datasets, tokenize={"num_workers": 3})

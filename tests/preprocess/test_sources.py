@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -196,30 +195,6 @@ def test_each_document_alone_decides_about_itself(
     assert totals["replaced"] == replaced
     below = fraction * 2**64
     assert totals["validation"] == sum(xxhash.xxh3_64_intdigest(d) < below for d in prepared)
-
-
-def test_every_part_of_a_long_document_goes_the_same_way(path: Path) -> None:
-    data = b"some words " * 100
-    units = units_of(path, data, unit_size=50, validation_fraction=0.5)
-    assert len(units) > 10
-    decisions = {unit.in_validation for unit in units}
-    assert decisions == {xxhash.xxh3_64_intdigest(data) < 2**63}
-
-
-@given(text=texts, separator=st.sampled_from(SEPARATORS), unit_size=st.integers(1, 60))
-def test_units_pickle(path: Path, text: str, separator: bytes, unit_size: int) -> None:
-    """And the batches of another process carry no text of the file but that of documents."""
-    choices = {"separator": separator, "unit_size": unit_size, "validation_fraction": 0.5}
-    units = units_of(path, text.encode(), safe_cut=lambda buffer, start, stop: stop, **choices)
-    again = pickle.loads(pickle.dumps(units))
-    assert [unit.where for unit in again] == [unit.where for unit in units]
-    for unit, other in zip(units, again, strict=True):
-        batch, elsewhere = unit.read(), pickle.loads(pickle.dumps(other.read()))
-        assert batch.content is not None
-        assert elsewhere.content is None
-        assert bytes(other.content()) == bytes(batch.content)
-        assert parts_of(batch) == parts_of(elsewhere)
-        assert batch.bounds.tolist() == elsewhere.bounds.tolist()
 
 
 def test_planning_reads_little_but_what_is_around_the_cuts(

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import parts_of
+from torture import contents
 
 from preprocess import Sampler, build, get_batch, merge_parts, open_tokens, write_rows
 from preprocess.check.inspect import facts, format_lines
@@ -25,7 +26,6 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.pipeline import train
 from preprocess.run.merge import MergeError
 from preprocess.settings import SettingsError
-from preprocess.sources.json_records import JsonLinesSource
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.text import TextSource
 from preprocess.sources.text_file import open_file
@@ -64,14 +64,6 @@ def build_parts(
     random.Random(shuffled).shuffle(order)
     for index in order:
         build(**options, out=out, task_index=index, task_count=count)
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {
-        path.name: path.read_bytes()
-        for path in directory.iterdir()
-        if not path.name.endswith("stats.json")
-    }
 
 
 def assert_same_stream(directory: Path, whole: Path, names: tuple[str, ...]) -> None:
@@ -151,19 +143,6 @@ def test_any_text_is_divided_between_documents(
         for i, unit in enumerate(units[:-1]):
             assert [x.n_bytes for x in each.units(unit.after)] == sizes[i + 1 :]
         assert units[-1].after is None
-
-
-@given(lines=st.lists(st.integers(0, 40), max_size=30), count=st.integers(1, 9))
-def test_lines_are_divided_between_records(path: Path, lines: list[int], count: int) -> None:
-    path.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in lines))
-    source = JsonLinesSource(open_file(path), "x", ReadOptions(unit_size=50))
-    parts = [sources_of_task([source], index, count) for index in range(count)]
-    found = [
-        len(text)
-        for part in parts for each in part for unit in each.units()
-        for text in parts_of(unit.read())
-    ]  # fmt: skip
-    assert found == [n for n in lines if n]
 
 
 def test_a_part_without_documents(root: Path, tmp_path: Path) -> None:
