@@ -37,7 +37,7 @@ WRONG = [
 # Results, which users do not make; and what other parts of the package call at each batch.
 RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
 INTERNAL = {
-    "arrays_of", "count_reads", "to_device", "read", "as_json", "corpus",
+    "arrays_of", "count_reads", "to_device", "read", "as_json",
     "restore", "from_files", "add_stage_before", "begin", "stage",
     "advice", "check", "replace", "check_state", "counts",
     "token_bytes", "token_id", "note_memory", "part",

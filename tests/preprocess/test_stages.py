@@ -285,23 +285,21 @@ def test_outputs_in_a_directory_that_is_read(
     build(PipelineConfig(datasets=[dataset], save={"format": "jsonl"}))
 
 
-def test_what_wins(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+def test_what_wins(text: Path, tokenizer: Path) -> None:
     """The dataset over its tokenizer config, that over the stage, the stage over the default."""
-    own = TokenizerConfig(name_or_path=tokenizer, max_length=20, truncation=True, padding=False)
-    given = {"stage": {"max_length": 30, "padding": "longest", "padding_side": "left"}}
+    own = TokenizerConfig(name_or_path=tokenizer, max_length=20, truncation=True, padding="longest")
+    stage = {"max_length": 30, "padding": "longest"}
     for dataset, expected in [
-        ({"tokenizer": own, "max_length": 10}, (10, True, "none", "left")),
-        ({"tokenizer": own, "padding": True}, (20, True, "longest", "left")),
-        ({"tokenizer": {"name_or_path": str(tokenizer)}}, (30, False, "longest", "left")),
-        ({"padding": "max_length"}, (40, False, "max-length", "left")),
+        ({"tokenizer": own, "max_length": 10}, (10, True, "longest")),
+        ({"tokenizer": own, "padding": False}, (20, True, "none")),
+        ({"tokenizer": {"name_or_path": str(tokenizer)}}, (30, False, "longest")),
+        ({"padding": "max_length"}, (40, False, "max-length")),
     ]:
-        stage = given["stage"] | ({"padding_side": "right"} if expected[2] == "none" else {})
         found = PipelineConfig(
             datasets=[{"data_files": text, "name": "a"} | dataset], tokenize=stage,
             tokenizer={"name_or_path": tokenizer, "max_length": 40}, save={},
         ).plans["a"].rows
-        names = ("max_length", "truncation", "padding")
-        assert tuple(getattr(found, name) for name in names) == expected[:3]
+        assert (found.max_length, found.truncation, found.padding) == expected
 
 
 def test_arguments_without_effect_are_said_once(
