@@ -335,16 +335,9 @@ def test_states_of_other_files(tmp_path: Path, kind: str) -> None:
 def test_wrong_states(tmp_path: Path) -> None:
     source = shards(tmp_path, "jsonl")
     state = source.state_dict()
-    for place, message in [
-        (3, r"the place of a state should be \[shard, records\]; got 3"),
-        ([4, 0], "the shard of a state should be at most 3; got 4"),
-        ([0, -1], "the records of a state should be at least 0; got -1"),
-        ([0, "1"], "the records of a state should be an integer"),
-    ]:
-        with pytest.raises(SamplingError, match=message):
-            source.load_state_dict(state | {"place": place})
-    with pytest.raises(SamplingError, match="the state of a source of shards has no 'files'"):
-        source.load_state_dict({"place": None})
+    for wrong in ({"place": 3}, {"place": [0, -1]}, {"place": [0, "1"]}, {"files": None}):
+        with pytest.raises(SamplingError, match=r"this is no state of a source of shards \("):
+            source.load_state_dict(state | wrong)
     Path(source.shard_names[0]).unlink()
     with pytest.raises(RowsError, match=r"0\.jsonl: cannot be read as JSON Lines, .* \(.*No such"):
         list(source)
