@@ -280,6 +280,11 @@ class PipelineConfig(_Section):
         """Check all sections together."""
         self.__dict__["plans"] = Corpus(self.given, spell_in_python).plans
 
+    @property
+    def builds(self) -> dict[str, BuildSettings]:
+        """Name of a dataset -> settings of its build."""
+        return {name: each.build for name, each in self.plans.items()}
+
 
 class TextToRowsSettings(
     _PartSettings, _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings,
