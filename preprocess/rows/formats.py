@@ -371,10 +371,7 @@ class ParquetFile(_TableFile):
         """Return the number of records of each row group, of the metadata."""
         with self.reading(", its metadata"), self._opened() as file:
             groups = file.metadata
-            sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
-            if min(sizes, default=0) < 0:  # which pyarrow does not check
-                raise ValueError("a row group has a negative number of rows")
-            return sizes
+            return [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
 
     def tables(self, first: int) -> Iterator[Any]:
         """Yield the row groups from a number on."""
