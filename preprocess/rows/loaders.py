@@ -4,10 +4,10 @@
     for record in source:
         record["input_ids"]
 
-An iteration has one part of a file in memory at a time. The place in the shards is kept, so that an
-iteration continues where another was left. `source[i]` reads a single record. Objects are pickled
-as paths and numbers, without what they keep in memory, so workers of a `DataLoader` may be forked
-or spawned.
+An iteration has a row group, a record batch or a line in memory at a time. The place in the shards
+is kept, so that an iteration continues where another was left. `source[i]` reads a single record.
+Objects are pickled as paths and numbers, without what they keep in memory, so workers of a
+`DataLoader` may be forked or spawned.
 """
 
 from __future__ import annotations
