@@ -217,7 +217,7 @@ PECULIAR = {
                 split("[0-9][0-9][0-9]"),
             ),
         ),
-        "pre_tokenizer.pretokenizers[0] is",
+        "pre_tokenizer is \"Punctuation\": only Split, Digits, ByteLevel are implemented",
     ),
 }  # fmt: skip
 
