@@ -4,10 +4,10 @@
     for record in source:
         record["input_ids"]
 
-An iteration has one part of a file in memory at a time. The place in the shards is kept, so that an
-iteration continues where another was left. `source[i]` reads a single record. Objects are pickled
-as paths and numbers, without what they keep in memory, so workers of a `DataLoader` may be forked
-or spawned.
+An iteration has a row group, a record batch or a line in memory at a time. The place in the shards
+is kept, so that an iteration continues where another was left. `source[i]` reads a single record.
+Objects are pickled as paths and numbers, without what they keep in memory, so workers of a
+`DataLoader` may be forked or spawned.
 """
 
 from __future__ import annotations
@@ -308,15 +308,21 @@ class TransformedShardedSource(ShardedSource):
 
 
 def find_files(location: str, endings: tuple[str, ...]) -> list[AnyFile]:
-    """Return the files that a path, a URL or a pattern means, sorted; of a directory by endings."""
+    """Return the files that a path, a URL or a pattern means, sorted; of a directory by endings.
+
+    Hidden files are left out, unless they are named.
+    """
+    found: list[AnyFile]
     if is_url(location):
-        is_directory, found = not glob.has_magic(shown_url(location)), _matches(location)
-        is_directory = is_directory and [*map(location_of, found)] != [location]
+        found = [*matching_files(location)]
+        is_one = [*map(location_of, found)] == [location]
+        is_directory = not glob.has_magic(shown_url(location)) and not is_one
     elif os.path.isfile(location):  # whose name may have characters of patterns
         return [Path(location)]
     else:
         is_directory = os.path.isdir(location)
-        found = _files_in(location) if is_directory else _matches(location)
+        pattern = os.path.join(glob.escape(location), "*") if is_directory else location
+        found = [x for x in map(Path, sorted(glob.glob(pattern, recursive=True))) if x.is_file()]
     return [x for x in found if not is_directory or name_of(x).endswith(endings)]
 
 
@@ -325,7 +331,9 @@ def row_files(directory: Location) -> dict[str, AnyFile]:
 
     Of a web server, which has no lists, there are none.
     """
-    names = {name_of(x): x for x in _files_in(given_location(directory)) if format_of(name_of(x))}
+    location = f"{given_location(directory).rstrip('/')}/"
+    found = [] if is_url(location) and is_web(location) else find_files(location, ("",))
+    names = {name_of(x): x for x in found if format_of(name_of(x))}
     order = sorted(names, key=lambda name: [
         int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)
     ])  # fmt: skip
@@ -336,25 +344,11 @@ def found_instead(location: str, endings: tuple[str, ...]) -> str:
     """Tell, in a message, in which directories below a location files are; "" for none."""
     if glob.has_magic(location) or (is_url(location) and is_web(location)):
         return ""
-    found = map(location_of, _matches(f"{location.rstrip('/')}/*/*"))
+    found = map(location_of, find_files(f"{location.rstrip('/')}/*/*", ()))
     names = sorted({each.split("/")[-2] for each in found if each.endswith(endings)})
     more = ", ..." * (len(names) > 3)
     shown = shown_url(location) if is_url(location) else location
     return f", but in {shown} there are {', '.join(names[:3])}{more}" if names else ""
-
-
-def _files_in(directory: str) -> list[AnyFile]:
-    """Return the files directly in a directory, without hidden ones."""
-    if is_url(directory):
-        return [] if is_web(directory) else _matches(f"{directory.rstrip('/')}/")
-    return _matches(os.path.join(glob.escape(directory), "*"))
-
-
-def _matches(pattern: str) -> list[AnyFile]:
-    """Return the files that match, sorted; of a web server one."""
-    if is_url(pattern):
-        return [*matching_files(pattern)]
-    return [x for x in map(Path, sorted(glob.glob(pattern, recursive=True))) if x.is_file()]
 
 
 def location_of(file: AnyFile) -> str:

@@ -449,7 +449,7 @@ def write_shard(
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
         rows = NewRows(reader.shape.columns, n_rows, batches)
-        FORMATS[settings.format].codec.write(file, rows, compression_of(settings))
+        FORMATS[settings.format].write(file, rows, compression_of(settings))
     return ShardFacts(
         name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )
