@@ -36,6 +36,7 @@ _ALIKE = (
 _NOUNS = {
     str: "text", int: "a whole number", float: "a number", bool: "True or False", bytes: "bytes",
     Mapping: "a mapping", dict: "a mapping", types.NoneType: "None", Callable: "a function",
+    os.PathLike: "a path", typing.IO: "a stream",
 }
 MISSING: Any = object()  # default of required arguments where `tells_missing` decorates
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
@@ -52,13 +53,22 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def checked(function: Checked) -> Checked:
+def checked(function: Checked, with_types: bool = True) -> Checked:
     """Decorator: raise ArgumentError for arguments that are unknown, missing, or of another type.
 
     Of a class, the constructor and all public methods are checked, except methods with a parameter
     `_unknown`, which call `check` themselves after an error.
     """
-    return _checked(function, True)
+    if not isinstance(function, type):
+        return _checking(function, with_types)
+    for name, member in [*vars(function).items()]:
+        inner = getattr(member, "__func__", member)
+        is_public = name == "__init__" or name[0] != "_"
+        is_function = is_public and isinstance(inner, types.FunctionType)
+        if is_function and "_unknown" not in inner.__code__.co_varnames:
+            found = _checking(inner, with_types)
+            setattr(function, name, found if inner is member else type(member)(found))
+    return function
 
 
 def checks_names(function: Checked) -> Checked:
@@ -66,7 +76,7 @@ def checks_names(function: Checked) -> Checked:
 
     For functions that convert the values of their arguments.
     """
-    return _checked(function, False)
+    return checked(function, with_types=False)
 
 
 def tells_missing(function: Checked) -> Checked:
@@ -78,19 +88,6 @@ def tells_missing(function: Checked) -> Checked:
     defaults = function.__defaults__ or ()
     n = function.__code__.co_argcount - len(defaults)
     function.__defaults__ = (*[MISSING] * n, *defaults)
-    return function
-
-
-def _checked(function: Checked, with_types: bool) -> Checked:
-    if not isinstance(function, type):
-        return _checking(function, with_types)
-    for name, member in [*vars(function).items()]:
-        inner = getattr(member, "__func__", member)
-        is_public = name == "__init__" or name[0] != "_"
-        is_function = is_public and isinstance(inner, types.FunctionType)
-        if is_function and "_unknown" not in inner.__code__.co_varnames:
-            found = _checking(inner, with_types)
-            setattr(function, name, found if inner is member else type(member)(found))
     return function
 
 
@@ -170,37 +167,29 @@ def _hint(function: Any, name: str) -> Any:
         return Any
 
 
-def _resolved(hint: Any) -> Any:
-    """Return what an alias of a `type` statement stands for, as NumPy's are from 2.5 on."""
-    return getattr(typing.get_origin(hint) or hint, "__value__", hint)
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the kind of a type, and the types in it, of an alias or annotation those it is for."""
+    # NumPy's types are aliases by a `type` statement from 2.5 on.
+    hint = getattr(typing.get_origin(hint) or hint, "__value__", hint)
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is typing.Annotated:
+        return _parts(inner[0])
+    return typing.Union if kind is types.UnionType else kind, inner
 
 
 def _fits(value: Any, hint: Any) -> bool:
     """Return True if a value is of a type, and what is in it; of much, one of each type."""
-    hint = _resolved(hint)
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if kind in (typing.Union, types.UnionType):
-        if isinstance(value, str) and any(typing.get_origin(x) is os.PathLike for x in inner):
+    kind, inner = _parts(hint)
+    if kind is typing.Union:
+        if isinstance(value, str) and any(_parts(each)[0] is os.PathLike for each in inner):
             return _is_name(value)
         return any(_fits(value, each) for each in inner)
-    if kind is typing.Annotated:
-        return _fits(value, inner[0])
-    if kind is Any:
-        return True
     if kind is Literal:
         return isinstance(value, str) and value in inner
-    if kind in (int, float):
-        if isinstance(value, bool):
-            return False
-        if kind is float:
-            return isinstance(value, Real)
-        try:
-            operator.index(value)
-        except TypeError:
-            return False
-        return True
-    if kind is None:
-        return value is None
+    if kind is int:
+        return not isinstance(value, bool) and _is_whole(value)
+    if kind is float:
+        return not isinstance(value, bool) and isinstance(value, Real)
     if kind in _LISTS:
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         is_list &= kind is Iterable or hasattr(value, "__len__")
@@ -209,8 +198,8 @@ def _fits(value: Any, hint: Any) -> bool:
         return hasattr(value, "write")
     if kind is os.PathLike:
         return isinstance(value, os.PathLike) and _is_name(str(value))
-    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
-        return True
+    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return kind is not None or value is None
     if not isinstance(value, kind):
         return False
     if kind.__name__ == "ndarray":
@@ -218,6 +207,14 @@ def _fits(value: Any, hint: Any) -> bool:
     if not inner or not isinstance(value, Mapping):
         return True
     return _all_fit([*value], inner[0]) and _all_fit([*value.values()], inner[1])
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_name(text: str) -> bool:
@@ -261,25 +258,18 @@ def bind(
 
 def noun(hint: Any) -> str:
     """Describe the values of a type: "a path, or a list of paths"."""
-    hint = _resolved(hint)
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    kind, inner = _parts(hint)
     if kind is Literal:
         *others, last = map(repr, inner)
         return f"{', '.join(others)} or {last}" if others else last
-    if kind is typing.Annotated:
-        return noun(inner[0])
-    if kind in (typing.Union, types.UnionType):
-        has_paths = any(typing.get_origin(each) is os.PathLike for each in inner)
+    if kind is typing.Union:
+        has_paths = any(_parts(each)[0] is os.PathLike for each in inner)
         shown = (x for x in inner if x is not Any and not (has_paths and x is str))
         return " or ".join(dict.fromkeys(map(noun, shown)))
-    if kind is os.PathLike:
-        return "a path"
     if kind in _LISTS:
         if not inner or inner[0] is Any:
             return "a list"
         of = [each.removeprefix("a ") for each in noun(inner[0]).split(" or ")]
         return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
-    if kind is typing.IO:
-        return "a stream"
     name = getattr(kind, "__name__", str(kind))
     return _NOUNS.get(kind) or ("an array of integers" if name == "ndarray" else f"a {name}")

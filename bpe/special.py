@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from bpe.errors import EncodingError, VocabularyError, listed
 from bpe.text.normalize import normalized
 from bpe.text.spans import iter_ranges
-from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
+from bpe.unicode_classes import WHITE_SPACES, members_of, runs_of
 
 if TYPE_CHECKING:
     from bpe.vocabulary import AddedToken
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _LARGE = 1 << 16  # bytes of data from which on a kernel first finds which tokens occur
 _PREFIX_BYTES = 4  # tokens are searched only if their prefix of this length occurs
 _LOOK_BACK = 1 << 10  # bytes before the end of a text that are searched for a cut first
+_SPACE = re.compile(f"[{WHITE_SPACES}]")
 _PAD_TOKENS = ("<|pad|>", "<pad>", "[PAD]")
 
 
@@ -200,6 +201,12 @@ class SpecialTokenMatcher:
         return start
 
 
+@functools.lru_cache(maxsize=64)
+def matcher_of(special_tokens: frozenset[tuple[str, int]]) -> SpecialTokenMatcher:
+    """Return the matcher of special tokens, `(text, id)`."""
+    return SpecialTokenMatcher(dict(special_tokens))
+
+
 # Word characters of Rust's `regex` besides letters, marks, decimal digits, letter numbers and
 # connectors: joiners, and symbols that are alphabetic.
 _OTHER_WORD_CHARACTERS: Final = (
@@ -217,68 +224,51 @@ def _word_characters() -> NDArray[np.bool_]:
     return members_of(*runs_of("L", "M", "Nd", "Nl", "Pc"), *_OTHER_WORD_CHARACTERS)
 
 
-def _character_before(data: bytes, place: int) -> str:
-    """Return the character that ends at a byte position; '' at the beginning."""
-    # A character has up to four bytes; `errors` drops a part of the character before.
-    return data[max(place - 4, 0) : place].decode(errors="ignore")[-1:]
-
-
-def _character_at(data: bytes, place: int) -> str:
-    """Return the character that begins at a byte position; '' at the end."""
-    return data[place : place + 4].decode(errors="ignore")[:1]
-
-
 def _is_word(character: str) -> bool:
     return character != "" and bool(_word_characters()[ord(character)])
 
 
-def _is_white_space(character: str) -> bool:
-    return character != "" and bool(class_table()[ord(character)] & WHITE_SPACE)
-
-
-def _has_other_spellings(text: bytes) -> bool:
+def _has_other_spellings(text: str) -> bool:
     """Return True if other text may normalize to `text`: in ASCII, to three characters only."""
-    return not text.isascii() or any(sign in text for sign in b"K;`")
+    return not text.isascii() or any(sign in text for sign in "K;`")
 
 
 class _Matcher:
-    """Finds added tokens, given as UTF-8 -> token."""
+    """Finds added tokens, given as text -> token, in text."""
 
-    def __init__(self, tokens: dict[bytes, AddedToken]) -> None:
-        self._tokens = list(tokens.values())
-        texts = map(bytes.decode, tokens)
-        self._matcher = SpecialTokenMatcher(dict(zip(texts, range(len(tokens)), strict=True)))
+    def __init__(self, tokens: dict[str, AddedToken]) -> None:
+        self._tokens = tokens
+        longest_first = sorted(tokens, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
-    def split(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
+    def split(self, text: str, recognised: Collection[str] | None) -> Iterator[str | int]:
         """Yield pieces of text, and the ids of the tokens between them.
 
         Args:
-            data: UTF-8.
+            text: Any text.
             recognised: The special tokens that are recognised, None for all.
         """
         place = 0
-        for start, stop, number in self._matcher.find(data, 0, len(data)):
-            token = self._tokens[number]
+        for found in self._pattern.finditer(text):
+            token, (start, stop) = self._tokens[found.group()], found.span()
             if token.special and recognised is not None and token.text not in recognised:
                 continue
-            if token.single_word and (
-                _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
-            ):
+            around = text[max(start - 1, 0) : start], text[stop : stop + 1]
+            if token.single_word and any(map(_is_word, around)):
                 continue
             if token.lstrip:
-                while _is_white_space(character := _character_before(data, start)):
-                    start -= len(character.encode())
                 # White space that an earlier token took is not available.
-                start = max(start, place)
+                while start > place and _SPACE.match(text, start - 1):
+                    start -= 1
             if token.rstrip:
-                while _is_white_space(character := _character_at(data, stop)):
-                    stop += len(character.encode())
+                while _SPACE.match(text, stop):
+                    stop += 1
             if place < start:
-                yield data[place:start]
+                yield text[place:start]
             yield token.id
             place = stop
-        if place < len(data):
-            yield data[place:]
+        if place < len(text):
+            yield text[place:]
 
 
 class Normalizer:
@@ -299,9 +289,9 @@ class Normalizer:
     ) -> None:
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
-        raw = {t.text.encode(): t for t in added_tokens if not t.normalized}
+        raw = {t.text: t for t in added_tokens if not t.normalized}
         # `bpe.formats.hf_read` refuses files in which two have the same normalized text.
-        late = {normalized(t.text.encode(), normal_forms): t for t in added_tokens if t.normalized}
+        late = {self._normalized(t.text): t for t in added_tokens if t.normalized}
         self._raw, self._late = _Matcher(raw), _Matcher(late)
         # A cut changes ids if tokens depend on text around them, if a character becomes several, or
         # if it can fall inside another spelling of a token.
@@ -312,17 +302,21 @@ class Normalizer:
             and not (normal_forms and any(map(_has_other_spellings, late)))
         )
 
-    def pieces(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
-        """Yield text to be split, and the ids of added tokens between; arguments as in `split`."""
-        for outer in self._raw.split(data, recognised):
+    def _normalized(self, text: str) -> str:
+        return normalized(text.encode(), self._normal_forms).decode()
+
+    def pieces(self, text: str, recognised: Collection[str] | None) -> Iterator[bytes | int]:
+        """Yield UTF-8 to be split, and the ids of added tokens between; arguments as in `split`."""
+        for outer in self._raw.split(text, recognised):
             if isinstance(outer, int):
                 yield outer
                 continue
-            for piece in self._late.split(normalized(outer, self._normal_forms), recognised):
-                if self._add_prefix_space and isinstance(piece, bytes) and piece[:1] != b" ":
-                    yield b" " + piece
-                else:
+            for piece in self._late.split(self._normalized(outer), recognised):
+                if isinstance(piece, int):
                     yield piece
+                else:
+                    needs_space = self._add_prefix_space and piece[0] != " "
+                    yield (" " * needs_space + piece).encode()
 
     def encode(
         self, encode_documents: _EncodeDocuments,
@@ -335,32 +329,21 @@ class Normalizer:
         `encode_documents` encodes `uint8[n]` with the offsets `int64[k + 1]`; `recognised` is as in
         `split`; the other arguments and the result are those of `Encoder.encode`.
         """
-        parts: list[bytes] = []
-        cuts = [0]  # offsets of `parts`
-        ids: list[int] = []  # ids to insert
-        places: list[int] = []  # their positions in the joined parts
-        ends: list[tuple[int, int]] = []  # ends of documents, in the joined parts and in `ids`
-        last = len(offsets) - 2
+        pieces: list[bytes | int] = []
+        ends, last = [0], len(offsets) - 2
         for index, (start, stop) in enumerate(pairwise(offsets)):
-            pieces: Iterable[bytes | int] = self.pieces(buffer[start:stop].tobytes(), recognised)
             if prefix_id >= 0 and not (starts_mid_document and index == 0):
-                pieces = chain([prefix_id], pieces)
+                pieces.append(prefix_id)
+            pieces += self.pieces(buffer[start:stop].tobytes().decode(), recognised)
             if suffix_id >= 0 and not (ends_mid_document and index == last):
-                pieces = chain(pieces, [suffix_id])
-            for piece in pieces:
-                if isinstance(piece, int):
-                    ids.append(piece)
-                    places.append(cuts[-1])
-                else:
-                    parts.append(piece)
-                    cuts.append(cuts[-1] + len(piece))
-            ends.append((cuts[-1], len(ids)))
-        text = np.frombuffer(b"".join(parts), np.uint8)
-        bounds = np.array(cuts, np.int64)
-        encoded, counts = encode_documents(text, bounds)
-        inserted = counts[np.searchsorted(bounds, np.array(places, np.int64))]
-        token_offsets = np.zeros(len(offsets), np.int64)
-        if ends:
-            text_ends, id_ends = np.array(ends, np.int64).T
-            token_offsets[1:] = counts[np.searchsorted(bounds, text_ends)] + id_ends
-        return np.insert(encoded, inserted, np.array(ids, np.uint32)), token_offsets
+                pieces.append(suffix_id)
+            ends.append(len(pieces))
+        texts = [piece for piece in pieces if isinstance(piece, bytes)]
+        ids = np.array([piece for piece in pieces if isinstance(piece, int)], np.uint32)
+        bounds = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        encoded, counts = encode_documents(np.frombuffer(b"".join(texts), np.uint8), bounds)
+        # Before each piece, and after the last: the texts, and their ids.
+        n_texts = np.cumsum([0, *(isinstance(piece, bytes) for piece in pieces)], dtype=np.int64)
+        n_ids = counts[n_texts]
+        token_offsets = (n_ids + np.arange(len(n_ids)) - n_texts)[ends]
+        return np.insert(encoded, n_ids[:-1][np.diff(n_texts) == 0], ids), token_offsets

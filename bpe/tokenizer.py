@@ -36,7 +36,7 @@ from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import huggingface_files, huggingface_hub_file
 from bpe.formats.rank_files import END_OF_TEXT
 from bpe.reference import Pair
-from bpe.special import SpecialTokenMatcher, allowed_subset, utf8
+from bpe.special import SpecialTokenMatcher, allowed_subset, matcher_of, utf8
 from bpe.split.patterns import to_tiktoken
 from bpe.unicode_classes import UNICODE_VERSION
 from bpe.vocabulary import Vocabulary, decode_bytes, make_vocabulary
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from bpe.encode.encoder import Encoder
-
-_KEPT_MATCHERS = 64  # of subsets of the special tokens
 
 
 @checked
@@ -106,7 +104,6 @@ class Tokenizer:
         self._parts = parts
         self._encoder = ParallelEncoder(parts)
         self._matcher = SpecialTokenMatcher(parts.vocabulary.special_tokens)
-        self._matchers: dict[frozenset[str], SpecialTokenMatcher] = {}
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Tokenizer:
@@ -505,13 +502,7 @@ class Tokenizer:
         allowed = allowed_subset(allowed_special, special_tokens)
         if allowed is None:
             return self._matcher
-        matcher = self._matchers.get(allowed)
-        if matcher is None:
-            matcher = SpecialTokenMatcher({text: special_tokens[text] for text in allowed})
-            if len(self._matchers) >= _KEPT_MATCHERS:
-                self._matchers.clear()
-            self._matchers[allowed] = matcher
-        return matcher
+        return matcher_of(frozenset((text, special_tokens[text]) for text in allowed))
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.

@@ -9,7 +9,6 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import Signature
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
@@ -57,7 +56,6 @@ from preprocess.settings import (
     options_of,
     read_values,
     run_option,
-    signature_of,
 )
 
 if TYPE_CHECKING:
@@ -106,12 +104,6 @@ class _PartSettings(Settings):
 
 class _Section(_PartSettings):
     """Base of a section; those with the same options are equal."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.__signature__ = signature_of(cls)
-
-    __signature__: ClassVar[Signature]
 
     def __init__(self, /, *unnamed: Any, **given: Any) -> None:
         given = bind(type(self).__name__, (), unnamed, given)
@@ -279,6 +271,11 @@ class PipelineConfig(_Section):
     def check(self) -> None:
         """Check all sections together."""
         self.__dict__["plans"] = Corpus(self.given, spell_in_python).plans
+
+    @property
+    def builds(self) -> dict[str, BuildSettings]:
+        """Name of a dataset -> settings of its build."""
+        return {name: each.build for name, each in self.plans.items()}
 
 
 class TextToRowsSettings(

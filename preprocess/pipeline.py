@@ -463,12 +463,6 @@ def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
 
 # --- stages ---
 
-# A stage -> the sections that it needs one of, and the stage that it needs.
-_STAGES = {
-    "source": (("datasets",), ""), "tokenize": (("tokenizer", "tokenize"), "source"),
-    "save": (("save",), "tokenize"), "pack": (("pack",), "save"),
-}
-
 
 @checked
 class Pipeline:
@@ -490,39 +484,39 @@ class Pipeline:
 
     def source(self) -> Self:
         """Read the files of the datasets."""
-        return self._with("source")
+        return self._with("source", "datasets")
 
     def tokenize(self) -> Self:
         """Encode the text into datasets."""
-        return self._with("tokenize")
+        return self._with("tokenize", "tokenizer", "tokenize")
 
     def pack(self) -> Self:
         """Make rows across documents."""
-        return self._with("pack")
+        return self._with("pack", "pack")
 
     def save(self) -> Self:
         """Write rows."""
-        return self._with("save")
+        return self._with("save", "save")
 
     def __repr__(self) -> str:
         return f"Pipeline({', '.join(self._stages)})"
 
     def build(self, progress: Progress | bool | None = None) -> BuildResult:
         """Run the enabled stages; raise SettingsError if one before them is missing."""
-        needed = ["source", "tokenize", *(_STAGES[stage][1] for stage in self._stages)]
-        if missing := [x for x in needed if x and x not in self._stages]:
+        needed = ["source", "tokenize", *["save"] * ("pack" in self._stages)]
+        if missing := [stage for stage in needed if stage not in self._stages]:
             raise SettingsError(
                 f"the stage {missing[0]} is not enabled, and build needs it; call {missing[0]}()"
             )
         values = self._config.given
         for name, enabled in (("save", True), ("pack", "pack" in self._stages)):
             if section := values.get(name):
-                values[name] = getattr(section, "given", section) | {"enabled": enabled}
+                values[name] = {**getattr(section, "given", section), "enabled": enabled}
         corpus = Corpus(values, spell_in_python)
         return _build_corpus(corpus, progress_of(progress), "save" in self._stages)
 
-    def _with(self, stage: str) -> Self:
-        sections, plans = _STAGES[stage][0], self._config.plans.values()
+    def _with(self, stage: str, *sections: str) -> Self:
+        plans = self._config.plans.values()
         has_own = stage == "tokenize" and any(each.build.tokenizer for each in plans)
         if not has_own and not self._config.given.keys() & {*sections}:
             raise SettingsError(

@@ -416,11 +416,17 @@ class Settings:
     """
 
     _options: ClassVar[dict[str, Option[Any, Any]]] = {}
+    __signature__: ClassVar[inspect.Signature]  # of a function that takes these options
 
     def __init_subclass__(cls) -> None:
         declared = [vars(each).items() for each in cls.__mro__]
         names = [name for own in declared for name, x in own if isinstance(x, Option)]
         cls._options = {name: getattr(cls, name) for name in names}
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        cls.__signature__ = inspect.Signature([
+            inspect.Parameter(x.name, kinds[x.kw_only], default=x.default, annotation=x.accepts)
+            for x in sorted(cls._options.values(), key=lambda each: each.kw_only)
+        ])  # fmt: skip
 
     def __init__(self, /, **given: Any) -> None:
         read, wrong = read_values(given, type(self))
@@ -519,16 +525,6 @@ def read_values(
 # --- functions ---
 
 
-def signature_of(settings: type[Settings], returned: Any = None) -> inspect.Signature:
-    """Return the signature of a function that takes the options of a class as arguments."""
-    kinds = [inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY]
-    options = sorted(options_of(settings).values(), key=lambda each: each.kw_only)
-    return inspect.Signature([
-        inspect.Parameter(x.name, kinds[x.kw_only], default=x.default, annotation=x.accepts)
-        for x in options
-    ], return_annotation=returned)  # fmt: skip
-
-
 P = ParamSpec("P")
 Result = TypeVar("Result")
 AnySettings = TypeVar("AnySettings", bound=Settings)
@@ -555,7 +551,8 @@ def takes(
         def call(*arguments: P.args, **given: P.kwargs) -> Result:
             return function(kind(**bind(function.__name__, by_place, arguments, given)))
 
-        vars(call)["__signature__"] = signature_of(kind, function.__annotations__["return"])
+        returned = function.__annotations__["return"]
+        vars(call)["__signature__"] = kind.__signature__.replace(return_annotation=returned)
         return call
 
     return decorate

@@ -7,10 +7,13 @@ ids are checked.
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +25,7 @@ from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
 from preprocess.report.progress import Progress
 from preprocess.rows.columns import RowBatch, RowReader
-from preprocess.rows.formats import Row, RowsError, open_file
+from preprocess.rows.formats import RowsError, open_file
 from preprocess.rows.loaders import row_files
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
@@ -45,7 +48,7 @@ from preprocess.run.finished import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.storage import REPAIR, OutputError, open_storage
 
-_VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
+_ROWS_AT_ONCE = 256  # that are checked together
 
 
 class Finding(NamedTuple):
@@ -80,14 +83,11 @@ def _is_ours(directory: Path) -> bool:
     return (directory / MANIFEST_FILE).exists() or has_shards
 
 
-def _inside(directory: Path, depth: int = 3) -> Iterator[Path]:
-    """Yield the directories in a directory, as DATASET/rows/train, but none inside of rows."""
-    for name in open_storage(directory).final.names():
-        place = directory / name
-        if not name.startswith(".") and place.is_dir():
-            yield place
-            if depth > 1 and not _is_ours(place):
-                yield from _inside(place, depth - 1)
+def _inside(directory: Path) -> list[Path]:
+    """List the directories in a directory, down to DATASET/rows/train, without hidden ones."""
+    place = Path(glob.escape(str(directory)))
+    found = (glob.glob(str(place / inside)) for inside in ("*/", "*/*/", "*/*/*/"))
+    return sorted(map(Path, chain(*found)))
 
 
 def find_places(directory: Path) -> list[Path]:
@@ -118,31 +118,21 @@ def find_unfinished(directory: Path) -> list[tuple[Path, str]]:
 
 
 def read_batches(path: Path) -> Iterator[RowBatch]:
-    """Yield the rows of a file, many at a time.
+    """Yield the rows of a file, some at a time.
 
     Raises:
         RowsError: The file is damaged, something in it is no row, or there is no column of ids.
     """
-    rows, n = list[Row](), 0
-    for row in open_file(path).rows():
-        if not rows and "input_ids" not in row:
+    rows = open_file(path).rows()
+    while some := [*islice(rows, _ROWS_AT_ONCE)]:
+        names = [*some[0]]
+        if "input_ids" not in names:
             raise RowsError(
-                f"{path}: has no column input_ids, its columns are {', '.join(row)}; rename the one"
-                " with token ids"
+                f"{path}: has no column input_ids, its columns are {', '.join(names)}; rename the"
+                " one with token ids"
             )
-        rows.append(row)
-        n += sum(map(len, row.values()))
-        if n >= _VALUES_AT_ONCE:
-            yield _joined(rows)
-            rows, n = [], 0
-    if rows:
-        yield _joined(rows)
-
-
-def _joined(rows: Sequence[Row]) -> RowBatch:
-    lengths = [len(next(iter(row.values()), ())) for row in rows]
-    values = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    return RowBatch(np.append(0, np.cumsum(lengths)), values)
+        offsets = np.append(0, np.cumsum([len(row["input_ids"]) for row in some]))
+        yield RowBatch(offsets, {x: np.concatenate([row[x] for row in some]) for x in names})
 
 
 def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
@@ -151,17 +141,15 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
     To `bad` are added path and text of each file that is damaged, of which rows before the damage
     are counted, or that has other columns than those before it.
     """
-    files = [directory / name for name in row_files(directory)]
-    has_mask, dtype = False, "read as int32"
-    if (directory / MANIFEST_FILE).exists():
-        dtype = "int32"
-        try:
-            manifest = read_manifest(directory)
-            files = [directory / each.name for each in manifest.shards]
-            has_mask = manifest.length is None  # nothing is padded
-        except TokenmillError as error:
-            path = directory / MANIFEST_FILE
-            bad.append({"path": str(path), "text": reason_of(error, path)})
+    files, manifest = [directory / name for name in row_files(directory)], directory / MANIFEST_FILE
+    has_mask, is_ours = False, manifest.exists()
+    try:
+        if is_ours:
+            of_rows = read_manifest(directory)
+            files = [directory / each.name for each in of_rows.shards]
+            has_mask = of_rows.length is None  # nothing is padded
+    except TokenmillError as error:
+        bad.append({"path": str(manifest), "text": reason_of(error, manifest)})
     columns: tuple[str, ...] = ()
     n_rows = n_places = n_tokens = n_trained = longest = 0
     for path in files:
@@ -183,9 +171,9 @@ def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:
         except (TokenmillError, OSError) as error:
             bad.append({"path": str(path), "text": reason_of(error, path)})
     return {
-        "path": str(directory), "files": len(files), "columns": list(columns), "dtype": dtype,
-        "rows": n_rows, "tokens": n_tokens, "average_length": n_tokens / max(n_rows, 1),
-        "longest": int(longest),
+        "path": str(directory), "files": len(files), "columns": list(columns),
+        "dtype": "int32" if is_ours else "read as int32", "rows": n_rows, "tokens": n_tokens,
+        "average_length": n_tokens / max(n_rows, 1), "longest": int(longest),
         "padding_share": 1 - n_tokens / max(n_places, 1) if has_mask else None,
         "trained_share": n_trained / max(n_tokens, 1) if "labels" in columns else None,
     }
@@ -223,48 +211,26 @@ class _Rows:
         self._final = open_storage(directory).final
 
     def check(self, progress: Progress) -> Iterator[Finding]:
-        yield self._check_counts()
-        for name, digest in self._manifest.beside.items():
+        found = self._manifest
+        yield Finding(
+            self._directory / MANIFEST_FILE, True,
+            f"{found.rows:,} rows of {found.documents:,} documents, {found.tokens:,} tokens",
+        )
+        for name, digest in found.beside.items():
             if digest_of_file(self._final, name) != digest:
                 text = "was changed, or is missing: write the rows again (--overwrite)"
                 yield Finding(self._directory / name, False, text)
-        files: list[OutputFile] | str = "not needed"
-        if self._deep or self._repairs:
-            try:
-                files = self._files()
-            except TokenmillError as error:
-                files = str(error)
-        total = sum(each.bytes for each in self._manifest.shards)
-        with progress.stage(f"checking rows of {self._directory.name}", total) as stage:
-            for number, facts in enumerate(self._manifest.shards):
+        with progress.stage(
+            f"checking rows of {self._directory.name}", sum(each.bytes for each in found.shards)
+        ) as stage:
+            for number, facts in enumerate(found.shards):
                 is_sound, text = self._check_shard(number)
                 if is_sound and self._deep:
-                    is_sound, text = self._compare(files, number, text)
+                    is_sound, text = self._compare(number, text)
                 elif not is_sound and self._repairs:
-                    is_sound, text = self._repair(files, number)
+                    is_sound, text = self._repair(number)
                 yield Finding(self._directory / facts.name, is_sound, text)
                 stage.advance(facts.bytes)
-
-    def _check_counts(self) -> Finding:
-        """Compare the totals with those of the files, and with the dataset if it is there."""
-        manifest, problems = self._manifest, []
-        for name in ("rows", "tokens"):
-            total, stated = sum(getattr(x, name) for x in manifest.shards), getattr(manifest, name)
-            if total != stated:
-                problems.append(f"{stated:,} {name}, and its files {total:,}")
-        # Where the dataset is not there, or is damaged, rows may be sound all the same.
-        with suppress(TokenmillError):
-            file, settings = open_tokens(self._directory / manifest.dataset), manifest.settings
-            is_of_it = file.manifest.digest == manifest.dataset_digest
-            has_all = is_of_it and settings.get("seq_length") and not settings.get("drop_short")
-            if has_all and file.n_tokens != manifest.tokens:
-                problems.append(f"{manifest.tokens:,} tokens, and the dataset {file.n_tokens:,}")
-        text = (
-            f"has {'; '.join(problems)}: write the rows again (--overwrite)" if problems else
-            f"{manifest.rows:,} rows of {manifest.documents:,} documents,"
-            f" {manifest.tokens:,} tokens"
-        )
-        return Finding(self._directory / MANIFEST_FILE, not problems, text)
 
     def _check_shard(self, number: int) -> tuple[bool, str]:
         """Return (a file has the rows that were written, text)."""
@@ -286,12 +252,15 @@ class _Rows:
         text = f"damaged: {n_rows:,} rows that differ from the {facts.rows:,} that were written"
         return False, f"{text}; run verify --repair"
 
-    def _files(self) -> list[OutputFile]:
-        """Return the files as they are made of the dataset.
+    @cached_property
+    def _files(self) -> list[OutputFile] | str:
+        """The files as they are made of the dataset; why not, if it is not there as it was."""
+        try:
+            return self._made_again()
+        except TokenmillError as error:
+            return str(error)
 
-        Raises:
-            TokenmillError: It is not there as it was.
-        """
+    def _made_again(self) -> list[OutputFile]:
         manifest = self._manifest
         file = open_tokens(os.path.normpath(self._directory / manifest.dataset))
         if file.manifest.digest != manifest.dataset_digest:
@@ -312,29 +281,24 @@ class _Rows:
     def _settings(self) -> RowsSettings:
         return RowsSettings(**{**self._manifest.settings, "path": self._manifest.dataset})
 
-    def _compare(
-        self, files: list[OutputFile] | str, number: int, found: str
-    ) -> tuple[bool, str]:
+    def _compare(self, number: int, found: str) -> tuple[bool, str]:
         """Make the rows of a sound file again, and compare."""
-        if isinstance(files, str):
-            return False, f"cannot be compared with its dataset: {files}"
-        if content_of(files[number]) == self._manifest.shards[number].content:
+        if isinstance(self._files, str):
+            return False, f"cannot be compared with its dataset: {self._files}"
+        if content_of(self._files[number]) == self._manifest.shards[number].content:
             return True, f"{found}, equal to the dataset"
         return False, "its rows are not those of the dataset: write them again (--overwrite)"
 
-    def _repair(self, files: list[OutputFile] | str, number: int) -> tuple[bool, str]:
+    def _repair(self, number: int) -> tuple[bool, str]:
         """Write a file again, and the manifest if its bytes are others."""
-        if isinstance(files, str):
-            return False, f"cannot be repaired: {files}"
+        if isinstance(self._files, str):
+            return False, f"cannot be repaired: {self._files}"
         manifest, facts = self._manifest, self._manifest.shards[number]
         with open_storage(self._directory, REPAIR) as storage:
             storage.clear()
-            stream = storage.stream(facts.name)
-            try:
-                made = write_shard(files[number], self._settings, manifest.vocab_size, stream)
+            with closing(storage.stream(facts.name)) as stream:
+                made = write_shard(self._files[number], self._settings, manifest.vocab_size, stream)
                 stream.sync()
-            finally:
-                stream.close()
             if made.content != facts.content:
                 storage.clear()
                 text = "cannot be repaired: the dataset gives other rows now; write them again"

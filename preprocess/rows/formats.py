@@ -1,6 +1,6 @@
 """Formats of files of rows: how arrays of rows become bytes, and are read again.
 
-Each format is a `RecordFile` and a line of the table `FORMATS`, at the end. Bytes are the same
+Each format is a `RecordFile`, which the table `FORMATS`, at the end, names. Bytes are the same
 whenever the rows and the version of the library are. What is read is records, dictionaries of
 values; a record is a row if its values are integers, as many in each column.
 """
@@ -67,10 +67,14 @@ class RecordFile(ABC):
     Attributes:
         path: Of the file, for messages: a path, or a URL without what is secret.
         kind: What it should be, for messages.
+        suffix: Of names of files.
+        compressions: Those of the format, the default first.
         kept_bytes: Of blocks, that those who read records one by one should keep; None: all.
     """
 
     kind: str
+    suffix: str
+    compressions: tuple[str, ...]
     kept_bytes: int | None = None
 
     def __init__(self, file: AnyFile, n_records: int | None = None) -> None:
@@ -81,6 +85,11 @@ class RecordFile(ABC):
     @abstractmethod
     def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
         """Write rows to an empty file."""
+
+    @classmethod
+    def suffix_of(cls, compression: str) -> str:
+        """Return the suffix of files with a compression."""
+        return cls.suffix
 
     @abstractmethod
     def records(self, first: int = 0) -> Iterator[Record]:
@@ -314,7 +323,7 @@ def _values_of(column: Any) -> Callable[[int], Any]:
 class ArrowFile(_TableFile):
     """An Arrow file or stream; a block is a record batch. Local ones are memory-mapped."""
 
-    kind = "Arrow"
+    kind, suffix, compressions = "Arrow", ".arrow", ("none", "zstd")
 
     @staticmethod
     def writer(file: IO[bytes], schema: Any, compression: str) -> Any:
@@ -355,7 +364,7 @@ class ArrowFile(_TableFile):
 class ParquetFile(_TableFile):
     """A Parquet file; a block is a row group."""
 
-    kind = "Parquet"
+    kind, suffix, compressions = "Parquet", ".parquet", ("zstd", "snappy", "none")
 
     @staticmethod
     def writer(file: IO[bytes], schema: Any, compression: str) -> Any:
@@ -371,10 +380,7 @@ class ParquetFile(_TableFile):
         """Return the number of records of each row group, of the metadata."""
         with self.reading(", its metadata"), self._opened() as file:
             groups = file.metadata
-            sizes = [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
-            if min(sizes, default=0) < 0:  # which pyarrow does not check
-                raise ValueError("a row group has a negative number of rows")
-            return sizes
+            return [groups.row_group(number).num_rows for number in range(groups.num_row_groups)]
 
     def tables(self, first: int) -> Iterator[Any]:
         """Yield the row groups from a number on."""
@@ -410,7 +416,7 @@ class JsonFile(RecordFile):
     To read any line, the positions of all are kept in memory; a compressed file is read as a whole.
     """
 
-    kind = "JSON Lines"
+    kind, suffix, compressions = "JSON Lines", ".jsonl", ("none", "gzip", "zstd")
 
     @staticmethod
     def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
@@ -427,6 +433,11 @@ class JsonFile(RecordFile):
                     # Row by row, so that numbers as objects stay in the cache of the processor.
                     row = {x: batch.values[x][start:stop].tolist() for x in rows.columns}
                     compressed.write(encoder.encode(row) + b"\n")
+
+    @classmethod
+    def suffix_of(cls, compression: str) -> str:
+        """Return the suffix of files with a compression around all of the file."""
+        return cls.suffix + {"gzip": ".gz", "zstd": ".zst"}.get(compression, "")
 
     def records(self, first: int = 0) -> Iterator[Record]:
         """Yield the records from a number on."""
@@ -516,7 +527,7 @@ class Lines:
 class NpzFile(RecordFile):
     """An NPZ file of arrays of integers, whose rows have one length; it is read as a whole."""
 
-    kind = "NPZ"
+    kind, suffix, compressions = "NPZ", ".npz", ("zlib",)
 
     @staticmethod
     def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
@@ -583,7 +594,7 @@ _NAMES = re.compile(  # of arrays, in NumPy 1 and 2
 class PickledFile(RecordFile):
     """A pickled list of rows of ids; if they are padded, the token counts of rows follow it."""
 
-    kind = "a pickle"
+    kind, suffix, compressions = "a pickle", ".pkl", ("none",)
 
     @staticmethod
     def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
@@ -709,25 +720,9 @@ def _plain(value: Any) -> Any:
 # --- the table ---
 
 
-class Format(NamedTuple):
-    """A format: its class, the suffix of files, and compressions, the default first."""
-
-    codec: type[RecordFile]
-    suffix: str
-    compressions: tuple[str, ...]
-
-    def suffix_of(self, compression: str) -> str:
-        """Return the suffix of files with a compression around all of the file."""
-        outer = {"gzip": ".gz", "zstd": ".zst"} if self.codec is JsonFile else {}
-        return self.suffix + outer.get(compression, "")
-
-
-FORMATS = {
-    "parquet": Format(ParquetFile, ".parquet", ("zstd", "snappy", "none")),
-    "arrow": Format(ArrowFile, ".arrow", ("none", "zstd")),
-    "jsonl": Format(JsonFile, ".jsonl", ("none", "gzip", "zstd")),
-    "npz": Format(NpzFile, ".npz", ("zlib",)),
-    "pickle": Format(PickledFile, ".pkl", ("none",)),
+FORMATS: dict[str, type[RecordFile]] = {
+    "parquet": ParquetFile, "arrow": ArrowFile, "jsonl": JsonFile, "npz": NpzFile,
+    "pickle": PickledFile,
 }
 
 
@@ -744,4 +739,4 @@ def format_of(name: str) -> str | None:
 
 def open_file(file: AnyFile, n_records: int | None = None) -> RecordFile:
     """Open a file of the format that its name says."""
-    return FORMATS[format_of(name_of(file)) or ""].codec(file, n_records)
+    return FORMATS[format_of(name_of(file)) or ""](file, n_records)

@@ -4,10 +4,10 @@
     for record in source:
         record["input_ids"]
 
-An iteration has one part of a file in memory at a time. The place in the shards is kept, so that an
-iteration continues where another was left. `source[i]` reads a single record. Objects are pickled
-as paths and numbers, without what they keep in memory, so workers of a `DataLoader` may be forked
-or spawned.
+An iteration has a row group, a record batch or a line in memory at a time. The place in the shards
+is kept, so that an iteration continues where another was left. `source[i]` reads a single record.
+Objects are pickled as paths and numbers, without what they keep in memory, so workers of a
+`DataLoader` may be forked or spawned.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import xxhash
 
@@ -30,11 +31,15 @@ from bpe.arguments import checked
 from bpe.errors import ArgumentError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
 from bpe.parallel import run_in_order
+from preprocess.dataset.manifest import Count
 from preprocess.locations import how_to_repair, join_location, split_location
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import (
     FORMATS,
     AnyFile,
+    ArrowFile,
+    JsonFile,
+    ParquetFile,
     Record,
     RecordFile,
     Row,
@@ -45,7 +50,7 @@ from preprocess.rows.formats import (
     open_file,
 )
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
-from preprocess.sampling.data import SamplingError, check_integer, check_state
+from preprocess.sampling.data import SamplingError
 from preprocess.sources.find import matching_files
 from preprocess.sources.remote import RemoteFile, find_object
 from preprocess.storage import open_files
@@ -64,8 +69,15 @@ _FILES_AT_ONCE = 16  # servers answer slowly, but many requests at once
 class Place(NamedTuple):
     """After a record: the number of its shard, and of records of this shard up to it."""
 
-    shard: int
-    record: int
+    shard: Count
+    record: Count
+
+
+class _State(msgspec.Struct):
+    """What `state_dict` returns."""
+
+    files: str
+    place: Place | None
 
 
 @checked
@@ -81,30 +93,24 @@ class ShardedSource:
         place: After which record the next iteration begins; None: with the first one.
     """
 
-    format: ClassVar[str]
-    kind: str
+    codec: ClassVar[type[RecordFile]]
     suffixes: ClassVar[tuple[str, ...]]  # by which files of a directory are chosen
 
     def __init__(self, paths: Paths) -> None:
-        new_file = FORMATS[self.format].codec
-        given = [paths] if isinstance(paths, str | os.PathLike) else paths
-        files = [new_file(x) for path in map(given_location, given) for x in self._find(path)]
+        files = list[RecordFile]()
+        for path in map(given_location, [paths] if isinstance(paths, str | os.PathLike) else paths):
+            if not (found := find_files(path, self.suffixes)):
+                shown = shown_url(path) if is_url(path) else str(Path(path))
+                raise RowsError(
+                    f"there are no {self.codec.kind} files ({', '.join(self.suffixes)}) at {shown}"
+                    f"{found_instead(path, self.suffixes)}; give a file, a directory or a pattern"
+                )
+            files += map(self.codec, found)
         if not files:
-            raise RowsError(f"no paths of {self.kind} files were given; give a list of some")
+            raise RowsError(f"no paths of {self.codec.kind} files were given; give a list of some")
         self.shard_names = [str(each.path) for each in files]
         self._series = FileSeries(files)
         self.place: Place | None = None
-
-    def _find(self, path: str) -> list[Any]:
-        """Return the files that a path means; raise RowsError if it means none."""
-        if not (found := find_files(path, self.suffixes)):
-            shown = shown_url(path) if is_url(path) else str(Path(path))
-            instead = found_instead(path, self.suffixes)
-            raise RowsError(
-                f"there are no {self.kind} files ({', '.join(self.suffixes)}) at {shown}{instead};"
-                " give a file, a directory or a pattern"
-            )
-        return found
 
     def open_shard(self, name: str) -> Iterator[Record]:
         """Return all records of a shard; `place` does not matter and is not changed.
@@ -179,23 +185,19 @@ class ShardedSource:
         Raises:
             SamplingError: The state is of other files.
         """
-        check_state(state, ("files", "place"), "a source of shards")
-        place = state["place"]
-        if state["files"] != self._digest:
+        try:
+            found = msgspec.convert({**state}, _State)
+        except msgspec.ValidationError as error:
+            raise SamplingError(
+                f"this is no state of a source of shards ({error}); give what state_dict() returned"
+            ) from None
+        if found.files != self._digest:
             raise SamplingError(
                 f"the state is of other files than the {len(self.shard_names):,} from"
                 f" {self.shard_names[0]} on, or of another order; make the source of the files that"
                 " it is of, or begin anew"
             )
-        if place is not None:
-            if not isinstance(place, list | tuple) or len(place) != 2:
-                raise SamplingError(
-                    f"the place of a state should be [shard, records]; got {place!r}: give what"
-                    " state_dict() returned"
-                )
-            shard = check_integer("the shard of a state", place[0], 0, len(self.shard_names) - 1)
-            place = Place(shard, check_integer("the records of a state", place[1], 0))
-        self.place = place
+        self.place = found.place
 
 
 @checked
@@ -213,8 +215,7 @@ class JsonShardedSource(ShardedSource):
         RowsError: There is no such file; or, while iterating, a line is no object.
     """
 
-    format = "jsonl"
-    kind = "JSON Lines"
+    codec = JsonFile
     suffixes = tuple(
         suffix + outer for suffix in (".jsonl", ".ndjson") for outer in ("", ".gz", ".zst")
     )
@@ -235,8 +236,7 @@ class ParquetShardedSource(ShardedSource):
             damaged.
     """
 
-    format = "parquet"
-    kind = "Parquet"
+    codec = ParquetFile
     suffixes = (".parquet",)
 
 
@@ -250,8 +250,7 @@ class ArrowShardedSource(ShardedSource):
         paths: A file, a directory with .arrow files, a glob pattern, a URL, or several of these.
     """
 
-    format = "arrow"
-    kind = "Arrow"
+    codec = ArrowFile
     suffixes = (".arrow",)
 
 
@@ -271,7 +270,7 @@ class TransformedShardedSource(ShardedSource):
 
     def __init__(self, source: ShardedSource, transform: Callable[[Record], Record]) -> None:
         self._source, self._transform, self._series = source, transform, source._series
-        self.shard_names, self.kind = source.shard_names, source.kind
+        self.shard_names = source.shard_names
 
     @property
     def place(self) -> Place | None:
@@ -309,15 +308,21 @@ class TransformedShardedSource(ShardedSource):
 
 
 def find_files(location: str, endings: tuple[str, ...]) -> list[AnyFile]:
-    """Return the files that a path, a URL or a pattern means, sorted; of a directory by endings."""
+    """Return the files that a path, a URL or a pattern means, sorted; of a directory by endings.
+
+    Hidden files are left out, unless they are named.
+    """
+    found: list[AnyFile]
     if is_url(location):
-        is_directory, found = not glob.has_magic(shown_url(location)), _matches(location)
-        is_directory = is_directory and [*map(location_of, found)] != [location]
+        found = [*matching_files(location)]
+        is_one = [*map(location_of, found)] == [location]
+        is_directory = not glob.has_magic(shown_url(location)) and not is_one
     elif os.path.isfile(location):  # whose name may have characters of patterns
         return [Path(location)]
     else:
         is_directory = os.path.isdir(location)
-        found = _files_in(location) if is_directory else _matches(location)
+        pattern = os.path.join(glob.escape(location), "*") if is_directory else location
+        found = [x for x in map(Path, sorted(glob.glob(pattern, recursive=True))) if x.is_file()]
     return [x for x in found if not is_directory or name_of(x).endswith(endings)]
 
 
@@ -326,7 +331,9 @@ def row_files(directory: Location) -> dict[str, AnyFile]:
 
     Of a web server, which has no lists, there are none.
     """
-    names = {name_of(x): x for x in _files_in(given_location(directory)) if format_of(name_of(x))}
+    location = f"{given_location(directory).rstrip('/')}/"
+    found = [] if is_url(location) and is_web(location) else find_files(location, ("",))
+    names = {name_of(x): x for x in found if format_of(name_of(x))}
     order = sorted(names, key=lambda name: [
         int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)
     ])  # fmt: skip
@@ -337,25 +344,11 @@ def found_instead(location: str, endings: tuple[str, ...]) -> str:
     """Tell, in a message, in which directories below a location files are; "" for none."""
     if glob.has_magic(location) or (is_url(location) and is_web(location)):
         return ""
-    found = map(location_of, _matches(f"{location.rstrip('/')}/*/*"))
+    found = map(location_of, find_files(f"{location.rstrip('/')}/*/*", ()))
     names = sorted({each.split("/")[-2] for each in found if each.endswith(endings)})
     more = ", ..." * (len(names) > 3)
     shown = shown_url(location) if is_url(location) else location
     return f", but in {shown} there are {', '.join(names[:3])}{more}" if names else ""
-
-
-def _files_in(directory: str) -> list[AnyFile]:
-    """Return the files directly in a directory, without hidden ones."""
-    if is_url(directory):
-        return [] if is_web(directory) else _matches(f"{directory.rstrip('/')}/")
-    return _matches(os.path.join(glob.escape(directory), "*"))
-
-
-def _matches(pattern: str) -> list[AnyFile]:
-    """Return the files that match, sorted; of a web server one."""
-    if is_url(pattern):
-        return [*matching_files(pattern)]
-    return [x for x in map(Path, sorted(glob.glob(pattern, recursive=True))) if x.is_file()]
 
 
 def location_of(file: AnyFile) -> str:

@@ -6,12 +6,12 @@ same length. Tensors are on the CPU.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -166,13 +166,17 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     if not paths:
         instead = found_instead(files.where(), (".pkl",))
         raise RowsError(f"{files.where()}: there is no file dump-*.pkl in this folder{instead}")
-    rows = [_with_mask(row) for path in paths for row in open_file(path).rows()]
+    rows = list[Arrays]()
+    for row in (row for path in paths for row in open_file(path).rows()):
+        # A mask of one byte per token; without one, all are tokens.
+        mask = row.get("attention_mask", np.ones(len(row["input_ids"])))
+        rows.append({**row, "attention_mask": mask.astype(np.int8)})
     if (content := files.get(DUMP_FILE)) is None:
         return rows
     meta = files.where(DUMP_FILE)
     try:
-        counts = dict(json.loads(content))
-    except (ValueError, TypeError) as error:
+        counts = msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError as error:
         raise RowsError(
             f"{meta}: is no JSON object with counts ({error}); get it again, or remove it"
         ) from error
@@ -186,12 +190,6 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
                 " those that are missing, or write the rows again"
             )
     return rows
-
-
-def _with_mask(row: Arrays) -> Arrays:
-    """Return a row with a mask of one byte per token; without one, all are tokens."""
-    mask = row.get("attention_mask", np.ones(len(row["input_ids"])))
-    return {**row, "attention_mask": mask.astype(np.int8)}
 
 
 def _tensors_of(row: Arrays) -> Tensors:

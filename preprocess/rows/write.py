@@ -63,7 +63,7 @@ Ids = tuple[int, ...]
 CONFIG_FILE = "config.json"
 METADATA_FILE = "metadata.json"
 STATS_FILE = "tokenization_stats.json"
-_RUN = "rows"
+_BESIDE = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
 _BUFFER = 1 << 20  # bytes that are appended to a shard at a time
 _WRITTEN_AT_ONCE = 1 << 24  # bytes after which the disk is asked to write
 _RESUMES = (
@@ -156,50 +156,74 @@ class _Run:
         self, file: TokenFile, settings: RowsSettings, location: str, name: str
     ) -> None:
         self._file, self._settings, self._name = file, settings, name
-        self._location = location
-        self._final = open_storage(location).final
+        self._location, self._final = location, open_storage(location).final
         self.where = self._final.where()
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings, settings.tokenizer)
-        around, pad_id = self._ids
-        ids: list[Any] = [*map(list, around), pad_id * settings.is_padded]
-        made_from = {"dataset_digest": file.manifest.digest, "ids": ids, **self._of_settings}
-        self._made_from = Record("rows", made_from, {}, None)
+        self._dataset_digest = file.manifest.digest
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
-        started, is_new = time.perf_counter(), True
+        started, is_new, (around, pad_id) = time.perf_counter(), True, self._ids
+        ids: list[Any] = [*map(list, around), pad_id * self._settings.is_padded]
+        made_from = {"dataset_digest": self._dataset_digest, "ids": ids, **self._of_settings}
         with Run(
-            self._location, _RUN, self._made_from, self._settings.overwrite,
+            self._location, "rows", Record("rows", made_from, {}, None), self._settings.overwrite,
             hopeless=(SettingsError, RowsError),
         ) as run:
             if not run.is_complete:
-                is_new = run.resumed or not self._is_there()
+                is_there, kept = self._find_there()
+                is_new = run.resumed or not is_there
                 if is_new:
-                    self._make(run, progress, started)
+                    self._make(run, progress, started, kept)
             n_written = sum(format_of(name) is not None for name in run.published)
         manifest, seconds = read_manifest(self._location), time.perf_counter() - started
         place = self.where if is_bucket(self._location) else Path(self._location)
         return RowsResult(place, manifest, is_new, seconds, n_written)
 
-    def _is_there(self) -> bool:
-        """Return True if the rows exist; raise OutputError if others do."""
-        final = self._final
-        if final.size(MANIFEST_FILE) is None or self._settings.overwrite:
-            return False
-        found, own = read_manifest(self._location), self._of_settings
-        is_same = found.dataset_digest == self._file.manifest.digest
-        if self._kept is not None:
-            wanted = {each.name for each in self._files}
-            for name in sorted({*final.names()} & {each.name for each in found.shards} - wanted):
+    @cached_property
+    def _files(self) -> list[OutputFile]:
+        """The files to write, in order."""
+        settings = self._settings
+        if settings.per_file:
+            return [*files_of_sources(self._file, settings, *self._ids)]
+        reader = RowReader(self._file, *plan_rows(self._file, settings, *self._ids))
+        n_shards = self._n_shards(reader.plan, reader.shape)
+        return divided(reader, shard_names(self._name, n_shards, settings))
+
+    def _find_there(self) -> tuple[bool, dict[str, ShardFacts]]:
+        """Return (the rows exist, files of `per_file` by name that are as they would be written).
+
+        Raises:
+            OutputError: Other rows exist, and are not to be replaced.
+        """
+        final, replaces = self._final, self._settings.overwrite
+        if final.size(MANIFEST_FILE) is None:
+            return False, {}
+        try:
+            found = read_manifest(self._location)
+        except RowsError:
+            if replaces:
+                return False, {}
+            raise
+        names, is_same = self._differences(found), found.dataset_digest == self._dataset_digest
+        if self._settings.per_file and not names:
+            wanted, there = {x.name: x for x in self._files}, {x.name: x for x in found.shards}
+            gone = sorted({*final.names()} & there.keys() - wanted.keys())
+            if gone and not replaces:
                 raise OutputError(
-                    f"{final.where(name)}: has rows of an input that the dataset no longer has;"
+                    f"{final.where(gone[0])}: has rows of an input that the dataset no longer has;"
                     " move it away, or have it removed (--overwrite)"
                 )
-            return is_same and self._kept.keys() == wanted
-        if not is_same or not self._is_alike(found):
-            names = [name for name, value in found.settings.items() if own.get(name) != value]
-            names += ["special ids"] * (is_same and not names)
+            kept = {
+                name: facts for name, facts in there.items()
+                if name in wanted and digest_of_file(final, name) == facts.digest
+                and (is_same or content_of(wanted[name]) == facts.content)
+            }
+            return is_same and not replaces and kept.keys() == wanted.keys(), kept
+        if replaces:
+            return False, {}
+        if names or not is_same:
             other = f"other settings ({', '.join(names)})" if names else "another dataset"
             raise OutputError(
                 f"{self.where}: has rows of {other}; choose another directory, or replace them"
@@ -207,20 +231,51 @@ class _Run:
             )
         repair = "" if is_bucket(self.where) else f"run tokenmill verify --repair {self.where}, or "
         check_finished(final, found.shards, f"{repair}write the rows again (--overwrite)")
-        return True
+        return True, {}
 
-    def _make(self, run: Run, progress: Progress, started: float) -> None:
-        settings, files, kept = self._settings, self._files, self._kept or {}
-        done = {i: kept[each.name] for i, each in enumerate(files) if each.name in kept}
-        names = [each.name for each in files]
-        self._check_free(names)
+    def _differences(self, found: RowsManifest) -> list[str]:
+        """Return the names of settings in which rows of any dataset differ from these."""
+        own, (around, pad_id) = self._of_settings, self._ids
+        names = [name for name, value in found.settings.items() if own.get(name) != value]
+        is_padded_alike = found.pad_id == pad_id or not self._settings.is_padded
+        has_same_ids = found.around == around and is_padded_alike
+        return names or ["special ids"] * (not has_same_ids or found.settings != own)
+
+    def _make(
+        self, run: Run, progress: Progress, started: float, kept: Mapping[str, ShardFacts]
+    ) -> None:
+        names, before = [each.name for each in self._files], self._files_before()
+        done = {i: kept[name] for i, name in enumerate(names) if name in kept}
+        if manifests_in(self._final):
+            raise OutputError(
+                f"{self.where}: has a dataset; choose another directory for its rows (--out)"
+            )
+        beside = {*_BESIDE, DUMP_FILE} if self._settings.format == "pickle" else _BESIDE
+        check_no_others(self._final, {*names, *beside} - before, "rows")
         if not run.resumed:
             self._report_plan()
         run.begin()
-        for each in run.journal.values("shards", ShardDone):
-            if run.storage.size(each.facts.name) == each.facts.bytes:
-                done[each.number] = each.facts
-        lock, total = threading.Lock(), sum(each.stop - each.first for each in files)
+        for entry in run.journal.values("shards", ShardDone):
+            if run.storage.size(entry.facts.name) == entry.facts.bytes:
+                done[entry.number] = entry.facts
+        self._write_shards(run, progress, done)
+        run.add(*(name for name in names if name not in kept))
+        manifest = self._manifest_of(tuple(done[number] for number in range(len(names))))
+        seconds, digests = time.perf_counter() - started, dict[str, str]()
+        for name, content in self._descriptions(manifest, seconds, progress.peak_memory).items():
+            data = (json.dumps(content, indent=2) + "\n").encode()
+            run.put(name, data)
+            if name != STATS_FILE:  # which has times
+                digests[name] = xxhash.xxh3_128_hexdigest(data)
+        manifest = structs.replace(manifest, beside=digests)
+        run.put(MANIFEST_FILE, manifest.to_json().encode(), last=True)
+        run.gone = before - {*names}
+        run.publish()
+
+    def _write_shards(self, run: Run, progress: Progress, done: dict[int, ShardFacts]) -> None:
+        """Write the files that are not done, each in a thread, and add their facts."""
+        files, settings, lock = self._files, self._settings, threading.Lock()
+        total = sum(each.stop - each.first for each in files)
 
         def work(number: int) -> tuple[int, ShardFacts]:
             with closing(run.storage.stream(files[number].name)) as stream:
@@ -245,27 +300,13 @@ class _Run:
             for number, facts in results:
                 done[number] = facts
                 run.journal.save("shards", ShardDone(number, facts), adds=True, stage=stage)
-        run.add(*(name for name in names if name not in kept))
-        manifest = self._manifest_of(tuple(done[number] for number in range(len(files))))
-        seconds, digests = time.perf_counter() - started, dict[str, str]()
-        for name, content in self._descriptions(manifest, seconds, progress.peak_memory).items():
-            data = (json.dumps(content, indent=2) + "\n").encode()
-            run.put(name, data)
-            if name != STATS_FILE:  # which has times
-                digests[name] = xxhash.xxh3_128_hexdigest(data)
-        manifest = structs.replace(manifest, beside=digests)
-        run.put(MANIFEST_FILE, manifest.to_json().encode(), last=True)
-        run.gone = self._files_before() - {*names}
-        run.publish()
 
     def _manifest_of(self, shards: tuple[ShardFacts, ...]) -> RowsManifest:
         file, files, (around, pad_id) = self._file, self._files, self._ids
-        place, name = split_location(file.absolute_path)
-        dataset = join_location(place, manifest_name(Path(name).stem))
-        # A relative path, so that both may be moved together.
-        dataset = relative_location(dataset, self._location)
         return RowsManifest(
-            dataset=dataset, dataset_digest=file.manifest.digest, settings=self._of_settings,
+            # A relative path, so that both may be moved together.
+            dataset=relative_location(join_location(*self._dataset), self._location),
+            dataset_digest=self._dataset_digest, settings=self._of_settings,
             around=around, columns=columns_of(self._settings), vocab_size=file.vocab_size,
             pad_id=pad_id,
             length=None if self._settings.per_file else files[0].reader.shape.length,
@@ -274,71 +315,24 @@ class _Run:
             text_bytes=file.manifest.n_bytes, shards=shards,
         )
 
-    def _check_free(self, names: list[str]) -> None:
-        """Raise OutputError if files of other programs, or a dataset, are in the way."""
-        final = self._final
-        if manifests_in(final):
-            raise OutputError(
-                f"{self.where}: has a dataset; choose another directory for its rows (--out)"
-            )
-        wanted = {*names, MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
-        if self._settings.format == "pickle":
-            wanted.add(DUMP_FILE)
-        check_no_others(final, wanted - self._files_before(), "rows")
+    @property
+    def _dataset(self) -> tuple[str, str]:
+        """Directory and name of the manifest of the dataset."""
+        place, name = split_location(self._file.absolute_path)
+        return place, manifest_name(Path(name).stem)
 
     def _files_before(self) -> set[str]:
         """Return the names of files of rows that are replaced; {}: none are there."""
         content = self._final.get(MANIFEST_FILE) or b""
         if not any(each.encode() in content for each in spellings_of(FORMAT)):
             return set()  # none, or of another program
-        found = {MANIFEST_FILE, CONFIG_FILE, METADATA_FILE, STATS_FILE}
         try:
             manifest = read_manifest(self._location)
-            return found | {*manifest.beside, *(each.name for each in manifest.shards)}
+            return {*_BESIDE, *manifest.beside, *(each.name for each in manifest.shards)}
         except RowsError:  # damaged: by their names
             own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
             own += r"|dump-(\d+\.pkl|meta_data\.json)"
-            return found | {name for name in self._final.names() if re.fullmatch(own, name)}
-
-    @cached_property
-    def _files(self) -> list[OutputFile]:
-        """The files to write, in order."""
-        settings = self._settings
-        if settings.per_file:
-            return [*files_of_sources(self._file, settings, *self._ids)]
-        reader = RowReader(self._file, *plan_rows(self._file, settings, *self._ids))
-        n_shards = self._n_shards(reader.plan, reader.shape)
-        return divided(reader, shard_names(self._name, n_shards, settings))
-
-    @cached_property
-    def _kept(self) -> dict[str, ShardFacts] | None:
-        """The files of `per_file` that are as they would be written, by name.
-
-        None: no rows are there that were made in the same way, of any dataset.
-        """
-        final = self._final
-        if not self._settings.per_file or final.size(MANIFEST_FILE) is None:
-            return None
-        try:
-            found = read_manifest(self._location)
-        except RowsError:  # a damaged manifest is replaced, or `_is_there` raises
-            return None
-        if not self._is_alike(found):
-            return None
-        there = {each.name: each for each in found.shards}
-        is_same = found.dataset_digest == self._file.manifest.digest
-        return {
-            each.name: facts for each in self._files
-            if (facts := there.get(each.name))
-            and digest_of_file(final, each.name) == facts.digest
-            and (is_same or content_of(each) == facts.content)
-        }
-
-    def _is_alike(self, found: RowsManifest) -> bool:
-        """Return True if rows were made in the way of these, of any dataset."""
-        around, pad_id = self._ids
-        is_same_padding = found.pad_id == pad_id or not self._settings.is_padded
-        return found.settings == self._of_settings and found.around == around and is_same_padding
+            return {*_BESIDE, *(name for name in self._final.names() if re.fullmatch(own, name))}
 
     def _report_plan(self) -> None:
         """Log what is left out, and padding that was not asked for."""
@@ -371,49 +365,44 @@ class _Run:
         return found
 
     def _descriptions(
-        self, manifest: RowsManifest, seconds: float, peak_memory: int
-    ) -> dict[str, Any]:
+        self, found: RowsManifest, seconds: float, peak_memory: int
+    ) -> dict[str, dict[str, Any]]:
         """Return the contents of the files that describe rows for people and other programs."""
         settings, of_dataset = self._settings, self._file.manifest
-        place, name = split_location(self._file.absolute_path)
-        run = find_run(open_storage(place).final, manifest_name(Path(name).stem))
+        directory, name = self._dataset
+        run = find_run(open_storage(directory).final, name)
         shown = run and run.settings and run.settings.get("tokenizer")
         fingerprint, sources = of_dataset.tokenizer_fingerprint, of_dataset.sources
         is_selected = any(each.get("name") == SELECTED for each in sources)
         seconds += run.seconds if run else 0
-        average = manifest.tokens / manifest.rows
+        average, n_bytes = found.tokens / found.rows, sum(each.bytes for each in found.shards)
         about = {
             "tokenizer": shown or (f"sha256:{fingerprint}" if fingerprint else "not known"),
             "max_length": settings.max_length, "truncation": settings.truncation,
         }
-        found: dict[str, Any] = {
-            CONFIG_FILE: manifest.settings | about | {
-                "dataset": manifest.dataset, "tokenizer_fingerprint": fingerprint,
-                "vocab_size": manifest.vocab_size, "pad_id": manifest.pad_id,
+        counts = {"files": len(found.shards), "samples": found.rows, "tokens": found.tokens}
+        of_pickles = {DUMP_FILE: counts} if found.format == "pickle" else {}
+        return {
+            CONFIG_FILE: found.settings | about | {
+                "dataset": found.dataset, "tokenizer_fingerprint": fingerprint,
+                "vocab_size": found.vocab_size, "pad_id": found.pad_id,
             },
             METADATA_FILE: about | {
-                "num_examples": manifest.rows, "tokens": manifest.tokens,
-                "documents": manifest.documents, "longest": manifest.longest,
-                "average_length": average, "columns": list(manifest.columns),
-                "files": [each.name for each in manifest.shards],
+                "num_examples": found.rows, "tokens": found.tokens, "documents": found.documents,
+                "longest": found.longest, "average_length": average,
+                "columns": list(found.columns), "files": [each.name for each in found.shards],
                 # Not the time of the run, so that the same input gives the same bytes.
                 "created_at": newest_source(run) if run else None,
             },
             STATS_FILE: {
-                "total_sequences": manifest.rows, "total_tokens": manifest.tokens,
+                "total_sequences": found.rows, "total_tokens": found.tokens,
                 "avg_sequence_length": average, "processing_time_seconds": seconds,
-                "sequences_per_second": manifest.rows / max(seconds, 1e-9),
+                "sequences_per_second": found.rows / max(seconds, 1e-9),
                 "files_processed": run.files if run and is_selected else len(sources),
-                "compression_ratio":
-                    manifest.text_bytes / max(sum(each.bytes for each in manifest.shards), 1),
+                "compression_ratio": found.text_bytes / max(n_bytes, 1),
                 "memory_usage_mb": peak_memory / 1e6,
             },
-        }
-        if manifest.format == "pickle":
-            found[DUMP_FILE] = {
-                "files": len(manifest.shards), "samples": manifest.rows, "tokens": manifest.tokens,
-            }
-        return found
+        } | of_pickles
 
 
 def content_of(output: OutputFile) -> str:
@@ -460,7 +449,7 @@ def write_shard(
     sink = _Sink(stream)
     with io.BufferedWriter(sink, _BUFFER) as file:
         rows = NewRows(reader.shape.columns, n_rows, batches)
-        FORMATS[settings.format].codec.write(file, rows, compression_of(settings))
+        FORMATS[settings.format].write(file, rows, compression_of(settings))
     return ShardFacts(
         name, n_rows, n_tokens, sink.n_bytes, sink.digest.hexdigest(), content.hexdigest()
     )

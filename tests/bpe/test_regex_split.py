@@ -140,40 +140,20 @@ def test_a_regex_of_megabytes_is_refused() -> None:
         RegexSplitter("a" * 1_000_000)
 
 
+def split(**pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": pattern, "behavior": "Isolated"}
+
+
 @pytest.mark.parametrize(
     ("step", "text", "expected"),
     [
         ({"type": "Digits", "individual_digits": True}, "a12 ½b", ["a", "1", "2", " ", "½", "b"]),
         ({"type": "Digits", "individual_digits": False}, "a12 ½b", ["a", "12", " ", "½", "b"]),
-        (
-            {"type": "Split", "pattern": {"String": "a.b"}, "behavior": "MergedWithPrevious"},
-            "xa.bya.ba.b",
-            ["xa.b", "ya.b", "a.b"],
-        ),
-        (
-            {"type": "Split", "pattern": {"String": "<é.\u2581`_"}, "behavior": "Isolated"},
-            "<é.\u2581`_<éx\u2581`_",
-            ["<é.\u2581`_", "<éx\u2581`_"],
-        ),
-        (
-            {
-                "type": "Split",
-                "pattern": {"Regex": r"[\u00e0-\u00ff\u2581]"},
-                "behavior": "Isolated",
-            },
-            "xéy\u2581",
-            ["x", "é", "y", "\u2581"],
-        ),
-        (
-            {"type": "Split", "pattern": {"Regex": " "}, "behavior": "MergedWithNext"},
-            "a b  c",
-            ["a", " b", " ", " c"],
-        ),
-        (
-            {"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Contiguous"},
-            "baab",
-            ["b", "aa", "b"],
-        ),
+        (split(String="a.b") | {"behavior": "MergedWithPrevious"}, "xa.bya.b", ["xa.b", "ya.b"]),
+        (split(String="<é.\u2581`_"), "<é.\u2581`_<é\u2581`_", ["<é.\u2581`_", "<é\u2581`_"]),
+        (split(Regex=r"[\u00e0-\u00ff\u2581]"), "xéy\u2581", ["x", "é", "y", "\u2581"]),
+        (split(Regex=" ") | {"behavior": "MergedWithNext"}, "a b  c", ["a", " b", " ", " c"]),
+        (split(Regex="a") | {"behavior": "Contiguous"}, "baab", ["b", "aa", "b"]),
     ],
 )
 def test_steps(step: dict[str, Any], text: str, expected: list[str]) -> None:

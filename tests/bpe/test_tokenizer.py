@@ -8,9 +8,10 @@ import json
 import pickle
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ import bpe.encode.parallel_encoder
 import bpe.special
 import bpe.vocabulary
 from bpe import Tokenizer, reference
-from bpe.errors import ArgumentError, EncodingError, PatternError, VocabularyError
+from bpe.errors import EncodingError, PatternError, VocabularyError
 from bpe.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
@@ -174,16 +175,11 @@ def test_separated_data_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(EncodingError, match="lone surrogate"):
         TOKENIZER.encode_separated_to_numpy(b"a", "\ud800")
     monkeypatch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", 64)
-    expected = (
-        r"byte 2,003 is not valid UTF-8 \(0x80: invalid start byte\): expected UTF-8; decode the"
-        " text as what"
-    )
+    expected = r"byte 2,003 is not valid UTF-8 \(0x80: invalid start byte\): expected UTF-8; decode"
     with pytest.raises(EncodingError, match=expected):
         TOKENIZER.encode_separated_to_numpy(b"the " * 500 + b"abc\x80" + b" the" * 500)
     # A separator does not mend a character that it stands in.
-    with pytest.raises(
-        EncodingError, match=r"byte 1 is not valid UTF-8 .0xe4: invalid continuation byte"
-    ):
+    with pytest.raises(EncodingError, match=r"byte 1 is not valid UTF-8 .0xe4: invalid conti"):
         TOKENIZER.encode_separated_to_numpy(b"a\xe4 \xb8\xad", " ")
 
 
@@ -191,12 +187,8 @@ def test_empty_text_has_no_ids() -> None:
     assert TOKENIZER.encode("") == []
     assert TOKENIZER.encode_batch([]) == []
     assert TOKENIZER.encode_batch(["", ""]) == [[], []]
-    assert TOKENIZER.encode_batch(["", "<|", "", "|>"]) == [
-        [],
-        TOKENIZER.encode("<|"),
-        [],
-        TOKENIZER.encode("|>"),
-    ]
+    ids = [[], TOKENIZER.encode("<|"), [], TOKENIZER.encode("|>")]
+    assert TOKENIZER.encode_batch(["", "<|", "", "|>"]) == ids
     assert list(TOKENIZER.encode_iterable([])) == []
     assert list(TOKENIZER.encode_iterable(["", ""])) == []
     assert TOKENIZER.decode([]) == ""
@@ -259,18 +251,11 @@ def test_a_stream_without_a_place_to_cut_is_looked_through_a_few_times_only() ->
 def test_decode_takes_lists_iterators_and_arrays_of_any_whole_numbers() -> None:
     text = "naïve <|endoftext|>日本語"
     ids = TOKENIZER.encode(text)
-    for given_ids in (
-        ids,
-        tuple(ids),
-        iter(ids),
-        *(np.array(ids, d) for d in ("<u2", "<u4", "i8", "u8")),
-    ):
+    arrays = [np.array(ids, dtype) for dtype in ("<u2", "<u4", "i8", "u8")]
+    for given_ids in (ids, tuple(ids), iter(ids), *arrays):
         assert TOKENIZER.decode(given_ids) == text
     assert TOKENIZER.decode_bytes(ids) == text.encode()
-
-
-def test_decoding_parts_of_characters_replaces_ignores_or_raises() -> None:
-    ids = [0xE2, 0x82, 97]
+    ids = [0xE2, 0x82, 97]  # a part of a character
     assert TOKENIZER.decode(ids) == "\ufffda"
     assert TOKENIZER.decode(ids, errors="ignore") == "a"
     assert TOKENIZER.decode_bytes(np.array(ids)) == b"\xe2\x82a"
@@ -278,19 +263,15 @@ def test_decoding_parts_of_characters_replaces_ignores_or_raises() -> None:
         TOKENIZER.decode(ids, errors="strict")
 
 
-@pytest.mark.parametrize("bad", [-1, 50_000, 2**40])
 @pytest.mark.parametrize("kind", [list, np.array])
-def test_ids_without_a_token_are_refused(bad: int, kind: type) -> None:
-    with pytest.raises(
-        EncodingError, match=rf"token id {bad} is not in the vocabulary: expected an id from 0"
-    ):
-        TOKENIZER.decode(kind([97, bad]))
-
-
-@pytest.mark.parametrize("ids", [np.zeros((2, 2), int), np.array([1.0]), np.array(1)])
-def test_arrays_that_are_not_ids_are_refused(ids: np.ndarray) -> None:
-    with pytest.raises(EncodingError, match="expected one dimension of whole numbers"):
-        TOKENIZER.decode(ids)
+def test_ids_without_a_token_are_refused(kind: type) -> None:
+    for bad in (-1, 50_000, 2**40):
+        message = rf"token id {bad} is not in the vocabulary: expected an id from 0"
+        with pytest.raises(EncodingError, match=message):
+            TOKENIZER.decode(kind([97, bad]))
+    for ids in (np.zeros((2, 2), int), np.array([1.0]), np.array(1)):
+        with pytest.raises(EncodingError, match="expected one dimension of whole numbers"):
+            TOKENIZER.decode(ids)
 
 
 @settings(max_examples=50)
@@ -306,43 +287,31 @@ def test_any_ids_decode_alike_from_lists_and_arrays(ids: list[int]) -> None:
 # --- what is refused -----------------------------------------------------------------------------
 
 
-def test_lone_surrogates_are_refused_with_their_place() -> None:
-    for call in (
-        TOKENIZER.encode,
-        TOKENIZER.encode_ordinary,
-        TOKENIZER.count_tokens,
+def test_what_is_not_text_is_refused() -> None:
+    calls: list[Callable[[Any], object]] = [
+        TOKENIZER.encode, TOKENIZER.encode_ordinary, TOKENIZER.count_tokens,
         lambda text: TOKENIZER.encode_batch(["ok", text]),
         lambda text: TOKENIZER.encode_batch(["ok"] * 5000 + [text]),
-        lambda text: list(TOKENIZER.encode_iterable([text])),
-    ):
-        with pytest.raises(
-            EncodingError, match=r"character 2 of the text is '\\ud800', a lone surrogate"
-        ):
+        lambda text: [*TOKENIZER.encode_iterable([text])],
+    ]
+    surrogate = r"character 2 of the text is '\\ud800', a lone surrogate"
+    for call in calls:
+        with pytest.raises(EncodingError, match=surrogate):
             call("ab\ud800")
-
-
-def test_what_is_not_text_is_refused() -> None:
-    for call in (
-        TOKENIZER.encode,
-        lambda x: TOKENIZER.encode_batch([x]),
-        lambda x: TOKENIZER.encode_batch([x] * 5000),
-    ):
+    for call in calls[:-1]:
         for value in (None, b"bytes", 5):
-            refused = r"expected text, found|should be (text|a list of t)"
-            with pytest.raises(TypeError, match=refused):
+            with pytest.raises(TypeError, match=r"expected text, found|should be (text|a list)"):
                 call(value)
     with pytest.raises(TypeError, match="texts: should be a list of texts; got"):
         TOKENIZER.encode_batch("text")
 
 
-def test_unknown_special_tokens_are_refused() -> None:
-    with pytest.raises(
-        VocabularyError, match=r"names '<pad>', which is not a special token.*'<\|endoftext"
-    ):
+def test_unknown_special_tokens_and_settings_are_refused() -> None:
+    message = r"names '<pad>', which is not a special token.*'<\|endoftext"
+    with pytest.raises(VocabularyError, match=message):
         TOKENIZER.encode("a", allowed_special=["<pad>"])
-    with pytest.raises(
-        VocabularyError, match=r"allowed_special is '<\|end': expected 'all' or a coll"
-    ):
+    message = r"allowed_special is '<\|end': expected 'all' or a coll"
+    with pytest.raises(VocabularyError, match=message):
         TOKENIZER.encode("a", allowed_special="<|end")
     message = r"eos_token '<pad>' is not a special token of this tokenizer: expected one of"
     with pytest.raises(VocabularyError, match=message):
@@ -371,15 +340,6 @@ def test_special_tokens_take_the_ids_that_the_vocabulary_has_for_them() -> None:
     assert tokenizer.encode_ordinary("a\nb") == [97, 10, 98]
 
 
-def test_special_tokens_named_wrongly_are_refused() -> None:
-    with pytest.raises(VocabularyError, match="'<x>' is named twice"):
-        Tokenizer(BYTES, [], ["<x>", "<x>"])
-    with pytest.raises(ArgumentError, match="special_tokens: should be a mapping or a list of tex"):
-        Tokenizer(BYTES, [], "<x>")
-    with pytest.raises(VocabularyError, match="is not valid Unicode"):
-        Tokenizer(BYTES, [], ["\udc00"])
-
-
 def test_what_it_is_can_be_asked() -> None:
     assert TOKENIZER.vocab_size == 256 + 600 + len(SPECIAL)
     assert TOKENIZER.vocab[97] == b"a"
@@ -398,9 +358,8 @@ def test_what_it_is_can_be_asked() -> None:
 
 
 def test_the_fingerprint_is_of_the_file(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.from_vocabulary(
-        TOKENIZER.vocabulary, tie_break="huggingface", eos_token="|>"
-    )
+    vocabulary = TOKENIZER.vocabulary
+    tokenizer = Tokenizer.from_vocabulary(vocabulary, tie_break="huggingface", eos_token="|>")
     tokenizer.save(tmp_path / "tokenizer.json")
     again = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     assert (again, hash(again)) == (tokenizer, hash(tokenizer))

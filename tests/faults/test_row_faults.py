@@ -177,21 +177,15 @@ def test_rows_whose_dataset_has_changed(data: Path, tmp_path: Path) -> None:
         assert "is another dataset than the rows are of; write them again" in each.text
 
 
-def test_counts_that_disagree(data: Path, tmp_path: Path) -> None:
+def test_manifests_that_are_damaged(data: Path, tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     write_rows(data, format="jsonl", seq_length=9, out=tmp_path / "out")
     directory = tmp_path / "out"
-    manifest = read_manifest(directory)
-    assert manifest.tokens == sum(SIZES)
-    (facts,) = manifest.shards
-    wrong = replace(manifest, rows=99, tokens=98, shards=(replace(facts, tokens=98),))
-    (directory / MANIFEST_FILE).write_text(wrong.to_json())
-    (first, *_) = verify(directory)
-    assert first.text.startswith("has 99 rows, and its files 10; 98 tokens, and the dataset 88")
+    assert read_manifest(directory).tokens == sum(SIZES)
     (directory / "metadata.json").write_text("{}")
-    texts = [each.text for each in verify(directory) if not each.sound]
-    assert texts[1].startswith("was changed, or is missing: write the rows again")
+    (text,) = [each.text for each in verify(directory) if not each.sound]
+    assert text.startswith("was changed, or is missing: write the rows again")
     (directory / MANIFEST_FILE).write_text("{}")
     assert not verify(directory)[0].sound
     (directory / MANIFEST_FILE).unlink()

@@ -103,7 +103,7 @@ def test_a_shuffled_pass_reads_each_block_once(
 ) -> None:
     """Whole files, row groups, or record batches; at most `cache_size` of them in memory."""
     read: list[tuple[Path, int]] = []
-    reader = FORMATS[KINDS[kind]["format"]].codec
+    reader = FORMATS[KINDS[kind]["format"]]
     original = reader.block
     monkeypatch.setattr(
         reader, "block", lambda x, number: read.append((x.path, number)) or original(x, number)

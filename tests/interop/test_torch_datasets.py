@@ -76,7 +76,7 @@ def test_workers_give_the_batches_in_order(file: TokenFile, start: str, windows:
         dataset, batch_size=None, num_workers=2, multiprocessing_context=start,
         persistent_workers=windows == "packed",
     )
-    for epoch in (0, 1, 0, 5):
+    for epoch in (0, 1, 0, 5) if windows == "packed" else (0, 1):
         dataset.set_epoch(epoch)
         steps = range(epoch * len(sampler), (epoch + 1) * len(sampler))
         assert all(

@@ -46,15 +46,7 @@ datasets:
 """
 
 
-class StoppingParts(faults.Stopping):
-    """Stops in a part of the progress."""
-
-    def part(self) -> Progress:
-        self.begin(None)
-        return self
-
-
-class StoppingAnywhere(Progress):
+class Stopping(Progress):
     """Ends the run at the n-th look, in whatever dataset that is."""
 
     def __init__(self, left: list[int]) -> None:
@@ -62,7 +54,7 @@ class StoppingAnywhere(Progress):
         self.left = left
 
     def part(self) -> Progress:
-        part = StoppingAnywhere(self.left)
+        part = Stopping(self.left)
         part.begin(None)
         return part
 
@@ -152,11 +144,10 @@ def test_it_is_killed_and_resumed(corpus: Path) -> None:
     expected = contents(corpus)
     for name in ("out", "elsewhere"):
         torture.remove(corpus / name)
-
     n_kills = 0
     for left in range(10, 200, 15):
         try:
-            build("corpus.yaml", progress=StoppingAnywhere([left]))
+            build("corpus.yaml", progress=Stopping([left]))
             break
         except faults.CutOff:
             n_kills += 1
@@ -294,7 +285,7 @@ def test_given_tokenizers_get_what_they_lack(corpus: Path, caplog: Any) -> None:
 def test_changes_of_datasets_are_named(corpus: Path) -> None:
     """Also of their order, for checkpoints of the training number the sources of all."""
     with pytest.raises(faults.CutOff):
-        build("corpus.yaml", progress=StoppingParts("counting", 1))
+        build("corpus.yaml", progress=Stopping([10]))
     first, second = YAML.index("  - name: prose"), YAML.index("  - name: posts")
     for changed, message in (
         (YAML[:first] + YAML[second:] + YAML[first:second],

@@ -37,7 +37,6 @@ from preprocess import (
 )
 from preprocess.check.inspect import facts
 from preprocess.cli import run
-from preprocess.rows import write
 
 TO_ROWS: dict[str, Any] = {"data_files": "x", "tokenizer": "y", "output_path": "z"}
 TEXTS = [f"Document {i} of many, " * (1 + i % 7) for i in range(40)]
@@ -87,30 +86,6 @@ def test_text_becomes_rows(text: Path, tokenizer: Path, tmp_path: Path) -> None:
     assert all(each.sound for each in verify(tmp_path / "out"))
     deep = verify(tmp_path / "out", deep=True)
     assert any("cannot be compared with its dataset" in each.text for each in deep)
-
-
-def test_an_interruption_between_the_stages(
-    text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {
-        "data_files": text, "tokenizer": tokenizer, "output_path": tmp_path / "out",
-        "output_format": "jsonl", "num_shards": 3, "workers": 1,
-    }
-    real, made = write.write_shard, list[str]()
-
-    def once(*arguments: Any) -> Any:
-        made.append(arguments[0].name)
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(write, "write_shard", once)
-    with pytest.raises(KeyboardInterrupt):
-        tokenize_and_save(**options)
-    result = tokenize_and_save(**options)
-    assert [each[6:11] for each in made] == ["00000", "00001", "00001", "00002"]
-    assert "up to date" in result.lines[0] or "train" in result.lines[0]
-    assert len(rows_in(tmp_path / "out")) == len(TEXTS)
 
 
 def config(text: str | Path = "x", out: str | Path = "out", **more: Any) -> PipelineConfig:
@@ -329,8 +304,8 @@ def test_arguments_without_effect_are_said_once(
     [
         (lambda: DatasetConfig(name="x"), "DatasetConfig: data_files: is required"),
         (lambda: DatasetConfig(data_files="x", text_field="y"), r"did you mean content_field\?"),
-        (lambda: PipelineConfig(datasets=[{"data_files": "x", "seq_len": 3}]),
-         r"\[0\].seq_len: there is no such setting; did you mean seq_length in the section pack\?"),
+        (lambda: PipelineConfig(datasets=[{"data_files": "x", "seq_length": 3}]),
+         r"\[0\].seq_length: there is no such setting here; it belongs in the section pack"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
          "should have what cannot change ids .* revision could; give it to transformers, and its"),
         (lambda: TokenizerConfig(padding="most"), r"padding: should be .*or True; got 'most'"),

@@ -222,7 +222,7 @@ PECULIAR = {
                 split("[0-9][0-9][0-9]"),
             ),
         ),
-        'pre_tokenizer is "Punctuation"',
+        "pre_tokenizer is \"Punctuation\": only Split, Digits, ByteLevel are implemented",
     ),
 }  # fmt: skip
 
