@@ -27,11 +27,12 @@ def parts_of(batch: DocumentBatch) -> list[bytes]:
 
 
 def documents_of(*paths: Path, **options: Any) -> list[str]:
-    """The documents in files, from units that have been pickled."""
+    """The documents in files, from units and batches that have been pickled."""
     found: list[str] = []
     for source in find_sources(paths, ReadOptions(**options)):
         for unit in source.units():
-            batch = pickle.loads(pickle.dumps(unit)).read()
+            batch = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(unit)).read()))
+            assert batch.content is None  # another process sends no text but that of documents
             parts = [part.decode() for part in parts_of(batch)]
             if parts and batch.starts_mid_document:
                 found[-1] += parts.pop(0)
