@@ -1,8 +1,9 @@
 """Find special and added tokens in UTF-8: leftmost first, the longest of those at one position.
 
 `reference.split_special` defines what is found, and `SpecialTokenMatcher` is what finds it.
-`Normalizer` is for tokenizers that change text before it is split: settings of added tokens,
-Unicode normal forms, a space in front. Its steps are those of Hugging Face's tokenizers 0.23:
+`Normalizer` is for tokenizers that change text before it is split: settings of added tokens, for
+which the characters around them count, Unicode normal forms, a space in front. Its steps are those
+of Hugging Face's tokenizers 0.23:
 
 1. Added tokens with `normalized=False` are found in the original text: leftmost, then longest.
 2. The text between them is normalized.
@@ -234,7 +235,7 @@ def _has_other_spellings(text: str) -> bool:
 
 
 class _Matcher:
-    """Finds added tokens, given as text -> token, in text."""
+    """Finds added tokens, given as text -> token, in decoded text, and applies their settings."""
 
     def __init__(self, tokens: dict[str, AddedToken]) -> None:
         self._tokens = tokens
