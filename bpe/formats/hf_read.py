@@ -93,6 +93,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     decoder: Any = None
 
 
+class _ByteLevel(msgspec.Struct):
+    """The last step of a pre_tokenizer, with Hugging Face's defaults."""
+
+    add_prefix_space: bool = True
+    use_regex: bool = True
+
+
 _Named: TypeAlias = str | AddedEntry | None
 
 
@@ -202,10 +209,14 @@ class TokenizerFiles:
 def _parts(path: Path, file: _File, entries: list[AddedEntry]) -> TokenizerParts:
     """Convert the content of a tokenizer.json; `path` is its name in errors."""
     model = file.model
-    _expect(path, "truncation", file.truncation, None)
-    _expect(path, "padding", file.padding, None)
-    _expect(path, "model.dropout", model.dropout, None, 0)
-    _expect(path, "model.unicode_version", model.unicode_version, None, UNICODE_VERSION)
+    for name, found, accepted in (
+        ("truncation", file.truncation, None), ("padding", file.padding, None),
+        ("model.dropout", model.dropout, 0),
+        ("model.unicode_version", model.unicode_version, UNICODE_VERSION),
+    ):
+        if found not in (None, accepted):
+            setting, expected = f"the setting {name} is {dumps(found)}", dumps(accepted)
+            unsupported(path, setting, f"only {expected} is implemented")
     sections = {name: getattr(file, name) for name in STEPS}
     steps = {name: _steps(path, name, [x] * (x is not None)) for name, x in sections.items()}
     if len(steps["decoder"]) != 1:
@@ -248,15 +259,6 @@ def _parts(path: Path, file: _File, entries: list[AddedEntry]) -> TokenizerParts
     return replace(parts, settings="" if is_default else dumps(settings))
 
 
-def _expect(path: Path, name: str, found: Any, *accepted: Any) -> Any:
-    """Return a setting that has one of the accepted values; raise an error otherwise."""
-    # In Python False == 0 and True == 1; in JSON they differ.
-    if not any(found == x and isinstance(found, bool) == isinstance(x, bool) for x in accepted):
-        shown = " or ".join(map(dumps, accepted))
-        unsupported(path, f"the setting {name} is {dumps(found)}", f"only {shown} is implemented")
-    return found
-
-
 def _steps(path: Path, section: str, values: list[Any]) -> list[dict[str, Any]]:
     """Return the steps of a section of tokenizer.json, a key of `STEPS`; sequences flattened."""
     inner, kinds = STEPS[section]
@@ -280,23 +282,21 @@ def _pattern_of(path: Path, steps: list[dict[str, Any]]) -> tuple[str, bool]:
     if kinds.count("ByteLevel") != 1 or kinds[-1] != "ByteLevel":
         expected = "only Split and Digits are implemented, with one ByteLevel as the last step"
         unsupported(path, f"pre_tokenizer has the steps {dumps(kinds)}", expected)
-    byte_level = steps.pop()
-    # Hugging Face's default for both is True; trim_offsets has no effect on ids.
-    prefix, use_regex = (
-        _expect(path, f"pre_tokenizer ByteLevel.{name}", byte_level.get(name, True), False, True)
-        for name in ("add_prefix_space", "use_regex")
-    )
-    if prefix and steps:
+    try:
+        byte_level = msgspec.convert(steps.pop(), _ByteLevel)
+    except msgspec.ValidationError as error:
+        refuse_value(path, error)
+    if byte_level.add_prefix_space and steps:
         found = "pre_tokenizer has steps before a ByteLevel with add_prefix_space"
         unsupported(path, found, "only a ByteLevel alone may have it")
     splits: list[str | dict[str, Any]] = [*steps]
-    if use_regex:
+    if byte_level.use_regex:
         splits.append("gpt2")
     elif not steps:
         # Without a split, the text is one pre-token.
         splits.append({"type": "Split", "pattern": {"Regex": r"[\s\S]+"}, "behavior": "Isolated"})
     try:
-        return from_huggingface(splits), bool(prefix)
+        return from_huggingface(splits), byte_level.add_prefix_space
     except PatternError as error:
         raise UnsupportedTokenizerError(f"{path}: pre_tokenizer: {error}") from error
 

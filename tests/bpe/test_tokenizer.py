@@ -25,7 +25,7 @@ import bpe.encode.parallel_encoder
 import bpe.special
 import bpe.vocabulary
 from bpe import Tokenizer, reference
-from bpe.errors import ArgumentError, EncodingError, PatternError, VocabularyError
+from bpe.errors import EncodingError, PatternError, VocabularyError
 from bpe.vocabulary import Vocabulary
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
@@ -338,15 +338,6 @@ def test_special_tokens_take_the_ids_that_the_vocabulary_has_for_them() -> None:
     tokenizer = Tokenizer(BYTES, [], ["\n"])
     assert tokenizer.encode("a\nb") == [97, 256, 98]
     assert tokenizer.encode_ordinary("a\nb") == [97, 10, 98]
-
-
-def test_special_tokens_named_wrongly_are_refused() -> None:
-    with pytest.raises(VocabularyError, match="'<x>' is named twice"):
-        Tokenizer(BYTES, [], ["<x>", "<x>"])
-    with pytest.raises(ArgumentError, match="special_tokens: should be a mapping or a list of tex"):
-        Tokenizer(BYTES, [], "<x>")
-    with pytest.raises(VocabularyError, match="is not valid Unicode"):
-        Tokenizer(BYTES, [], ["\udc00"])
 
 
 def test_what_it_is_can_be_asked() -> None:

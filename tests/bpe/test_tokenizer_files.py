@@ -117,18 +117,13 @@ def test_what_is_read_is_what_was_saved(name: str, tmp_path: Path) -> None:
 
 def test_the_text_is_that_of_the_format(saved: Path) -> None:
     text = saved.read_text(encoding="utf-8")
-    value = json.loads(text)
-    model = value["model"]
-    assert model["vocab"]["Ġa"] == 257
-    assert model["vocab"]["<|é \n|>"] == 261
+    model = json.loads(text)["model"]
+    assert [model["vocab"][x] for x in ("Ġa", "<|é \n|>")] == [257, 261]
     assert list(model["vocab"].values()) == list(range(262))
     assert model["merges"] == [["#", "#"], ["Ġ", "a"], ["Ġa", "Ċ"], ["Ã", "©"]]
-    assert [added["id"] for added in value["added_tokens"]] == [260, 261]
-    assert model["unicode_version"] == UNICODE_VERSION
-    assert model["pattern"] == "gpt2"
-    assert model["tie_break"] == "greatest-bytes"
-    assert text.endswith("}\n")
+    assert (model["unicode_version"], model["pattern"]) == (UNICODE_VERSION, "gpt2")
     # One line for each token and each merge: two tokenizers can be compared with diff.
+    assert text.endswith("}\n")
     assert text.count("\n") < 262 + len(MERGES) + len(SPECIAL) + 60
 
 
@@ -140,10 +135,11 @@ def test_ranks_that_merges_cannot_say_are_not_written(tmp_path: Path) -> None:
 
 
 def test_the_configuration_belongs_to_its_file(tmp_path: Path) -> None:
-    for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
+    tokens = {"one": "<|endoftext|>", "two": "<|é \n|>", "three": None}
+    for name, eos_token in tokens.items():
         parts = TokenizerParts(SMALL.vocabulary, "gpt2", None, eos_token)
         save(tmp_path / f"{name}.json", parts)
-    for name, eos_token in (("one", "<|endoftext|>"), ("two", "<|é \n|>"), ("three", None)):
+    for name, eos_token in tokens.items():
         assert load(tmp_path / f"{name}.json").eos_token == eos_token
     config = json.loads((tmp_path / "one_config.json").read_text(encoding="utf-8"))
     assert config["eos_token"] == "<|endoftext|>"
@@ -255,8 +251,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"truncation": {"max_length": 9}}, r"the setting truncation is .*: only null is impl"),
     ({"pre_tokenizer": None}, r"pre_tokenizer has the steps \[\]: only Split and Digits"),
     ({"pre_tokenizer": {"type": "Whitespace"}}, r"is \"Whitespace\": only Split, Digits"),
-    ({"pre_tokenizer__use_regex": 1}, r"ByteLevel.use_regex is 1: only false or true"),
-    ({"pre_tokenizer__add_prefix_space": 0}, r"ByteLevel.add_prefix_space is 0"),
+    ({"pre_tokenizer__use_regex": 1}, r"use_regex is .*: expected `bool`, got `int`"),
     ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": {}}}, r"is \"Sequence\": only Split"),
     ({"pre_tokenizer": sequence(NO_REGEX, {"type": "Digits"})}, r"steps \[\"ByteLevel\","),
     ({"pre_tokenizer": sequence(SPLIT, {"type": "ByteLevel"})}, r"only a ByteLevel alone may have"),
@@ -270,7 +265,7 @@ OTHERS: list[tuple[dict[str, Any], str]] = [
     ({"decoder": None}, r"decoder is null: expected one ByteLevel"),
     ({"decoder": {"type": "Metaspace"}}, r"decoder is \"Metaspace\": only ByteLevel"),
     ({"model__type": "Unigram"}, r"model.type is not .*: invalid enum value 'Unigram'"),
-    ({"model__dropout": 0.1}, r"model.dropout is 0.1: only null or 0 is implemented"),
+    ({"model__dropout": 0.1}, r"model.dropout is 0.1: only 0 is implemented"),
     ({"model__end_of_word_suffix": "</w>"}, r"model.end_of_word_suffix .*: invalid enum .*</w>"),
     ({"model__continuing_subword_prefix": "##"}, r"model.continuing_subword_prefix is"),
     ({"model__ignore_merges": 1}, r"model.ignore_merges is .*: expected `bool`, got `int`"),
@@ -452,14 +447,15 @@ def test_what_is_not_ranks_is_refused(text: str, message: str, tmp_path: Path) -
 def test_gaps_and_special_tokens_in_the_middle(tmp_path: Path) -> None:
     tokens = {i + (i >= 300) * 7: token for i, token in BASE.tokens.items()}
     ranks = {token: i for i, token in tokens.items()}
+    # One is an ordinary pre-token, and one stands inside another.
+    special = {"<|a|>": 301, "the": 5000, "<|a|><|b|>": 4000}
+    pattern = TOKENIZER.to_tiktoken()._pat_str
     theirs = tiktoken.Encoding(
-        "gaps",
-        pat_str=TOKENIZER.to_tiktoken()._pat_str,
-        mergeable_ranks=ranks,
-        # One is an ordinary pre-token, and one stands inside another.
-        special_tokens={"<|a|>": 301, "the": 5000, "<|a|><|b|>": 4000},
+        "gaps", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
     )
     ours = Tokenizer.from_tiktoken(theirs)
+    empty = Tokenizer(BASE.tokens | {999: b""}, BASE.merges, {"<|endoftext|>": 1000})
+    assert empty.to_tiktoken().encode(TEXT) == empty.encode(TEXT) == TOKENIZER.encode(TEXT)
     for text in (TEXT, "the<|a|>the <|a|><|b|> thethe", "<|a|><|a|><|b|>"):
         assert ours.encode(text) == theirs.encode(text, allowed_special="all")
         assert ours.encode_ordinary(text) == theirs.encode_ordinary(text)
@@ -491,12 +487,6 @@ def test_special_tokens_that_begin_alike() -> None:
         with pytest.raises(VocabularyError, match=r"expected special tokens of which none begins"):
             Tokenizer.from_tiktoken(theirs)
     assert refused
-
-
-def test_an_empty_token_is_never_looked_for() -> None:
-    ours = Tokenizer(BASE.tokens | {999: b""}, BASE.merges, {"<|endoftext|>": 1000})
-    assert ours.to_tiktoken().encode(TEXT) == ours.encode(TEXT) == TOKENIZER.encode(TEXT)
-    assert ours.vocab_size == 1001
 
 
 def test_encodings_with_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -591,16 +581,6 @@ def test_peculiarities_of_published_files(tmp_path: Path) -> None:
     assert found == [(b"#version", b":")]
 
 
-@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "t.tiktoken"])
-def test_a_pointer_is_told_from_the_file(name: str, tmp_path: Path) -> None:
-    files = gpt2_files(tmp_path)
-    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
-    with pytest.raises(TokenizerFileError, match=rf"{name}: it is a Git LFS pointer: .* lfs pull"):
-        Tokenizer.from_tiktoken(tmp_path / name, pattern="gpt2") if name[0] == "t" else (
-            Tokenizer.from_gpt2_files(*files)
-        )
-
-
 @pytest.mark.parametrize("line", ["", "a", "a  b", " a", "a b c", "a\tb", "日 本"])
 def test_a_line_that_is_no_merge_is_refused_with_its_number(line: str, tmp_path: Path) -> None:
     vocab_path, merges_path = gpt2_files(tmp_path, "#version: 0.2\n")
@@ -611,18 +591,12 @@ def test_a_line_that_is_no_merge_is_refused_with_its_number(line: str, tmp_path:
         Tokenizer.from_gpt2_files(vocab_path, merges_path)
 
 
-@pytest.mark.parametrize(
-    ("vocab", "message"),
-    [
-        ({"a": 1, "b": 1}, r"'b' has the id 1, which 'a' has .*: expected one id for each token"),
-        ({"a": 0}, r"vocab.json with .*merges.txt: .* bytes in UTF-8 have no token"),
-    ],
-)
-def test_a_vocabulary_that_cannot_be(vocab: dict[str, int], message: str, tmp_path: Path) -> None:
+def test_a_vocabulary_without_bytes(tmp_path: Path) -> None:
     vocab_path, merges_path = gpt2_files(tmp_path)
     merges_path.write_text("#version: 0.2\n")
+    message = r"vocab.json with .*merges.txt: .* bytes in UTF-8 have no token"
     with pytest.raises(TokenizerFileError, match=message):
-        Tokenizer.from_gpt2_files(write(vocab_path, vocab), merges_path)
+        Tokenizer.from_gpt2_files(write(vocab_path, {"a": 0}), merges_path)
 
 
 WHOLE = Vocabulary({**BASE.tokens, 3000: b"abcxyz"}, BASE.merges, {}, ignore_merges=True)

@@ -58,12 +58,7 @@ def frozen(counts: dict[bytes, int]) -> FrozenCounts:
 
 
 @settings(max_examples=300)
-@given(
-    documents=corpora,
-    n_merges=st.integers(0, 40),
-    chosen=options(st.integers(0, 3)),
-    run=st.integers(0, 100),
-)
+@given(corpora, st.integers(0, 40), options(st.integers(0, 3)), st.integers(0, 100))
 def test_merges_equal_the_reference(
     documents: list[str], n_merges: int, chosen: dict[str, Any], run: int
 ) -> None:
@@ -80,11 +75,9 @@ _COUNTS = st.sampled_from(
 
 @settings(max_examples=300)
 @given(
-    words=st.dictionaries(
-        st.text("ab c", min_size=1, max_size=7), _COUNTS, min_size=1, max_size=40
-    ),
-    n_merges=st.integers(0, 60),
-    chosen=options(st.sampled_from([0, 2, 3, 2**22])),
+    st.dictionaries(st.text("ab c", min_size=1, max_size=7), _COUNTS, min_size=1, max_size=40),
+    st.integers(0, 60),
+    options(st.sampled_from([0, 2, 3, 2**22])),
 )
 def test_counts_of_every_size(
     words: dict[str, int], n_merges: int, chosen: dict[str, Any]
@@ -232,27 +225,22 @@ def test_every_kind_of_input_gives_the_same(
         assert train_bpe(corpus, 600, [END], workers=workers) == expected
 
 
-def test_texts_that_name_files_are_refused(corpus: Path) -> None:
+def test_what_is_no_text_is_located(tmp_path: Path, corpus: Path) -> None:
     with pytest.raises(TrainingError, match=r"the name of an existing file.*pathlib\.Path"):
         train_bpe([str(corpus)], 300)
     assert train_bpe([str(corpus), "text text"], 257).merges
-
-
-def test_invalid_utf8_is_located(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.txt"
+    path = tmp_path / "corpus.bin"
     path.write_bytes(b"abc def\n" * 1_000_000 + b"ab\xffc")
-    with pytest.raises(EncodingError, match=r"corpus\.txt: not UTF-8 at byte 8,000,002 .*0xff"):
+    with pytest.raises(EncodingError, match=r"corpus\.bin: not UTF-8 at byte 8,000,002 .*0xff"):
         train_bpe(path, 300)
-
-
-def test_lone_surrogates_are_located() -> None:
     with pytest.raises(EncodingError, match=r"character 2 of the text is .*ud800.* surrogate"):
         train_bpe(["ab\ud800", "c"], 300)
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"missing\.txt"):
         train_bpe(tmp_path / "missing.txt", 300)
+    (tmp_path / "empty.txt").touch()
+    for nothing in (tmp_path / "empty.txt", [], [""], [END]):
+        with pytest.raises(TrainingError, match="no text to train on"):
+            train_bpe(nothing, 300, [END])
 
 
 @pytest.mark.parametrize("change", ["truncated", "longer", "of another time"])
@@ -287,21 +275,11 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
         assert train_bpe(tmp_path / "pipe", 262).merges == train_bpe([text.decode()], 262).merges
 
 
-def test_no_text(tmp_path: Path) -> None:
-    (tmp_path / "empty.txt").touch()
-    for nothing in (tmp_path / "empty.txt", [], [""], [END]):
-        with pytest.raises(TrainingError, match="no text to train on"):
-            train_bpe(nothing, 300, [END])
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"vocab_size": 256, "special_tokens": [END]}, "vocab_size 256 is too small.*at least 257"),
-        (
-            {"vocab_size": 2**30 + 1},
-            "vocab_size 1,073,741,825 is too large: choose at most 1,073,741,824",
-        ),
+        ({"vocab_size": 2**30 + 1}, "vocab_size .* is too large: choose at most 1,073,741,824"),
         ({"vocab_size": 300, "special_tokens": [END, END]}, r"special token .* is given twice"),
         ({"vocab_size": 300, "special_tokens": [""]}, "is empty"),
         ({"vocab_size": 300, "tie_break": "coin"}, "'coin'; expected one of 'greatest-bytes', 'h"),

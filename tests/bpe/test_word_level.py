@@ -10,42 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
-from nasty import MARKS, nasty_texts, word_texts
+from nasty import nasty_texts, word_texts
 
 from bpe.errors import EncodingError, UnsupportedTokenizerError, VocabularyError
-from bpe.unicode_classes import WHITE_SPACE, class_table
 from bpe.word_level import SPECIAL_TOKENS, WordLevelTokenizer, create_vocabulary, split
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
 TEXT = 'The cat -- a "small" one -- sat on the mat; did it?'
-
-def plain_split(text: str) -> list[str]:
-    """Return the words of a text, character by character."""
-    table = class_table()
-    words = [""]
-    place = 0
-    while place < len(text):
-        character = text[place]
-        if text.startswith("--", place):
-            words += ["--", ""]
-            place += 1
-        elif character in MARKS:
-            words += [character, ""]
-        elif table[ord(character)] & WHITE_SPACE:
-            words.append("")
-        else:
-            words[-1] += character
-        place += 1
-    return [word for word in words if word]
-
-
-@given(texts=st.lists(word_texts, max_size=10))
-def test_it_splits_at_white_space_and_punctuation(texts: list[str]) -> None:
-    for text in texts:
-        assert split(text) == plain_split(text)
-
 
 def test_a_vocabulary_is_sorted_and_the_most_frequent_stay() -> None:
     texts = ["b a b c", "c b d"]
