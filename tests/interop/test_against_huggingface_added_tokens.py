@@ -15,36 +15,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nasty import WHITE_SPACES, nasty_text
-from published import BASE, NATIVE, SIZE, N, file, token
+from published import BASE, NATIVE, SIZE, N, both, check_ids, file, token
 
 from bpe import Tokenizer
-from bpe.text.spans import spans_of
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
-
-
-def both(text: str, directory: Path) -> tuple[Tokenizer, Any]:
-    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
-    return Tokenizer.from_file(directory / "tokenizer.json"), tokenizers.Tokenizer.from_str(text)
-
-
-def check(ours: Tokenizer, theirs: Any, texts: list[str]) -> None:
-    theirs.encode_special_tokens = False
-    expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
-    assert ours.encode_batch(texts) == expected
-    assert [list(ours.encode_iterable(iter(text))) for text in texts[:2]] == expected[:2]
-    theirs.encode_special_tokens = True
-    expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
-    assert [ours.encode_ordinary(text) for text in texts] == expected
-    encoded = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    buffer = np.frombuffer(b"".join(encoded), np.uint8)
-    ids, places = ours.new_encoder().encode(buffer, spans_of(offsets), prefix_id=9, suffix_id=7)
-    around = [[9, *document, 7] for document in expected]
-    assert ids.tolist() == [token_id for document in around for token_id in document]
-    assert places.tolist() == np.cumsum([0, *map(len, around)]).tolist()
 
 
 def survives(text: str, directory: Path) -> None:
@@ -112,7 +89,7 @@ def test_any_added_tokens_normalizers_and_prefix(
         nasty_text(2),
     )
     texts = data.draw(st.lists(st.lists(piece, max_size=8).map("".join), max_size=5))
-    check(ours, theirs, texts)
+    check_ids(ours, theirs, texts)
     survives(text, directory)
 
 
@@ -136,7 +113,7 @@ def test_a_gap_before_a_token_of_the_model_moves_no_other(tmp_path: Path) -> Non
     added = [token("</s>", N + 10), token("<new>", N + 1), token("<other>", N + 2, special=False)]
     text = file(added, model=model)
     ours, theirs = both(text, tmp_path)
-    check(ours, theirs, ["a<new>b</s>c<other>", "<other><new></s>"])
+    check_ids(ours, theirs, ["a<new>b</s>c<other>", "<other><new></s>"])
     survives(text, tmp_path)
 
 

@@ -29,22 +29,37 @@ options = {
     "preset": ReadOptions(text_preset="title-text", on_invalid_utf8="replace"),
     "fields": ReadOptions(content_field=("title", "text"), on_invalid_utf8="replace"),
     "chat": ReadOptions(chat="auto", chat_format=form),
+    "metadata": ReadOptions(unit_size=100),
 }[sys.argv[2]]
 whole = path.read_bytes()
-n_refused = 0
-for place in range(0, len(whole), 2):
+refused = []
+end = len(whole) - 8
+places = range(0, len(whole), 2)
+if sys.argv[2] == "metadata":  # of Parquet, whose length is before its end
+    places = range(end - int.from_bytes(whole[-8:-4], "little"), end)
+for place in places:
     damaged = bytearray(whole)
-    damaged[place] ^= 0xF0
+    damaged[place] ^= (1, 0x10, 0xF0)[place % 3] if sys.argv[2] == "metadata" else 0xF0
     path.write_bytes(damaged)
     try:
         (source,) = find_sources([path], options)
         source.estimate_text()
         for unit in source.units():
             unit.read()
-    except CorpusError:
-        n_refused += 1
-print(n_refused)
+    except CorpusError as error:
+        refused.append(str(error))
+print(len(refused), *{each for each in refused if "row groups" in each})
 """
+
+
+def read_damaged(path: Path, reads: str) -> str:
+    """Read a file in which each byte is damaged in turn, where pyarrow may abort the process."""
+    done = subprocess.run(
+        [sys.executable, "-c", READ_DAMAGED, path, reads], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def text_of(values: list[bytes], kind: str) -> Any:
@@ -60,7 +75,6 @@ def text_of(values: list[bytes], kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["plain", "dictionary"])
 @pytest.mark.parametrize("reads", ["preset", "fields", "chat"])
 def test_any_damaged_byte_of_an_arrow_file(tmp_path: Path, kind: str, reads: str) -> None:
-    """In a subprocess, because pyarrow may abort the process."""
     title = text_of([b"title %d" % i for i in range(9)], kind)
     text = text_of([b"text %d " % i * 3 for i in range(9)], kind)
     table = pa.table({"title": title, "text": text})
@@ -70,12 +84,15 @@ def test_any_damaged_byte_of_an_arrow_file(tmp_path: Path, kind: str, reads: str
         table = pa.table({"messages": pa.ListArray.from_arrays(ends, turns)})
     with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as writer:
         writer.write_table(table)
-    done = subprocess.run(
-        [sys.executable, "-c", READ_DAMAGED, tmp_path / "x.arrow", reads], capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) > 100
+    assert int(read_damaged(tmp_path / "x.arrow", reads).split()[0]) > 100
+
+
+def test_damaged_metadata_is_an_error(tmp_path: Path) -> None:
+    documents = [f"document {i}" for i in range(90)]
+    parquet.write_table(pa.table({"text": documents}), tmp_path / "x.parquet", row_group_size=40)
+    said = read_damaged(tmp_path / "x.parquet", "metadata")
+    assert int(said.split()[0]) > 80
+    assert "is damaged or truncated (the row groups do not have " in said
 
 
 @pytest.mark.parametrize("kind", ["plain", "dictionary"])

@@ -22,7 +22,6 @@ import pytest
 import written
 
 from preprocess import export_tokens
-from preprocess.dataset.columns import MASK
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPTS = ROOT / "tests" / "clients"
@@ -48,12 +47,11 @@ class Corpus:
         drawn[2][:2] = [0, self.end_id - 1]
         self.documents: Documents = [[*ids, self.end_id] for ids in drawn]
         self.masks = [[i % 3 > 0 for i in ids] for ids in self.documents] if mask else []
-        more: dict[str, Any] = {"shard_tokens": shard_tokens, "has_mask": mask}
-        with written.token_file(directory, "train", vocab_size=vocab_size, **more) as writer:
-            for i, ids in enumerate(self.documents):
-                columns = {MASK.name: np.array(self.masks[i], np.uint8)} if mask else {}
-                writer.append(np.array(ids, np.uint32), np.array([len(ids)]), **columns)
-            writer.finish(end_of_text_id=self.end_id, **written.FIELDS)
+        written.write(
+            directory, self.ids, np.cumsum([*map(len, self.documents)]), vocab_size=vocab_size,
+            mask=[i % 3 > 0 for i in self.ids] if mask else None, shard_tokens=shard_tokens,
+            fields={"end_of_text_id": self.end_id},
+        )  # fmt: skip
         self.dtype = "uint16" if vocab_size <= 65_536 else "uint32"
 
     @property

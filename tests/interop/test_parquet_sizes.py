@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -134,39 +132,3 @@ def test_conversations_are_divided(tmp_path: Path, batches: list[int], is_typed:
     (source,) = find_sources([tmp_path / "x.parquet"], options)
     assert len("".join(documents)) <= source.estimate_text() < 1.1 * len("".join(documents))
     assert 6 <= len(list(source.units())) <= 30
-
-
-DAMAGE = """
-import sys
-from pathlib import Path
-from preprocess import CorpusError
-from preprocess.documents.batch import ReadOptions
-from preprocess.sources import find_sources
-
-path = Path(sys.argv[1])
-whole = path.read_bytes()
-refused = []
-for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole) - 8):
-    damaged = bytearray(whole)
-    damaged[place] ^= (1, 0x10, 0xF0)[place % 3]
-    path.write_bytes(damaged)
-    try:
-        (source,) = find_sources([path], ReadOptions(unit_size=100))
-        source.estimate_text()
-        for unit in source.units():
-            unit.read()
-    except CorpusError as error:
-        refused.append(str(error))
-print(len(refused), *{each for each in refused if "row groups" in each})
-"""
-
-
-def test_damaged_metadata_is_an_error(tmp_path: Path) -> None:
-    """In a subprocess, because pyarrow may abort the process."""
-    documents = [f"document {i}" for i in range(90)]
-    parquet.write_table(pa.table({"text": documents}), tmp_path / "x.parquet", row_group_size=40)
-    command = [sys.executable, "-c", DAMAGE, tmp_path / "x.parquet"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout.split()[0]) > 80
-    assert "is damaged or truncated (the row groups do not have " in done.stdout

@@ -13,11 +13,10 @@ from fuzz import SOUND_TOKENIZER, odd_document
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import hard_texts
-from published import NATIVE, PECULIAR, SIZE, N, file, of_other_models, token
+from published import NATIVE, PECULIAR, SIZE, N, both, check_ids, file, of_other_models, token
 
 from bpe import AddedToken, HuggingFaceTokenizer, Tokenizer, load_tokenizer
 from bpe.errors import EncodingError
-from bpe.text.spans import spans_of
 from bpe.text_tokenizer import AnyTokenizer
 from preprocess.cli import run
 
@@ -26,39 +25,16 @@ pytestmark = pytest.mark.usefixtures("few_ranges")
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
 
 
-def both(text: str, directory: Path, config: str | None = None) -> tuple[AnyTokenizer, Any]:
-    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
-    if config is not None:
-        (directory / "tokenizer_config.json").write_text(config)
-    theirs = tokenizers.Tokenizer.from_str(text)
-    theirs.no_truncation()
-    theirs.no_padding()
-    return load_tokenizer(directory), theirs
-
-
 def check(ours: AnyTokenizer, theirs: Any) -> None:
     """Compare ids, with and without special tokens, in all ways to encode, and text."""
     added = [each.content for each in theirs.get_added_tokens_decoder().values()]
-    texts = hard_texts(added)
-    theirs.encode_special_tokens = False
-    expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
-    assert ours.encode_batch(texts) == expected
-    assert [ours.encode(text) for text in texts] == expected
+    expected = check_ids(ours, theirs, hard_texts(added))
     assert [ours.decode(ids) for ids in expected] == theirs.decode_batch(
         expected, skip_special_tokens=False
     )
     assert [ours.decode(np.array(ids, int)) for ids in expected[:9]] == [
         ours.decode(ids) for ids in expected[:9]
     ]
-    theirs.encode_special_tokens = True
-    expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
-    assert [ours.encode_ordinary(text) for text in texts] == expected
-    documents = [text.encode() for text in texts]
-    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
-    buffer = np.frombuffer(b"".join(documents), np.uint8)
-    ids, ends = ours.new_encoder().encode(buffer, spans_of(offsets), suffix_id=7)
-    assert ids.tolist() == [number for one in expected for number in [*one, 7]]
-    assert np.diff(ends).tolist() == [len(one) + 1 for one in expected]
 
 
 @pytest.mark.parametrize("name", NATIVE)

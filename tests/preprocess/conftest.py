@@ -70,6 +70,7 @@ def bucket(
     server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> str:
     """A bucket with nothing in it, blocks of 4 KiB, and an empty cache of 64 of them."""
+    open_objects.cache_clear()
     monkeypatch.setattr(table, "BLOCK_BYTES", BLOCK)
     monkeypatch.setenv(block_cache.DIRECTORY_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(64 * BLOCK))

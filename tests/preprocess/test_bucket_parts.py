@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import object_server
 import pytest
 
 from preprocess import build, import_tokens, merge_parts, open_tokens
 from preprocess.pipeline import train
 from preprocess.settings import SettingsError
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
-    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
-    with object_server.s3_bucket() as url:
-        yield url
 
 
 def test_parts_in_a_bucket_are_merged(bucket: str, tmp_path: Path) -> None:

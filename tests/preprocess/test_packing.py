@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from window_fields import check_fields
 from written import END, dataset, write
 
 from preprocess import Sampler, TokenFile, TokenFileError, open_tokens, write_rows
@@ -58,7 +59,7 @@ def test_no_token_is_lost_or_doubled(
     for batch in sampler:
         arrays = {name: each for name, each in batch.items() if name != "cu_seqlens"}
         assert {each.shape for each in arrays.values()} == {batch["inputs"].shape}
-        n_inputs += check_rows(batch)
+        n_inputs += check_fields(batch, END)
         pairs.update(zip(batch["inputs"].ravel().tolist(), batch["targets"].ravel().tolist(),
                          strict=True))
     n_padding = sampler.n_windows * context_length - len(tokens)
@@ -69,35 +70,6 @@ def test_no_token_is_lost_or_doubled(
     expected[END, -100] += n_padding
     assert pairs == +expected
     assert sampler.tokens_per_window == pytest.approx(len(tokens) / sampler.n_windows)
-
-
-def check_rows(batch: dict[str, Any]) -> int:
-    """Check the fields of each row against plain Python; return the number of tokens."""
-    total, cu_seqlens = 0, [0]
-    for row, (inputs, mask) in enumerate(
-        zip(batch["inputs"].tolist(), batch["attention_mask"].tolist(), strict=True)
-    ):
-        n, length = sum(mask), len(inputs)
-        assert mask == [1] * n + [0] * (length - n)
-        segment, position, segments, positions = 1, 0, [], []
-        for token in inputs[:n]:
-            segments.append(segment)
-            positions.append(position)
-            position += 1
-            if token == END:
-                cu_seqlens.append(row * length + len(segments))
-                segment, position = segment + 1, 0
-        if cu_seqlens[-1] < row * length + n:
-            cu_seqlens.append(row * length + n)
-        if n < length:
-            cu_seqlens.append((row + 1) * length)
-        padding = [0] * (length - n)
-        assert batch["segment_ids"][row].tolist() == segments + padding
-        assert batch["position_ids"][row].tolist() == positions + padding
-        total += n
-    assert batch["cu_seqlens"].tolist() == cu_seqlens
-    assert (batch["loss_mask"] == (batch["targets"] != -100)).all()
-    return total
 
 
 def test_strategies_fill_rows_ever_better(tmp_path: Path) -> None:

@@ -21,12 +21,6 @@ from preprocess.storage.remote import RemoteError, open_objects, split_url
 from preprocess.storage.tokenizers import load_tokenizer_at
 
 
-@pytest.fixture
-def bucket() -> Iterator[str]:
-    with object_server.s3_bucket() as url:
-        yield url
-
-
 def test_files_below_a_url_are_read_as_those_of_a_directory(bucket: str, tmp_path: Path) -> None:
     for name, content in {"a.json": b"{}", "a_more.json": b"[]", "b": b"0123456789"}.items():
         (tmp_path / name).write_bytes(content)

@@ -33,12 +33,6 @@ OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 
 
 
 @pytest.fixture
-def bucket() -> Iterator[str]:
-    with object_server.s3_bucket() as url:
-        yield url
-
-
-@pytest.fixture
 def memory() -> Iterator[str]:
     """The URL of a directory in memory, which fsspec reads."""
     fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import trained
 
+from bpe import load_tokenizer
 from bpe.formats.hf_write import TokenizerParts, tokenizer_json
 from bpe.split.patterns import PATTERNS
+from bpe.text.spans import spans_of
+from bpe.text_tokenizer import AnyTokenizer
 from bpe.vocabulary import Vocabulary
 
 BASE = json.loads(
@@ -306,3 +311,37 @@ def of_other_models() -> dict[str, str]:
         "bert": bert | {"pre_tokenizer": {"type": "BertPreTokenizer"}},
     }
     return {name: json.dumps(llama | changes) for name, changes in kinds.items()}
+
+
+def both(text: str, directory: Path, config: str | None = None) -> tuple[Any, Any]:
+    """Load a tokenizer.json, perhaps beside a tokenizer_config.json: (ours, theirs)."""
+    import tokenizers
+
+    (directory / "tokenizer.json").write_text(text, encoding="utf-8")
+    if config is not None:
+        (directory / "tokenizer_config.json").write_text(config)
+    theirs = tokenizers.Tokenizer.from_str(text)
+    theirs.no_truncation()
+    theirs.no_padding()
+    return load_tokenizer(directory), theirs
+
+
+def check_ids(ours: AnyTokenizer, theirs: Any, texts: list[str]) -> list[list[int]]:
+    """Compare ids in all ways to encode; return those with special tokens."""
+    theirs.encode_special_tokens = False
+    found = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
+    assert ours.encode_batch(texts) == found
+    assert [ours.encode(text) for text in texts] == found
+    assert [list(ours.encode_iterable(iter(text))) for text in texts[:2]] == found[:2]
+    theirs.encode_special_tokens = True
+    expected = [theirs.encode(text, add_special_tokens=False).ids for text in texts]
+    assert [ours.encode_ordinary(text) for text in texts] == expected
+    documents = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, documents)], dtype=np.int64)
+    buffer = np.frombuffer(b"".join(documents), np.uint8)
+    encoder = ours.new_encoder()
+    ids, ends = encoder.encode(buffer, spans_of(offsets), prefix_id=9, suffix_id=7)
+    around = [[9, *document, 7] for document in expected]
+    assert ids.tolist() == [number for one in around for number in one]
+    assert ends.tolist() == np.cumsum([0, *map(len, around)]).tolist()
+    return found
