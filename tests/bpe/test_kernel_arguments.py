@@ -23,16 +23,13 @@ PLAIN = train_bpe(["hello world"] * 3, vocab_size=260)
 SPECIAL = train_bpe(["hello world"] * 3, vocab_size=260, special_tokens=["<a>"])
 WRONG_OFFSETS = [
     ([0, 5000, 11], "offset 1 is 5,000: expected offsets that ascend from 0 to 11"),
-    ([0, 8, 4, 11], "offset 2 is 4: expected"),
     ([3, 11], "offset 0 is 3: expected"),
-    ([0, 4], "offset 1 is 4: expected"),
     ([], "there are 0 offsets: expected one for each document and another one"),
 ]
 WRONG_SPANS = [
     ([[0, 5000], [5000, 11]], "bound 1 is 5,000: expected bounds that ascend from 0 to 11"),
     ([[0, -70], [-70, 11]], "bound 1 is -70: expected"),
     ([[0, 8], [4, 11]], "bound 2 is 4: expected"),
-    ([[3, 11]], "bound 0 is 3: expected"),
     ([[0, 4]], "bound 1 is 4: expected"),
     ([[0, 2**62], [2**62, 2**63 - 1]], "bound 1 is 4,611,686,018,427,387,904: expected"),
 ]

@@ -9,6 +9,7 @@ import pickle
 import random
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -382,19 +383,14 @@ def test_one_tokenizer_serves_several_threads() -> None:
     tokenizer = Tokenizer.from_vocabulary(TOKENIZER.vocabulary)
     texts = [f"{text} {number}" for number in range(10) for text in trained.documents()]
     expected = [TOKENIZER.encode(text) for text in texts]
-    got: dict[int, list[list[int]]] = {}
     start = threading.Barrier(4)
 
-    def encode_all(number: int) -> None:
+    def encode_all(_: int) -> list[list[int]]:
         start.wait()
-        got[number] = [tokenizer.encode(text) for text in texts]
+        return [tokenizer.encode(text) for text in texts]
 
-    threads = [threading.Thread(target=encode_all, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [got[number] == expected for number in range(4)] == [True] * 4
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(encode_all, range(4))] == [expected] * 4
 
 
 def test_a_name_that_the_package_has_not() -> None:

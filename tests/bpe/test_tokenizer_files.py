@@ -468,14 +468,13 @@ def test_gaps_and_special_tokens_in_the_middle(tmp_path: Path) -> None:
 def test_special_tokens_that_begin_alike() -> None:
     # tiktoken looks for one or the other first, as its hash table has them.
     refused = 0
-    plain = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges())).to_tiktoken()
     for begin in ("<|end", "<a>", "x", "<|x|>", "<s>", "é", "<|", "[INST]"):
         special = {begin: 2000, f"{begin}oftext|>": 2001, f"{begin}>": 2002}
-        ours = Tokenizer(BASE.tokens, BASE.merges, special)
+        ours, plain = Tokenizer(BASE.tokens, BASE.merges, special), TOKENIZER.to_tiktoken()
         theirs = tiktoken.Encoding(
             "alike", pat_str=plain._pat_str, mergeable_ranks=plain._mergeable_ranks,
             special_tokens=special,
-        )  # fmt: skip
+        )
         text = f"a{begin} {begin}oftext|>{begin}>>"
         if theirs.encode(text, allowed_special="all") == ours.encode(text):
             assert ours.to_tiktoken().encode(text, allowed_special="all") == ours.encode(text)
@@ -502,22 +501,13 @@ def test_encodings_with_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Tokenizer.from_tiktoken("gpt2").encode(TEXT) == TOKENIZER.encode(TEXT)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "special", "message"),
-    [
-        ("YQ== 97\n", "YQ== 98\n", {}, "tokens b'a' and b'b' share the rank 98: expected one"),
-        ("YQ== 97\n", "", {}, "1 of the bytes in UTF-8 have no token, the first is b'a'"),
-        ("", "", {"<|x|>": 97}, "special token '<|x|>'"),
-    ],
-)
-def test_ranks_that_contradict_one_another(
-    before: str, after: str, special: dict[str, int], message: str, tmp_path: Path
-) -> None:
+def test_ranks_that_contradict_one_another(tmp_path: Path) -> None:
     path = tmp_path / "a.tiktoken"
     TOKENIZER.save_tiktoken(path)
-    path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(TokenizerFileError, match=re.escape(f"{path}: {message}")):
-        Tokenizer.from_tiktoken(path, pattern="gpt2", special_tokens=special)
+    path.write_text(path.read_text().replace("YQ== 97\n", "YQ== 98\n"))
+    message = f"{path}: tokens b'a' and b'b' share the rank 98: expected one"
+    with pytest.raises(TokenizerFileError, match=re.escape(message)):
+        Tokenizer.from_tiktoken(path, pattern="gpt2")
 
 
 def test_what_ranks_cannot_say() -> None:
