@@ -1,8 +1,9 @@
 """Find special and added tokens in UTF-8: leftmost first, the longest of those at one position.
 
 `reference.split_special` defines what is found, and `SpecialTokenMatcher` is what finds it.
-`Normalizer` is for tokenizers that change text before it is split: settings of added tokens,
-Unicode normal forms, a space in front. Its steps are those of Hugging Face's tokenizers 0.23:
+`Normalizer` is for tokenizers that change text before it is split: settings of added tokens, for
+which the characters around them count, Unicode normal forms, a space in front. Its steps are those
+of Hugging Face's tokenizers 0.23:
 
 1. Added tokens with `normalized=False` are found in the original text: leftmost, then longest.
 2. The text between them is normalized.
@@ -234,12 +235,12 @@ def _has_other_spellings(text: str) -> bool:
 
 
 class _Matcher:
-    """Finds added tokens, given as text -> token, in text."""
+    """Finds added tokens, given as text -> token, in decoded text, and applies their settings."""
 
     def __init__(self, tokens: dict[str, AddedToken]) -> None:
         self._tokens = tokens
         longest_first = sorted(tokens, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     def split(self, text: str, recognised: Collection[str] | None) -> Iterator[str | int]:
         """Yield pieces of text, and the ids of the tokens between them.
@@ -249,7 +250,7 @@ class _Matcher:
             recognised: The special tokens that are recognised, None for all.
         """
         place = 0
-        for found in self._pattern.finditer(text):
+        for found in self._pattern.finditer(text) if self._tokens else ():
             token, (start, stop) = self._tokens[found.group()], found.span()
             if token.special and recognised is not None and token.text not in recognised:
                 continue
@@ -303,7 +304,8 @@ class Normalizer:
         )
 
     def _normalized(self, text: str) -> str:
-        return normalized(text.encode(), self._normal_forms).decode()
+        forms = self._normal_forms
+        return normalized(text.encode(), forms).decode() if forms else text
 
     def pieces(self, text: str, recognised: Collection[str] | None) -> Iterator[bytes | int]:
         """Yield UTF-8 to be split, and the ids of added tokens between; arguments as in `split`."""

@@ -159,7 +159,7 @@ class _Run:
         self._location, self._final = location, open_storage(location).final
         self.where = self._final.where()
         self._of_settings = settings_of_rows(settings)
-        self._ids = ids_of_rows(file, settings, settings.tokenizer)
+        self._ids = ids_of_rows(file, settings)
         self._dataset_digest = file.manifest.digest
 
     def write(self, progress: Progress) -> RowsResult:
@@ -495,9 +495,7 @@ def _check_ids(batch: RowBatch, vocab_size: int, name: str) -> None:
 # --- which rows, arrays and files settings mean ---
 
 
-def ids_of_rows(
-    file: TokenFile, settings: RowSettings, tokenizer: TokenizerSource | None
-) -> tuple[tuple[Ids, Ids], int]:
+def ids_of_rows(file: TokenFile, settings: RowsSettings) -> tuple[tuple[Ids, Ids], int]:
     """Return ((ids before, ids after each row), id of padding).
 
     The padding is as chosen, of the tokenizer, or the end of text.
@@ -506,11 +504,11 @@ def ids_of_rows(
     from bpe.special import pad_token_of
     from preprocess.documents.tokenizer_files import read_token_names
 
-    path, token, is_padded = _tokenizer_of(file, tokenizer), settings.pad_token, settings.is_padded
-    known = dict[str, int]()
+    path, given = _tokenizer_of(file, settings.tokenizer), settings.tokenizer
+    token, is_padded, known = settings.pad_token, settings.is_padded, dict[str, int]()
     if path is not None:
         found = load_tokenizer(path)
-        is_needed = tokenizer is not None or settings.add_special_tokens or is_padded
+        is_needed = given is not None or settings.add_special_tokens or is_padded
         if is_needed or found.fingerprint == file.manifest.tokenizer_fingerprint:
             check_tokenizer(file.path, file.manifest, found.fingerprint)
             known = found.special_tokens

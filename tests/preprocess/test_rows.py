@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import re
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +72,6 @@ def test_rows_of_documents(data: st.DataObject) -> None:
             found = found[:1] if first_only else found
             expected += [row for row in found if not drop_short or len(row) == length]
             n_short += drop_short and sum(len(row) != length for row in found)
-            if stride and length and not first_only:
-                # Every token is covered, and overlaps are as long as they should be.
-                assert {x for row in found for x in row} == {*tokens}
-                for one, next_one in pairwise(found):
-                    assert one[stride:] == next_one[: length - stride]
         assert len(plan) == len(expected)
         assert plan.n_tokens == sum(map(len, expected))
         assert plan.longest == max(map(len, expected), default=0)
@@ -114,26 +108,18 @@ def test_arrays_of_rows(
     expected, at = [], 0
     for document in documents_of(file):
         for row in windows(document, length, length):
-            before, after = map(list, around)
-            ids = before + row + after
-            trained = [*[0] * len(before), *mask[at : at + len(row)], *[0] * len(after)]
-            if not file.has_mask:
-                trained = [1] * len(ids)
-            pad = [0] * ((padded or len(ids)) - len(ids))
-            fill = [300] * len(pad)
-
-            def around_it(values: list[int], padding: list[int]) -> list[int]:
-                return padding + values if left else values + padding
-
+            ids, n_around = [*around[0], *row, *around[1]], [*map(len, around)]
+            trained = [0] * n_around[0] + mask[at : at + len(row)] + [0] * n_around[1]
+            ones, pads = [1] * len(ids), (padded or len(ids)) - len(ids)
+            trained = trained if file.has_mask else ones
+            columns_of_row = {
+                "input_ids": (ids, 300), "attention_mask": (ones, 0),
+                "labels": ([x if t else -100 for x, t in zip(ids, trained, strict=True)], -100),
+                "segment_ids": (ones, 0), "position_ids": ([*range(len(ids))], 0),
+            }
             expected.append({
-                "input_ids": around_it(ids, fill),
-                "attention_mask": around_it([1] * len(ids), pad),
-                "labels": around_it(
-                    [x if t else -100 for x, t in zip(ids, trained, strict=True)],
-                    [-100] * len(pad),
-                ),
-                "segment_ids": around_it([1] * len(ids), pad),
-                "position_ids": around_it([*range(len(ids))], pad),
+                name: [padding] * pads * left + values + [padding] * pads * (not left)
+                for name, (values, padding) in columns_of_row.items()
             })
             at += len(row)
     found = RowReader(file, plan, shape).read(0, len(plan))
