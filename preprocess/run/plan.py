@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url, shown_url
+from bpe.parallel import cached_property
 from preprocess.options import BuildSettings, EncodeSettings, TrainFileSettings
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, check_has_text, listed
