@@ -52,6 +52,8 @@ MAX_SHARD_SIZE = 500 << 20  # of rows, where neither it nor the number of files 
 DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
 _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
+# A character that is spelled out as in bash and JSON, but not the beginning of a word: \newpage.
+_ESCAPE = re.compile(r"\\([abefnrtv0]|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})(?![a-z])")
 
 # Options of several commands: the type of the value, and that of the argument.
 IsPath = Option[Location, StrPath]
@@ -164,10 +166,11 @@ class TextSettings(Settings):
 
     def check(self) -> None:
         super().check()
-        if re.fullmatch(r"(\\[nrt])+", self.separator):
+        if escape := _ESCAPE.search(self.separator):
             raise SettingsError(
-                f"separator {self.separator} is a backslash and a letter, not a line break; choose"
-                " line or blank-line, or give the character itself (in bash $'\\n')"
+                f"separator {self.separator} has a backslash and {escape[0][1:]}, not the character"
+                " that this stands for; choose line or blank-line, or give the character itself"
+                f" (in bash $'{self.separator}', in YAML \"{self.separator}\")"
             )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(

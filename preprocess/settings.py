@@ -251,10 +251,11 @@ def _prefix(value: Any) -> str:
 
 def _date(value: Any) -> str:
     """Convert a day to its text, YYYY-MM-DD."""
-    try:
-        return date.fromisoformat(str(value)).isoformat()
-    except ValueError:
-        raise TypeError from None
+    text = str(value)  # of a date, too
+    with suppress(ValueError):
+        if date.fromisoformat(text).isoformat() == text:  # not 20240726 or 2024-W30-5
+            return text
+    raise TypeError
 
 
 def _variables(value: Any) -> str:
