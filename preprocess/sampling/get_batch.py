@@ -105,6 +105,8 @@ def get_batch(
     if _unknown or is_missing or type(with_mask) is not bool or type(out) not in _OUT:
         sizes = (each if each is MISSING else 1 for each in (batch_size, context_length))
         check(get_batch, (dataset, *sizes), {"out": out, "with_mask": with_mask, **_unknown})
+    if out is not None and len(out) != 2:
+        raise SamplingError(f"out should be two arrays or CPU tensors; got {len(out)}")
     batch_size = check_integer("batch_size", batch_size, 1)
     context_length = check_integer("context_length", context_length, 1)
     if out is not None and (device is not None or with_mask):
@@ -142,9 +144,11 @@ def _array_of(given: Any, shape: tuple[int, ...]) -> npt.NDArray[np.integer[Any]
     """Return an array to fill, or the memory of a tensor; raise SamplingError for another one."""
     array = given if isinstance(given, np.ndarray) else getattr(given, "numpy", lambda: given)()
     is_array = isinstance(array, np.ndarray) and array.dtype.kind in "iu"
-    if not is_array or array.shape != shape or array.dtype.itemsize < 4:
+    is_fit = is_array and array.shape == shape and array.dtype.itemsize >= 4
+    if not is_fit or not array.flags.writeable:
         is_array = isinstance(array, np.ndarray)
         found = f"{array.dtype}{list(array.shape)}" if is_array else type(given).__name__
+        found = f"read-only {found}" if is_fit else found
         raise SamplingError(
             f"out should be two arrays or CPU tensors of int32 or int64{list(shape)}; got {found}"
         )
