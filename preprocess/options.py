@@ -589,7 +589,9 @@ class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, 
 # --- commands ---
 
 
-class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings):
+class BuildSettings(
+    TrainSettings, ShardSettings, TaskSettings, ProgressSettings, function="build"
+):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
     config: Is[Config | None] = run_option(
@@ -731,7 +733,7 @@ class InspectSettings(RanksSettings):
     )
 
 
-class VerifySettings(BuiltWithSettings, ProgressSettings):
+class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
     """Options of `verify`: a check of token files against manifests."""
 
     path: IsReadable = option(
@@ -741,7 +743,7 @@ class VerifySettings(BuiltWithSettings, ProgressSettings):
     repair: Is[bool] = option("Rebuild what is damaged from the sources.", default=False)
 
 
-class MergeSettings(OverwriteSettings):
+class MergeSettings(OverwriteSettings, function="merge_parts"):
     """Options of `merge`: one dataset from the parts of several tasks."""
 
     path: IsOutput = option("Directory or URL with the parts, which stay.", kw_only=False)
@@ -756,7 +758,7 @@ class DoctorSettings(Settings):
     )
 
 
-class RowsSettings(RowSettings, ProgressSettings):
+class RowsSettings(RowSettings, ProgressSettings, function="write_rows"):
     """Options of `rows`: files of rows from a dataset."""
 
     path: IsOutput = option("Directory, .bin file or URL of a dataset.", kw_only=False)
@@ -770,7 +772,7 @@ class RowsSettings(RowSettings, ProgressSettings):
     )
 
 
-class ExportSettings(OverwriteSettings, ProgressSettings):
+class ExportSettings(OverwriteSettings, ProgressSettings, function="export_tokens"):
     """Options of `export`: a dataset as files of another program."""
 
     path: IsReadable = option(
@@ -793,7 +795,9 @@ class ExportSettings(OverwriteSettings, ProgressSettings):
     )
 
 
-class ImportSettings(ShardSettings, OverwriteSettings, ProgressSettings):
+class ImportSettings(
+    ShardSettings, OverwriteSettings, ProgressSettings, function="import_tokens"
+):
     """Options of `import`: a dataset from token ids that another program made."""
 
     path: IsPath = option(
