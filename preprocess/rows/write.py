@@ -162,8 +162,8 @@ def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     for place in earlier:
         with open_storage(place, "removal") as storage:
             # The manifest last: nobody takes what is left without it for all rows.
-            names = _files_of_rows(place, "") - {MANIFEST_FILE}
-            storage.remove_finished([*sorted(names), MANIFEST_FILE])
+            described = _files_of_rows(place, "") - {MANIFEST_FILE}
+            storage.remove_finished([*sorted(described), MANIFEST_FILE])
     return results
 
 
