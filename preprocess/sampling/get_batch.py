@@ -105,8 +105,6 @@ def get_batch(
     if _unknown or is_missing or type(with_mask) is not bool or type(out) not in _OUT:
         sizes = (each if each is MISSING else 1 for each in (batch_size, context_length))
         check(get_batch, (dataset, *sizes), {"out": out, "with_mask": with_mask, **_unknown})
-    if out is not None and len(out) != 2:
-        raise SamplingError(f"out should be two arrays or CPU tensors; got {len(out)}")
     batch_size = check_integer("batch_size", batch_size, 1)
     context_length = check_integer("context_length", context_length, 1)
     if out is not None and (device is not None or with_mask):
@@ -126,8 +124,7 @@ def get_batch(
     starts = rng.integers(n_starts, size=batch_size)
     windows = read_windows(opened, starts, context_length + 1)
     if out is not None:
-        for array, values in zip(out, (windows[:, :-1], windows[:, 1:]), strict=True):
-            _array_of(array, values.shape)[:] = values
+        _fill(out, windows[:, :-1], windows[:, 1:])
         return out
     arrays = [new_batch(batch_size, context_length) for _ in range(2 + with_mask)]
     arrays[0][:], arrays[1][:] = windows[:, :-1], windows[:, 1:]
@@ -138,6 +135,15 @@ def get_batch(
     if device is None:
         return tuple(arrays)
     return tuple(to_device(array, device) for array in arrays)
+
+
+def _fill(out: tuple[Any, ...], *values: npt.NDArray[Any]) -> None:
+    """Copy values into arrays or tensors of the caller; raise SamplingError for others."""
+    if len(out) != len(values):
+        raise SamplingError(f"out should be two arrays or CPU tensors; got {len(out)}")
+    arrays = [_array_of(each, values[0].shape) for each in out]
+    for array, found in zip(arrays, values, strict=True):
+        array[:] = found
 
 
 def _array_of(given: Any, shape: tuple[int, ...]) -> npt.NDArray[np.integer[Any]]:
