@@ -26,7 +26,8 @@ _ALIKE = (
     ("train", "data_files", "paths", "path", "input", "inputs", "input_files", "train_file"),
     ("out", "save_path", "output_path", "output_dir", "output"),
     ("content_field", "text_field", "text_column", "text_key", "json_keys"),
-    ("max_length", "max_seq_length", "max_seq_len", "model_max_length"),
+    ("val", "val_files"),
+    ("max_length", "max_len", "max_seq_length", "max_seq_len", "model_max_length"),
     ("seq_length", "seq_len", "sequence_length", "block_size", "context_length"),
     ("format", "output_format"), ("workers", "num_proc", "num_workers", "n_jobs"),
     ("end_of_text", "eos_token"), ("begin_of_text", "bos_token"),
@@ -43,14 +44,17 @@ _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Format a suggestion of a similar known name, to end a message; "" if there is none."""
+def alike(name: str, known: Collection[str]) -> list[str]:
+    """Return the known names of the same thing."""
+    return [x for names in _ALIKE if name in names for x in names if x in known]
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return the known name of the same thing, else a similar one; "" if there is none."""
     from difflib import get_close_matches
 
-    known = list(known)
-    near = [x for names in _ALIKE if name in names for x in names if x in known]
-    near = near or [x for x in known if x.startswith(name)] or get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = alike(name, known) or [x for x in known if x.startswith(name)]
+    return next(iter(near or get_close_matches(name, known, 1)), "")
 
 
 def checked(function: Checked, with_types: bool = True) -> Checked:
@@ -127,9 +131,10 @@ def check(
 ) -> None:
     """Raise ArgumentError if a function does not take these arguments."""
     names, by_place, required = _parameters(function)
+    near = {name: nearest(name, names) for name in given if name not in names}
     wrong = [
-        f"{name}: there is no such argument{nearest(name, names)}" for name in given
-        if name not in names
+        f"{name}: there is no such argument{f'; did you mean {x}?' * bool(x)}"
+        for name, x in near.items()
     ]
     n = len(by_place)
     if len(arguments) > n:

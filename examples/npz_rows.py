@@ -27,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Path]:
     parser.add_argument("--stride", type=int, default=512)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--max-minutes", type=float)
+    for unused in ("--batch-size", "--save-frequency"):
+        parser.add_argument(unused, help="changes nothing: rows are written as they are made")
     options = parser.parse_args(arguments)
 
     tokens, rows = Path(options.output, "tokens"), Path(options.output, "rows")

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
     parser.add_argument("--starting_character", type=int, default=0)
     parser.add_argument("--seq_length", type=int, default=1536)
     parser.add_argument("--vocab_size", type=int, default=32_000)
-    parser.add_argument("--max_steps", type=int, default=2)
+    parser.add_argument("--chunk_size", help="changes nothing: text is read in units")
     options = parser.parse_args(arguments)
 
     tokens = Path(options.tokenization_folder, "tokens")
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> list[float]:
         vocab_size=len(tokenizer), n_positions=options.seq_length, n_embd=32, n_layer=1, n_head=2
     )
     training = transformers.TrainingArguments(
-        str(Path(options.tokenization_folder, "model")), max_steps=options.max_steps,
+        str(Path(options.tokenization_folder, "model")), max_steps=2,
         per_device_train_batch_size=2, logging_steps=1, report_to=[], use_cpu=True,
     )  # fmt: skip
     trainer = transformers.Trainer(

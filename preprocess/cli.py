@@ -23,31 +23,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from bpe.arguments import nearest
+from bpe.arguments import alike
 from bpe.errors import TokenmillError, options_as_in_command
 from preprocess import options as declared
 from preprocess.options import ConsoleSettings
 from preprocess.report.console import error_of, logging_to, standard_streams
 from preprocess.report.progress import OutOfTimeError, Progress, Show, logger
 from preprocess.run.signals import Stopped, stopping
-from preprocess.settings import Option, SettingsError, options_of
-
-_TEXT = "train paths path"
-_TRAINING = "trains a model; examples/train_gpt.py has it"
-_UNITS = "units of work have --unit-size bytes, and files of rows --max-shard-size"
-# Command-line options of other programs -> names of options here, of which a command has one; or
-# what stands for them here, if it begins with "ignored: " or "refused: ".
-OTHER_SPELLINGS = {
-    "--train-file": "train", "--val-file": "val", "--data-file": _TEXT, "--input": _TEXT,
-    "--output": "out", "--output-dir": "out", "--tokenization-folder": "out",
-    "--tokenizer-path": "tokenizer", "--chars-to-tokenize": "max_characters",
-    "--starting-character": "start_character", "--batch-size": f"ignored: {_UNITS}",
-    "--chunk-size": f"ignored: {_UNITS}",
-    "--save-frequency": "ignored: progress is saved about once a second",
-    "--learning-rate": f"refused: {_TRAINING}", "--max-iters": f"refused: {_TRAINING}",
-    "--use-params": f"refused: {_TRAINING}, as --config FILE",
-}
-
+from preprocess.settings import OTHER_NAMES, Option, SettingsError, advice, options_of
 
 # --- commands ---
 
@@ -280,15 +263,16 @@ def _for_argparse(
             return [*spelled, *map(_as_path, left)]
         name, equals, value = argument.partition("=")
         name = name.replace("_", "-")
-        other = OTHER_SPELLINGS.get(name, "")
-        option = named.get(name) or next(filter(None, map(own.get, other.split())), None)
+        other = OTHER_NAMES.get(_as_name(name), "") if name.startswith("--") else ""
+        same = own.get(other) or next(map(own.__getitem__, alike(other, own)), None)
+        option = named.get(name) or same
         if option is None and other.startswith("ignored: "):
             ignored.append(f"{name} is {other}")
             _ = equals or next(left, None)
         elif option is None:
             before = named.get(spelled[-1]) if spelled else None
             if argument[:2] == "--" and argument != "--help" and not (before and before.is_list):
-                fail(f"unrecognized arguments: {argument}{_advice(name, named)}")
+                fail(f"unrecognized arguments: {argument}{_advice(name, options)}")
             spelled.append(_as_path(argument) if before and before.is_list else argument)
         elif not option.kw_only:
             spelled.append(_as_path(value if equals else next(left, "")))
@@ -304,20 +288,18 @@ def _as_path(path: str) -> str:
     return f"./{path}" if path.startswith("-") and path != "-" else path
 
 
-def _advice(name: str, known: Iterable[str]) -> str:
+def _advice(name: str, own: Iterable[Option[Any, Any]]) -> str:
     """Format what stands for an unknown option, to end a message; "" if nothing is known."""
-    other = OTHER_SPELLINGS.get(name, "")
-    if other.startswith("refused: "):
-        return f"; it {other.removeprefix('refused: ')}"
-    having = [
-        command for command, each in COMMANDS.items()
-        if any(name in option.names for option in each.options())
-    ]
-    if having:
-        return f"; it is an option of tokenmill {', '.join(having)}"
-    own = nearest(name.lstrip("-").replace("-", "_"), [x[2:].replace("-", "_") for x in known])
-    before, asks, found = own.partition("mean ")
-    return f"{before}{asks}--{found.replace('_', '-')}" if own else ""
+    known, *others = (
+        [_as_name(x.names[0]) for x in options if x.kw_only]
+        for options in (own, *(each.options() for each in COMMANDS.values()))
+    )
+    elsewhere = {f"tokenmill {x}": names for x, names in zip(COMMANDS, others, strict=True)}
+    return advice(_as_name(name), known, elsewhere, lambda x: f"--{x.replace('_', '-')}")
+
+
+def _as_name(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
 
 
 def _parser_of_commands() -> _Parser:

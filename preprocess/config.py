@@ -98,7 +98,7 @@ class _PartSettings(Settings):
         if where := next((x for x in known if unknown in known[x]), ""):
             return f" here; it belongs in the section {where}"
         near = {x: nearest(unknown, known[x]) for x in known}
-        others = (f"{each[:-1]} in the section {x}?" for x, each in near.items() if each)
+        others = (f"; did you mean {y} in the section {x}?" for x, y in near.items() if y)
         return super().advice(unknown) or next(others, "")
 
 

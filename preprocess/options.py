@@ -52,6 +52,8 @@ MAX_SHARD_SIZE = 500 << 20  # of rows, where neither it nor the number of files 
 DEFAULT_VALIDATION_FRACTION = 0.01
 DEFAULT_CORPUS = "text that Python ships with"
 _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
+# A character that is spelled out as in bash and JSON, but not the beginning of a word: \newpage.
+_ESCAPE = re.compile(r"\\([abefnrtv0]|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})(?![a-z])")
 
 # Options of several commands: the type of the value, and that of the argument.
 IsPath = Option[Location, StrPath]
@@ -164,10 +166,11 @@ class TextSettings(Settings):
 
     def check(self) -> None:
         super().check()
-        if re.fullmatch(r"(\\[nrt])+", self.separator):
+        if escape := _ESCAPE.search(self.separator):
             raise SettingsError(
-                f"separator {self.separator} is a backslash and a letter, not a line break; choose"
-                " line or blank-line, or give the character itself (in bash $'\\n')"
+                f"separator {self.separator} has a backslash and {escape[0][1:]}, not the character"
+                " that this stands for; choose line or blank-line, or give the character itself"
+                f" (in bash $'{self.separator}', in YAML \"{self.separator}\")"
             )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(
@@ -586,7 +589,9 @@ class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, 
 # --- commands ---
 
 
-class BuildSettings(TrainSettings, ShardSettings, TaskSettings, ProgressSettings):
+class BuildSettings(
+    TrainSettings, ShardSettings, TaskSettings, ProgressSettings, function="build"
+):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
     config: Is[Config | None] = run_option(
@@ -728,7 +733,7 @@ class InspectSettings(RanksSettings):
     )
 
 
-class VerifySettings(BuiltWithSettings, ProgressSettings):
+class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
     """Options of `verify`: a check of token files against manifests."""
 
     path: IsReadable = option(
@@ -738,7 +743,7 @@ class VerifySettings(BuiltWithSettings, ProgressSettings):
     repair: Is[bool] = option("Rebuild what is damaged from the sources.", default=False)
 
 
-class MergeSettings(OverwriteSettings):
+class MergeSettings(OverwriteSettings, function="merge_parts"):
     """Options of `merge`: one dataset from the parts of several tasks."""
 
     path: IsOutput = option("Directory or URL with the parts, which stay.", kw_only=False)
@@ -753,7 +758,7 @@ class DoctorSettings(Settings):
     )
 
 
-class RowsSettings(RowSettings, ProgressSettings):
+class RowsSettings(RowSettings, ProgressSettings, function="write_rows"):
     """Options of `rows`: files of rows from a dataset."""
 
     path: IsOutput = option("Directory, .bin file or URL of a dataset.", kw_only=False)
@@ -767,7 +772,7 @@ class RowsSettings(RowSettings, ProgressSettings):
     )
 
 
-class ExportSettings(OverwriteSettings, ProgressSettings):
+class ExportSettings(OverwriteSettings, ProgressSettings, function="export_tokens"):
     """Options of `export`: a dataset as files of another program."""
 
     path: IsReadable = option(
@@ -790,7 +795,9 @@ class ExportSettings(OverwriteSettings, ProgressSettings):
     )
 
 
-class ImportSettings(ShardSettings, OverwriteSettings, ProgressSettings):
+class ImportSettings(
+    ShardSettings, OverwriteSettings, ProgressSettings, function="import_tokens"
+):
     """Options of `import`: a dataset from token ids that another program made."""
 
     path: IsPath = option(

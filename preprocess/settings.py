@@ -45,7 +45,7 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
-from bpe.arguments import bind, nearest, noun
+from bpe.arguments import alike, bind, nearest, noun
 from bpe.errors import ArgumentError
 from bpe.files.locations import EMPTY, LOCAL, given_location, is_url, shown_url
 from preprocess.locations import BUCKETS, is_bucket
@@ -61,6 +61,20 @@ _SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 _TOO_LARGE = "should be a number that is not as large"
+_TRAINING = "trains a model; examples/train_gpt.py has it"
+_UNITS = "--unit-size is the bytes of a unit of work, and --max-shard-size those of a file of rows"
+# Names in other programs -> those here; or what stands for them here, if it begins with "ignored: "
+# or "refused: ".
+OTHER_NAMES = {
+    "train_file": "train", "data_file": "train", "input": "train", "val_file": "val",
+    "output": "out", "output_dir": "out", "tokenization_folder": "out",
+    "tokenizer_path": "tokenizer", "chars_to_tokenize": "max_characters",
+    "starting_character": "start_character", "batch_size": f"ignored: {_UNITS}",
+    "chunk_size": f"ignored: {_UNITS}",
+    "save_frequency": "ignored: progress is saved about once a second",
+    "learning_rate": f"refused: {_TRAINING}", "max_iters": f"refused: {_TRAINING}",
+    "use_params": f"refused: {_TRAINING}, as '--config FILE'",
+}
 
 
 # --- types of values ---
@@ -237,10 +251,11 @@ def _prefix(value: Any) -> str:
 
 def _date(value: Any) -> str:
     """Convert a day to its text, YYYY-MM-DD."""
-    try:
-        return date.fromisoformat(str(value)).isoformat()
-    except ValueError:
-        raise TypeError from None
+    text = str(value)  # of a date, too
+    with suppress(ValueError):
+        if date.fromisoformat(text).isoformat() == text:  # not 20240726 or 2024-W30-5
+            return text
+    raise TypeError
 
 
 def _variables(value: Any) -> str:
@@ -406,6 +421,30 @@ def _bounds(metadata: Iterable[Any]) -> str:
 # --- settings ---
 
 
+def advice(
+    unknown: str, known: Collection[str], elsewhere: Mapping[str, Collection[str]],
+    shown: Callable[[str], str] = str,
+) -> str:
+    """Format what stands for an unknown option, to end a message; "" if nothing is known.
+
+    Args:
+        unknown: Its name.
+        known: Options that there are.
+        elsewhere: Name of another command or function -> its options.
+        shown: Spells the name of an option.
+    """
+    meant = OTHER_NAMES.get(unknown, unknown)
+    same = [meant] if meant in known else alike(meant, known)
+    kind, _, why = meant.partition(": ")
+    if why:
+        return f"; it {why}" if kind == "refused" else f"; leave it out: {why}"
+    if not same and (having := [name for name, each in elsewhere.items() if meant in each]):
+        it = "it" if meant == unknown else shown(meant)
+        return f"; {it} is an option of {', '.join(having)}"
+    near = same[0] if same else nearest(unknown, known)
+    return f"; did you mean {shown(near)}?" if near else ""
+
+
 @dataclass_transform(kw_only_default=True, field_specifiers=(option, run_option))
 class Settings:
     """Base of the settings of one command: options with values; None is a computed default.
@@ -416,12 +455,16 @@ class Settings:
     """
 
     _options: ClassVar[dict[str, Option[Any, Any]]] = {}
+    _of_functions: ClassVar[dict[str, dict[str, Option[Any, Any]]]] = {}  # those of users
     __signature__: ClassVar[inspect.Signature]  # of a function that takes these options
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, function: str = "") -> None:
+        """Note the options, also as those of a function for users, if it is named."""
         declared = [vars(each).items() for each in cls.__mro__]
         names = [name for own in declared for name, x in own if isinstance(x, Option)]
         cls._options = {name: getattr(cls, name) for name in names}
+        if function:
+            Settings._of_functions[function] = cls._options
         kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         cls.__signature__ = inspect.Signature([
             inspect.Parameter(x.name, kinds[x.kw_only], default=x.default, annotation=x.accepts)
@@ -468,7 +511,7 @@ class Settings:
     @classmethod
     def advice(cls, unknown: str) -> str:
         """Return what follows that there is no such setting: the nearest that there is."""
-        return nearest(unknown, cls._options)
+        return advice(unknown, cls._options, Settings._of_functions)
 
     @property
     def given(self) -> dict[str, Any]:

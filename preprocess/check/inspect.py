@@ -22,7 +22,7 @@ from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.locations import is_url
 from preprocess.check import rows
 from preprocess.check.rows import reason_of
-from preprocess.dataset.columns import TokenFileError
+from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import (
     TokenFile,
@@ -35,7 +35,12 @@ from preprocess.locations import is_bucket, join_location
 from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of, percent
 from preprocess.report.summary import listed
-from preprocess.run.finished import find_token_files, manifests_in, read_object
+from preprocess.run.finished import (
+    find_token_files,
+    manifests_in,
+    names_of_datasets,
+    read_object,
+)
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.run.run import PUBLISHING
@@ -177,7 +182,7 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
         "path": files.where(), "tokenizer": None, "token_files": [], "val_in_train": [],
         "unfinished": [how_far(*each) for each in runs],
     }
-    names = manifests_in(files)
+    names = names_of_datasets(files)
     if not names and not is_url(location) and (of_rows := rows.find_rows(place)):
         of_each = [rows.describe(each, bad) for each in of_rows]
         return {"path": found["path"], "rows": of_each, "unfinished": found["unfinished"]}
@@ -186,11 +191,12 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
             found["tokenizer"] = describe_tokenizer(path, load_tokenizer(path))
     opened: dict[str, tuple[TokenFile, Hashes]] = {}
     for name in names:
-        with _noted(bad, files.where(name)):
-            file = open_tokens(join_location(location, name))
+        manifest_file = manifest_name(name)
+        with _noted(bad, files.where(manifest_file)):
+            file = open_tokens(join_location(location, manifest_file))
             described, hashes = _describe_token_file(file)
             found["token_files"].append(described)
-            opened[name.removesuffix(".json")] = file, hashes
+            opened[name] = file, hashes
     found["val_in_train"] = [*_compare_val_with_train(opened)]
     if len(bad) == n_bad and not any(value for key, value in found.items() if key != "path"):
         raise TokenFileError(f"{location}: no tokenizer and no token file in this directory")

@@ -12,12 +12,12 @@ Functions raise `RebuildError` if the origin is unknown or the result not proven
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -109,12 +109,6 @@ def has_own_tokenizer(bin_path: Path) -> bool:
     return False
 
 
-def joins_parts(settings: Mapping[str, Any] | None) -> bool:
-    """Return True if files with these settings in their stats.json are those of parts, joined."""
-    given = settings or {}
-    return given.get("task_count") is not None and given.get("task_index") is None
-
-
 # --- the storage of a repair ---
 
 
@@ -145,7 +139,7 @@ def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     settings, stats = find_run(bin_path)
     name = manifest_name(bin_path.stem)
     with open_repair(bin_path.parent) as storage:
-        if joins_parts(stats.settings):
+        if stats.joins_parts:
             parts = find_parts(storage.final, settings.name, settings.task_count)
             outputs = [x for x, stem in settings.stems.items() if stem == bin_path.stem]
             (manifest,) = join_parts(storage.final, outputs, parts).values()

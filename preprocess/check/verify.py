@@ -33,7 +33,7 @@ from preprocess.check import rebuild, rows
 from preprocess.check.rows import Finding as Finding
 from preprocess.check.rows import reason_of
 from preprocess.dataset import columns as table
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK, TokenFileError, manifest_name
+from preprocess.dataset.columns import IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.token_lengths import gives_text_back
@@ -41,7 +41,7 @@ from preprocess.locations import how_to_repair, url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
-from preprocess.run.finished import find_joined, find_token_files, manifests_in, read_stats
+from preprocess.run.finished import find_token_files, manifests_in, names_of_datasets
 from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.settings import SettingsError, StrPath, takes
 from preprocess.storage import Files, OutputError, open_files
@@ -101,7 +101,7 @@ def _verify_place(place: str, settings: VerifySettings, progress: Progress) -> l
     shown = shown_url(place) if is_url(place) else place
     if is_directory or (is_url(place) and os.path.splitext(shown)[1] not in (".bin", ".json")):
         files = open_files(place)
-        names = _find_names(files)
+        names = names_of_datasets(files)
     else:
         if is_url(place) or not os.path.exists(f"{os.path.splitext(place)[0]}.json"):
             find_token_files(place)  # raises if there is none
@@ -119,28 +119,6 @@ def _verify_place(place: str, settings: VerifySettings, progress: Progress) -> l
     if not findings:
         find_token_files(place)  # raises
     return [each._replace(text=spelled(each.text)) for each in findings]
-
-
-def _find_names(files: Files) -> list[str]:
-    """List NAME of the datasets in a directory, also of those whose manifests are missing.
-
-    A manifest is missing if its .bin and .docs exist, or if a stats.json lists it and one of its
-    files exists, or it joins parts.
-    """
-    there = {*files.names()}
-    bins, docs = (
-        {
-            manifest_name(stem if f"{stem}.json" in there else re.sub(r"_\d{5,}$", "", stem))
-            for stem in (name.removesuffix(suffix) for name in there if name.endswith(suffix))
-        }
-        for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
-    )
-    found, of_files = {*manifests_in(files), *(bins & docs)}, {*bins, *docs, *there}
-    for name in there:
-        if name.endswith("stats.json") and (stats := read_stats(files, name)) is not None:
-            is_joined = rebuild.joins_parts(stats.settings)
-            found |= {x for x in stats.manifests if is_joined or x in of_files}
-    return sorted(name.removesuffix(".json") for name in found - find_joined(files))
 
 
 class _Dataset:

@@ -176,15 +176,20 @@ def _unmarked(text: str) -> str:
     return text.encode("utf-8", "ignore").decode()
 
 
-def _changed(value: Any, change: Change, *path: Any) -> Any:
-    """Return a value of JSON with changed texts; names in it have a path that ends with None."""
-    if isinstance(value, str):
-        return change(value, path)
+def _changed(value: Any, change: Change, *path: Any, numbers: bool = False) -> Any:
+    """Return a value of JSON with changed texts; names in it have a path that ends with None.
+
+    With `numbers`, those in arguments of calls, and truth values, are changed as texts, too.
+    """
+    is_number = numbers and isinstance(value, int | float) and "arguments" in path
+    if isinstance(value, str) or is_number:
+        return change(str(value), path)
+    inside = functools.partial(_changed, numbers=numbers)
     if isinstance(value, list | tuple):
-        return [_changed(each, change, *path, number) for number, each in enumerate(value)]
+        return [inside(each, change, *path, number) for number, each in enumerate(value)]
     if isinstance(value, dict):
         return {
-            change(key, (*path, None)): _changed(each, change, *path, key)
+            change(key, (*path, None)): inside(each, change, *path, key)
             for key, each in value.items()
         }
     return value
@@ -251,7 +256,7 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
             return text
         return parts.setdefault((what, path[2:3]), _mark_of(len(parts)))
 
-    shown = _text_of(template, _changed(messages, change), tools)
+    shown = _text_of(template, _changed(messages, change, numbers=True), tools)
     if shown is None:  # or because results of tools need calls
         return
     for (what, _), mark in parts.items():

@@ -22,11 +22,13 @@ _ROLES = {
 }
 _OF_SHAREGPT = {"from": "role", "value": "content"}  # names of keys of a message
 # Keys of a message: whether it is trained on, and those that might mean it or its opposite.
-_TRAINED, _UNCLEAR = ("weight", "train", "training", "loss_weight"), ("mask", "loss_mask")
+_TRAINED = ("weight", "train", "training", "loss_weight", "loss", "trainable")
+_UNCLEAR = ("mask", "masked", "loss_mask", "train_mask", "train_detail", "training_detail")
 # Fields beside a conversation: those that are used, and those that would be lost.
 _SYSTEM, _TOOLS = ("system", "system_prompt", "system_message"), ("tools", "functions")
 _LOST = (
     "images", "image", "videos", "video", "audios", "audio", "documents", "chat_template_kwargs",
+    "loss_mask", "train_mask",
 )
 FIELDS_BESIDE = frozenset((*_TOOLS, *_SYSTEM, *_LOST))
 

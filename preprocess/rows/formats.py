@@ -712,7 +712,7 @@ class _Noted:
 class _Reader(pickle._Unpickler):
     """The one in Python, for places in the memo take no memory there."""
 
-    def _refuse(self) -> None:
+    def _refuse(self: Any) -> None:
         raise ValueError("has an opcode which is in no pickle of rows")
 
     # Extensions, objects and buffers of the program are in none.

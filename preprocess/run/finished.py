@@ -17,7 +17,7 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url
-from preprocess.dataset.columns import TokenFileError, manifest_name
+from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
 from preprocess.locations import how_to_repair, join_location
@@ -39,6 +39,12 @@ class Stats(Struct, kw_only=True):
     fingerprint: str | None = None  # sha256 of the tokenizer file of `train`
     files: int = 1  # that the run read
     seconds: float = 0.0
+
+    @property
+    def joins_parts(self) -> bool:
+        """Return True if the files are those of parts, joined."""
+        given = self.settings or {}
+        return given.get("task_count") is not None and given.get("task_index") is None
 
 
 class _OfPart(Struct):
@@ -78,9 +84,26 @@ def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
     return [name for name in found if name not in joined]
 
 
-def find_joined(files: Files) -> set[str]:
-    """Return the names of the manifests of parts that another manifest joins."""
-    return _find_manifests(files, FORMAT)[1]
+def names_of_datasets(files: Files) -> list[str]:
+    """List NAME of the datasets in a directory, also of damaged ones, sorted; no joined parts.
+
+    A manifest is damaged or missing if its .bin and .docs exist, or if a stats.json lists it and
+    one of its files exists, or it joins parts.
+    """
+    there = {*files.names()}
+    bins, docs = (
+        {
+            manifest_name(stem if f"{stem}.json" in there else re.sub(r"_\d{5,}$", "", stem))
+            for stem in (name.removesuffix(suffix) for name in there if name.endswith(suffix))
+        }
+        for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
+    )
+    manifests, joined = _find_manifests(files, FORMAT)
+    found, of_files = {*manifests, *(bins & docs)}, {*bins, *docs, *there}
+    for name in there:
+        if name.endswith("stats.json") and (stats := read_stats(files, name)) is not None:
+            found |= {x for x in stats.manifests if stats.joins_parts or x in of_files}
+    return sorted(name.removesuffix(".json") for name in found - joined)
 
 
 def _find_manifests(files: Files, format_name: str) -> tuple[list[str], set[str]]:

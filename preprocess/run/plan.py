@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -148,9 +149,13 @@ class Plan(Struct, frozen=True, dict=True):
 
     def _warn_of_repeated(self) -> None:
         """Warn if a file is read more than once; several datasets may share files."""
+        if self.datasets:
+            return
         files = [x.location for each in self.passes for x in each.all_files if x.location]
-        repeated = [location for location, n in Counter(files).items() if n > 1]
-        if repeated and not self.datasets:
+        identities = [*map(_identity_of, files)]
+        counts = Counter(identities)
+        repeated = [x for x, own in zip(files, identities, strict=True) if counts[own] > 1]
+        if repeated := [*dict.fromkeys(repeated)]:
             logger.warning(
                 "%s: read more than once, so in both train and val, or repeated; give each file"
                 " once unless that is meant", listed(repeated),
@@ -206,6 +211,14 @@ class Plan(Struct, frozen=True, dict=True):
 
 
 # --- standard input ---
+
+
+def _identity_of(location: str) -> object:
+    """Return what is equal for all names of a file: hard links, too."""
+    with suppress(OSError):  # of a URL
+        state = os.stat(location)
+        return state.st_dev, state.st_ino
+    return location
 
 
 class InputRead(Struct, forbid_unknown_fields=True):

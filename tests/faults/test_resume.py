@@ -46,8 +46,11 @@ def test_killed_builds_end_in_the_same_bytes() -> None:
     ("stage", "workers"), [("counting", 2), ("merging", 1), ("encoding train and val", 2)]
 )
 def test_a_run_goes_on_where_it_was_cut_off(
-    options: dict[str, Any], tmp_path: Path, stage: str, workers: int
+    options: dict[str, Any], tmp_path: Path, stage: str, workers: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Also by a journal that was written anew, with what is left of it, because it was long."""
+    monkeypatch.setattr(journal, "_LONG_BYTES", 2000)
     build(**options | {"out": tmp_path / "peace"})
     cut_off(options, stage, 0 if stage == "merging" else 6, workers=workers)
     progress = Progress()

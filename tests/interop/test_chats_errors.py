@@ -131,7 +131,8 @@ def test_a_transform_that_cannot_be(model: Path, tmp_path: Path) -> None:
     for options, kind, message in [
         ({"train_on": "last"}, SettingsError, "train_on: should be 'assistant', 'all' or 'last-a"),
         ({"chat": "message"}, SettingsError, r"chat: should be 'auto', .*'messages', 'sharegpt'"),
-        ({"chat_date": "2025-2-3"}, SettingsError, "chat_date: should be a date, YYYY-MM-DD; got"),
+        *(({"chat_date": day}, SettingsError, "chat_date: should be a date, YYYY-MM-DD; got")
+          for day in ("2025-2-3", "20250203", "2025-W06-1", "2025-02-03T00:00")),
         ({}, CorpusError, "the tokenizer has no chat template; give one: chat_template, a file"),
     ]:
         with pytest.raises(kind, match=message):

@@ -125,7 +125,8 @@ def test_parts_reach_the_template_as_those_of_transformers(
             {"function": {"name": "weather", "arguments": arguments}}]}]},
            FULL.replace("f.arguments if f.arguments is string else f.arguments | tojson", "''"),
            "writes arguments of the call of 'weather' in message 2 nowhere, so it would be lost")
-          for arguments in ({"at": ["Rome"]}, '{"at": "Rome"}')),
+          for arguments in ({"at": ["Rome"]}, '{"at": "Rome"}', {"n": 1}, {"at": [[2.5]]},
+                            {"is": True})),
         ({"messages": [USER, RESULT, *say("", "b")[1:]]},
          FULL.replace("{{ m.content or", "{{ m.content if m.role != 'tool' else"),
          "writes message 2, of the role tool, nowhere, so it would be lost; use another"),
@@ -159,8 +160,11 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "has values that are nested too deep; correct or remove them"),
         ({"messages": [{**USER, "value": "r"}, *say("", "b")[1:]]}, FULL,
          "message 1 has content and value; remove one of them"),
-        ({"messages": [USER, {**say("", "b")[1], "mask": True}]}, FULL,
-         "message 2 has the key 'mask', which may mean that it is trained on, or that it is not"),
+        *(({"messages": [USER, {**say("", "b")[1], key: True}]}, FULL,
+           f"message 2 has the key '{key}', which may mean that it is trained on, or that it is no")
+          for key in ("mask", "masked", "loss_mask", "train_mask", "train_detail")),
+        ({"messages": say("q", "b"), "loss_mask": [0, 1]}, FULL,
+         "has the field 'loss_mask', which would be lost: it is not used; remove it"),
         ({"messages": [USER, {**say("", "b")[1], "weight": 0, "train": True}]}, FULL,
          "message 2 has weight 0, train True, expected 0 or 1, in all of them the same, for it is"),
         ({"messages": [USER, {**say("", "b")[1], "loss_weight": 0.5}]}, FULL,
@@ -214,6 +218,7 @@ def test_turns_that_are_not_trained_on(template: str, of: Any) -> None:
     for first, second, expected in (
         ({"weight": 0}, {"weight": 1}, "c"), ({"training": False}, {}, "c"),
         ({"loss_weight": 1.0}, {"loss_weight": 0.0}, "b"), ({"weight": None}, {}, "bc"),
+        ({"loss": True}, {"loss": False}, "b"), ({}, {"trainable": 0}, "b"),
     ):
         messages = [USER, turn("b", **first), {**USER, "weight": 0}, turn("c", **second)]
         trained = "".join(f"{x}<|im_end|>" for x in expected)

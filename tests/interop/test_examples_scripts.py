@@ -32,6 +32,7 @@ def test_npz_rows(load: Any, tmp_path: Path, capsys: Any, caplog: Any) -> None:
     (texts / "part_000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (texts / "part_001.txt").write_text("some plain text " * 9)
     command = ["--input", str(texts), "--output", str(out), "--max-length", "16", "--stride", "8"]
+    command += ["--batch-size", "500", "--save-frequency", "10000"]
     example: ModuleType = load("npz_rows")
     files = example.main([*command, "--vocab-size", "280", "--workers", "2", "--max-minutes", "9"])
     assert [path.name for path in files] == ["part_000.npz", "part_001.npz"]
@@ -68,7 +69,7 @@ def test_pickled_dumps(load: Any, tmp_path: Path, capsys: Any) -> None:
     losses = load("pickled_dumps").main([
         "--data_file", str(tmp_path / "code.parquet"), "--tokenization_folder",
         str(tmp_path / "out"), "--chars_to_tokenize", "3000", "--starting_character", "0",
-        "--seq_length", "48", "--vocab_size", "300",
+        "--seq_length", "48", "--vocab_size", "300", "--chunk_size", "10000",
     ])
     assert len(losses) == 2
     assert all(0 < loss < 9 for loss in losses)

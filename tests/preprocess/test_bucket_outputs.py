@@ -50,6 +50,15 @@ def append(storage: BucketStorage, name: str, data: bytes, n_bytes: int = 0) -> 
         stream.sync()
 
 
+def test_publishing_waits_for_files_that_are_complete(bucket: Bucket) -> None:
+    with BucketStorage("s3://b/data", "build") as storage:
+        stream = storage.stream("x")
+        stream.append(memoryview(b"abcde"))
+        stream.finish(5)
+        storage.publish([])
+        assert bucket.contents(WORK) == {"x": b"abcde"}
+
+
 def test_an_object_has_a_largest_size(
     bucket: Bucket, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

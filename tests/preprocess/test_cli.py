@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import preprocess
-from preprocess.cli import COMMANDS, OTHER_SPELLINGS, Command, run
+from preprocess.cli import COMMANDS, Command, run
 from preprocess.report.progress import Progress, logger
+from preprocess.settings import OTHER_NAMES
 
 ROOT = Path(preprocess.__file__).parents[1]
 TEXT = "<|endoftext|>".join(f"document {i} of many, and some more words" for i in range(400))
@@ -112,19 +113,22 @@ def test_every_spelling(
     assert found == expected
     said = capsys.readouterr().err
     assert said.count("is ignored: ") == 2
-    assert "--batch-size is ignored: units of work have --unit-size bytes, and" in said
+    assert "--batch-size is ignored: --unit-size is the bytes of a unit of work, and" in said
     assert "--save-frequency is ignored: progress is saved about once a second" in said
 
 
 def test_options_of_other_programs(tmp_path: Path, capsys: Any) -> None:
     """They are listed, and what cannot be meant is answered in one line."""
     page = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
-    assert all(f"`--{name[2:].replace('-', '_')}`" in page for name in OTHER_SPELLINGS)
+    assert all(f"`--{name}`" in page for name in OTHER_NAMES)
     for arguments, message in [
         ("build --seq_length 1536", "--seq_length; it is an option of tokenmill rows; see"),
         ("--max-length 8 --stride 4", "; it is an option of tokenmill rows; see"),
         ("--learning_rate 1", "; it trains a model; examples/train_gpt.py has it; see token"),
-        ("--use_params x", "; it trains a model; examples/train_gpt.py has it, as --config"),
+        ("--use_params x", "; it trains a model; examples/train_gpt.py has it, as '--config"),
+        ("rows x --starting_character 3", "; --start-character is an option of tokenmill build, t"),
+        ("rows x --special-token a", "; it is an option of tokenmill build, tokenmill train; see"),
+        ("rows x --columns a", "; did you mean --column?"),
         ("--vocab-sise 9", "; did you mean --vocab-size?"),
         ("decode x.bin --start two", "argument --start: invalid int value: 'two'; see tokenmill"),
         ("decode x.bin --start -1", "error: start: should be a whole number of at least 0; got -1"),

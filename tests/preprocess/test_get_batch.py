@@ -97,6 +97,15 @@ def test_generator_is_advanced_and_repeats() -> None:
     assert (batches[0] != batches[1]).any()
 
 
+def test_where_the_system_maps_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(n_bytes: int) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("preprocess.reused_memory._mapped", refuse)
+    held = [get_batch(np.arange(500), 99, 150)[0] for _ in range(9)]
+    assert all(part.shape == (99, 150) for part in held)
+
+
 def test_memory_is_used_again_when_nobody_holds_it() -> None:
     """Who keeps a part of a batch keeps it as it is, and little more memory than it needs."""
     data = np.arange(500)

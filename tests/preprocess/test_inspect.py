@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from bpe.errors import TokenizerFileError
-from preprocess import PipelineConfig, build, write_rows
+from preprocess import PipelineConfig, build, verify, write_rows
 from preprocess.check.inspect import decode_range, facts, format_lines, how_far
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -171,6 +171,35 @@ def test_a_bad_file_does_not_hide_the_others(data: Path, tmp_path: Path, capsys:
     said = capsys.readouterr().out
     assert said.count("no attention_mask, so padding is not known") == 2
     assert said.count("DAMAGED") == 1
+
+
+@pytest.mark.parametrize("content", ["junk\n", "", "{}", None])
+@pytest.mark.parametrize("in_corpus", [False, True])
+def test_a_manifest_that_cannot_be_read(
+    data: Path, tmp_path: Path, capsys: Any, content: str | None, in_corpus: bool
+) -> None:
+    """In a directory, and in one dataset of a corpus, which is inspected as it is verified."""
+    root = place = tmp_path / "data"
+    shutil.copytree(data, root)
+    if in_corpus:
+        text, root = tmp_path / "text.txt", tmp_path / "corpus"
+        text.write_text(TEXT)
+        datasets = [{"name": x, "data_files": text, "val_fraction": 0.2} for x in "ab"]
+        build(PipelineConfig(datasets=datasets, tokenizer={"vocab_size": 280}, output_path=root))
+        place = next((root / "a").rglob("train.bin")).parent
+    names = ["train", "val"] if content == "junk\n" else ["train"]
+    for name in names:
+        (place / f"{name}.json").unlink()
+        if content is not None:
+            (place / f"{name}.json").write_text(content)
+    bad = [str(place / f"{name}.json") for name in names]
+    assert [x["path"] for x in facts(root)["bad_files"]] == bad
+    assert run(["inspect", str(root)]) == 1
+    said = capsys.readouterr().out
+    assert all(f"{path}: BAD: " in said for path in bad)
+    assert said.count("documents: ") >= (2 if in_corpus else 0)
+    damaged = [str(x.path) for x in verify(root) if not x.sound]
+    assert {*bad} <= {*damaged}
 
 
 @pytest.mark.parametrize("moved", [False, True])

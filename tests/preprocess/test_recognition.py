@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -107,18 +108,28 @@ def test_records_that_are_read_as_text(
     assert "begins as" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("how", ["inside", "pattern", "twice"])
+@pytest.mark.parametrize("how", [
+    "inside", "pattern", "twice", "hard link", "hard links", "link to a hard link",
+])  # fmt: skip
 def test_files_that_are_read_twice(tmp_path: Path, capsys: Any, how: str) -> None:
-    (tmp_path / "a.txt").write_text("one<|endoftext|>two")
-    (tmp_path / "b.txt").write_text("three")
-    a, out = str(tmp_path / "a.txt"), str(tmp_path / "out")
-    given = {"inside": ["--train", str(tmp_path), "--val", a],
-             "pattern": ["--train", str(tmp_path / "*.txt"), "--val", a],
-             "twice": ["--train", str(tmp_path), a, "--val-fraction", "0"]}[how]
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("one<|endoftext|>two")
+    (text / "b.txt").write_text("three")
+    a, linked, out = str(text / "a.txt"), str(tmp_path / "linked"), str(tmp_path / "out")
+    os.link(a, linked)
+    os.symlink(linked, f"{linked}.txt")
+    given = {"inside": ["--train", str(text), "--val", a],
+             "pattern": ["--train", str(text / "*.txt"), "--val", a],
+             "twice": ["--train", str(text), a, "--val-fraction", "0"],
+             "hard link": ["--train", str(text), "--val", linked],
+             "hard links": ["--train", a, linked, "--val-fraction", "0"],
+             "link to a hard link": ["--train", a, "--val", f"{linked}.txt"]}[how]
     assert run(["build", *given, "--out", out, "--vocab-size", "259", "--quiet"]) == 0
-    expected = f"{a}: read more than once, so in both train and val, or repeated; give each file"
+    names = f"{a}, {linked}" if "link" in how else a
+    expected = f"{names}: read more than once, so in both train and val, or repeated; give each"
     assert expected in capsys.readouterr().err
-    assert run(["build", "--train", a, "--val", str(tmp_path / "b.txt"), "--out", f"{out}2",
+    assert run(["build", "--train", a, "--val", str(text / "b.txt"), "--out", f"{out}2",
                 "--vocab-size", "259"]) == 0  # fmt: skip
     assert "more than once" not in capsys.readouterr().err
 
@@ -144,14 +155,26 @@ def test_lines_that_end_as_on_windows(tmp_path: Path, packed: bool) -> None:
         assert open_tokens(tmp_path / "out" / "train.bin").n_documents > 1900
 
 
-@pytest.mark.parametrize("separator", [r"\n", r"\n\n", r"\r\n", r"\t"])
+@pytest.mark.parametrize("separator", [
+    r"\n", r"\n\n", r"\r\n", r"\t", r"\n---\n", r"\r\n***\r\n", r"\nEND", r"\0", r"\036", r"\x1e",
+    r"\u001E", r"\f", r"--\v",
+])  # fmt: skip
 def test_a_separator_that_is_spelled_out(tmp_path: Path, separator: str, capsys: Any) -> None:
     (tmp_path / "a").write_text("one\ntwo")
     assert run(["build", "--train", str(tmp_path / "a"), "--separator", separator]) == 2
-    said = "separator " + separator + " is a backslash and a letter, not a line break; choose line"
-    assert said in capsys.readouterr().err
-    with pytest.raises(SettingsError, match="is a backslash and a letter, not a line break"):
+    said = capsys.readouterr().err
+    assert f"separator {separator} has a backslash and " in said
+    assert f"(in bash $'{separator}', in YAML \"{separator}\")" in said
+    with pytest.raises(SettingsError, match="not the character that this stands for"):
         build(train=tmp_path / "a", separator=separator)
+
+
+@pytest.mark.parametrize("separator", [r"\newpage", r"\textbf{*}", "\\", "\0", r"C:\data", r"\xml"])
+def test_a_separator_with_a_backslash_that_is_meant(tmp_path: Path, separator: str) -> None:
+    (tmp_path / "a").write_text(f"one{separator}two")
+    build(train=tmp_path / "a", separator=separator, val_fraction=0, out=tmp_path / "out",
+          vocab_size=257)  # fmt: skip
+    assert open_tokens(tmp_path / "out" / "train.bin").n_documents == 2
 
 
 @pytest.mark.parametrize(

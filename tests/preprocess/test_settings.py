@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 import bpe
 import preprocess
-from bpe.arguments import nearest
 from bpe.errors import TokenmillError
 from preprocess import options as declared
 from preprocess.cli import COMMANDS, imported, run
@@ -246,5 +245,40 @@ def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
     assert differences(before, chosen) == ["content_field was [] and is ['body']"]
 
 
-def test_an_unknown_option_is_answered_with_the_nearest() -> None:
-    assert nearest("dedup", ["debug", "deduplicate"]) == "; did you mean deduplicate?"
+@pytest.mark.parametrize(
+    ("function", "unknown", "message"),
+    [
+        ("build", "dedup", "did you mean deduplicate?"),
+        ("build", "chars_to_tokenize", "did you mean max_characters?"),
+        ("build", "tokenization_folder", "did you mean out?"),
+        ("build", "val_file", "did you mean val?"),
+        ("build", "data_file", "did you mean train?"),
+        ("build", "max_length", "it is an option of write_rows"),
+        ("build", "seq_length", "it is an option of write_rows"),
+        ("build", "save_frequency", "leave it out: progress is saved about once a second"),
+        ("build", "use_params", "it trains a model; examples/train_gpt.py has it, as '--config F"),
+        ("build", "learning_rate", "it trains a model; examples/train_gpt.py has it"),
+        ("write_rows", "batch_size", "leave it out: unit_size is the bytes of a unit of work"),
+        ("write_rows", "chunk_size", "leave it out: unit_size is the bytes of a unit of work"),
+        ("write_rows", "save_frequency", "leave it out: progress is saved about once a second"),
+        ("write_rows", "data_file", "did you mean path?"),
+        ("write_rows", "use_params", "it trains a model"),
+        ("write_rows", "starting_character", "start_character is an option of build"),
+        ("tokenize_and_save", "max_len", "did you mean max_length?"),
+        ("tokenize_and_save", "data_file", "did you mean data_files?"),
+        ("DatasetConfig", "tokenization_folder", "did you mean save_path?"),
+        ("DatasetConfig", "batch_size", "it belongs in the section tokenize"),
+        ("TokenizeStageConfig", "max_len", "did you mean max_length?"),
+        ("TokenizeStageConfig", "chars_to_tokenize", "did you mean max_characters?"),
+    ],
+)
+def test_unknown_names_are_answered(function: str, unknown: str, message: str) -> None:
+    """Those of other programs by what they are called here, others by the nearest."""
+    with pytest.raises(SettingsError) as caught:
+        getattr(preprocess, function)(**{unknown: 1})
+    assert message in str(caught.value)
+    if function == "TokenizeStageConfig":
+        config: Any = {"datasets": [{"data_files": "x"}], "tokenize": {unknown: 1}}
+        with pytest.raises(SettingsError, match=re.escape(f"tokenize.{unknown}: there is no")) as c:
+            preprocess.PipelineConfig(**config)
+        assert message in str(c.value)

@@ -1,4 +1,8 @@
-"""A server in this process that answers as Google's object storage does, as far as it is used."""
+"""A server in this process that answers as Google's object storage does, as far as it is used.
+
+`gcp-storage-emulator` of PyPI does not do: it answers a write without an entity tag, which obstore
+needs, and knows no conditions on generations, which the lock of a bucket is made of.
+"""
 
 from __future__ import annotations
 
