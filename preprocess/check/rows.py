@@ -11,13 +11,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bpe.errors import TokenmillError
+from bpe.parallel import cached_property
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
