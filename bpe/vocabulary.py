@@ -451,7 +451,7 @@ def _pairs_of_merges(
     if not isinstance(merges, np.ndarray):
         ids = vocabulary._ids
         try:
-            flat = [ids[token] for pair in merges for token in pair]
+            flat = [ids[token] for left, right in merges for token in (left, right)]
         except KeyError as error:
             raise VocabularyError(
                 f"a merge joins {error.args[0]!r}, which is not in the vocabulary: expected tokens"
