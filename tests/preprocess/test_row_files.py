@@ -134,6 +134,10 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
             np.save(member, ids)
         with pytest.raises(RowsError, match="has another compression than NumPy's"):
             read(path)
+    with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
+        np.lib.format.write_array(member, ids, (2, 0))
+    with pytest.raises(RowsError, match=r"has version \(2, 0\), expected \(1, 0\)"):
+        read(path)
     np.savez(path, **{f"a{i}": ids for i in range(17)})
     with pytest.raises(RowsError, match="17 arrays, expected 16 at most"):
         read(path)
@@ -207,8 +211,11 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
     pickle.loads(b"\x80\x02\x82\xc8.")
     call = pickle.dumps((str(ran), "w"), 2)[2:-1]
     tracemalloc.start()
+    path.write_bytes(b"\x80\x02]\x82\xc8" + call + b"Ra.")
+    with pytest.raises(RowsError, match="has an opcode which is in no pickle of rows"):
+        read(path)
     for data in (
-        b"\x80\x02]\x82\xc8" + call + b"Ra.", pickle.dumps([[True, 1]]),
+        pickle.dumps([[True, 1]]),
         b"\x80\x05]\x96" + (1 << 33).to_bytes(8, "little") + b"a.",
         pickle.dumps([["x" * 10_000, *["y"] * 10_000]]), pickle.dumps([deep, np.arange(3)]),
     ):
