@@ -38,11 +38,18 @@ _PREFIX_BYTES = 4  # tokens are searched only if their prefix of this length occ
 _LOOK_BACK = 1 << 10  # bytes before the end of a text that are searched for a cut first
 _SPACE = re.compile(f"[{WHITE_SPACES}]")
 _PAD_TOKENS = ("<|pad|>", "<pad>", "[PAD]")
+_END_TOKENS = ("</s>", "<eos>", "[EOS]", "<|eos|>", "<|end_of_text|>")
 
 
 def pad_token_of(special_tokens: Collection[str]) -> str | None:
     """Return the special token whose name says that it is padding, None if there is none."""
     return next((token for token in _PAD_TOKENS if token in special_tokens), None)
+
+
+def end_token_of(special_tokens: Collection[str]) -> str | None:
+    """Return the special token whose name says that it ends a text; None if not exactly one is."""
+    found = [token for token in _END_TOKENS if token in special_tokens]
+    return found[0] if len(found) == 1 else None
 
 
 def utf8(text: str) -> bytes:

@@ -59,6 +59,7 @@ from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import Plan
 from preprocess.run.reading import Pass, make_read_options, read_options
+from preprocess.run.record import end_of_text_token
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
@@ -371,12 +372,16 @@ def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Itera
 def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildSettings:
     """Return the settings of a dataset with the special tokens that its packed rows should have.
 
+    Rows without the end of text need none: then, any special token of the tokenizer ends documents.
+
     Raises:
         SettingsError: An id is no special token of the tokenizer.
     """
     settings, end_id = plan.build, (plan.pack or {}).get("eos_token_id")
-    tokenizer = trained
-    if end_id is None and not plan.adds_special_tokens:
+    tokenizer, rows = trained, plan.rows
+    drops_end = rows is not None and (rows.add_special_tokens or rows.drop_end_of_text)
+    drops_end &= settings.end_of_text is None
+    if end_id is None and not plan.adds_special_tokens and not drops_end:
         return settings
     if settings.tokenizer is not None:
         tokenizer = load_given_tokenizer(settings)
@@ -385,6 +390,9 @@ def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildS
     from preprocess.documents.tokenizer_files import read_special_ids
 
     texts = {token_id: text for text, token_id in tokenizer.special_tokens.items()}
+    if drops_end and end_of_text_token(settings, tokenizer) not in tokenizer.special_tokens:
+        last = [texts[x] for x in read_special_ids(tokenizer)[1][-1:] if x in texts]
+        return settings.replace(end_of_text=next(iter([*last, *texts.values()]), None))
     before, after = read_special_ids(tokenizer) if plan.adds_special_tokens else ((), ())
     found = {"begin_of_text": before, "end_of_text": after if end_id is None else (end_id,)}
     for option, ids in found.items():

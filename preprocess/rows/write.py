@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.parallel import run_in_order
+from bpe.parallel import cached_property, run_in_order
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens

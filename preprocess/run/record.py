@@ -106,9 +106,16 @@ def _records_of(sources: Mapping[str, Sequence[Source]]) -> dict[str, list[Sourc
 def end_of_text_token(
     settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
 ) -> str:
-    """Return the special token after each document: the option, else the tokenizer's own."""
+    """Return the special token after each document: the option, else the tokenizer's own.
+
+    Of a tokenizer that names none, it is `<|endoftext|>`, or the only one with another usual name.
+    """
+    from bpe.special import end_token_of
+
+    known = {} if tokenizer is None else tokenizer.special_tokens
     own = None if tokenizer is None else tokenizer.eos_token
-    return settings.end_of_text or own or END_OF_TEXT
+    usual = END_OF_TEXT if END_OF_TEXT in known else end_token_of(known)
+    return settings.end_of_text or own or usual or END_OF_TEXT
 
 
 def differences(before: Record, now: Record) -> list[str]:

@@ -71,11 +71,9 @@ def tokenizers_of_all_kinds() -> None:
     assert isinstance(kinds["tiktoken"], tiktoken.Encoding)
     expected = windows(TEXTS, 2048)
     for name, tokenizer in kinds.items():
-        # That of tiktoken has no name for the end of a text.
-        more = {"end_of_text": END} if name in ("tiktoken", "tokenizers") else {}
         tokenize_and_save(
             data_files="data/*.jsonl", tokenizer=tokenizer, output_path=f"out_{name}",
-            max_length=2048, **more,
+            max_length=2048,
         )
         same(rows_of(f"out_{name}/*.parquet"), expected)
 

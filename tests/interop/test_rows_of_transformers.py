@@ -11,7 +11,8 @@ import pytest
 from chat_cases import DIALOGUES, make_model
 from row_cases import rows_in
 
-from bpe import TokenizerFileError, load_tokenizer
+from bpe import TokenizerFileError, TokenmillError, load_tokenizer
+from bpe.split.patterns import to_tiktoken
 from preprocess import (
     AsyncDataLoader,
     ChatTemplateTransform,
@@ -27,6 +28,7 @@ from preprocess import (
     TransformedShardedSource,
     build,
     open_tokens,
+    tokenize_and_save,
     verify,
 )
 from preprocess.cli import run
@@ -379,3 +381,58 @@ def test_a_tokenizer_without_special_tokens_can_be_given_some(
     assert run([*command, "--end-of-text", END]) == 1
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert (auto.eos_token, auto.pad_token, auto.bos_token) == (END, END, "<s>")
+
+
+def byte_level(kind: str, names: tuple[str, ...]) -> Any:
+    """A tokenizer of bytes with special tokens, of which it does not say what they are for."""
+    if kind == "tiktoken":
+        tiktoken = pytest.importorskip("tiktoken", reason="needs the extra `core`")
+        return tiktoken.Encoding(
+            "bytes", pat_str=to_tiktoken("gpt2"),
+            mergeable_ranks={bytes([i]): i for i in range(256)},
+            special_tokens={name: 256 + i for i, name in enumerate(names)},
+        )
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    engine = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: i for i, letter in enumerate(letters)}, [])
+    )
+    engine.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    engine.add_special_tokens([*names])
+    ids = [(name, 256 + i) for i, name in enumerate(names)]
+    engine.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{names[0]} $A {names[1]}", special_tokens=ids
+    )
+    return engine
+
+
+@pytest.mark.parametrize("kind", ["tokenizers", "tiktoken"])
+@pytest.mark.parametrize("end", ["</s>", "<eos>", "<|endoftext|>"])
+def test_the_end_of_text_of_a_tokenizer_that_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, end: str
+) -> None:
+    """The only one with a usual name; rows that have none of ours need none."""
+    monkeypatch.chdir(tmp_path)
+    texts = ["a text", "and another"]
+    Path("data.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in texts))
+
+    def rows(tokenizer: Any, **options: Any) -> list[list[int]]:
+        tokenize_and_save(
+            data_files="data.jsonl", tokenizer=tokenizer, output_path="out", output_format="jsonl",
+            overwrite=True, **options,
+        )
+        return [row["input_ids"].tolist() for row in JsonShardedSource("out")]
+
+    known = byte_level(kind, ("<s>", end, "<other>"))
+    if kind == "tiktoken":
+        encoded = [known.encode(x) for x in texts]
+    else:
+        encoded = [known.encode(x, add_special_tokens=False).ids for x in texts]
+    assert rows(known) == [[*ids, 257] for ids in encoded]
+    for names in (("<s>", "<x>"), ("</s>", "<eos>", "[EOS]")):
+        other = byte_level(kind, names)
+        with pytest.raises(TokenmillError, match=r"choose one that it has \(end_of_text\): '<"):
+            rows(other)
+        assert rows(other, end_of_text=names[1]) == [[*ids, 257] for ids in encoded]
+        assert rows(other, drop_end_of_text=True) == encoded
+        around = encoded if kind == "tiktoken" else [[256, *ids, 257] for ids in encoded]
+        assert rows(other, add_special_tokens=True) == around

@@ -21,6 +21,7 @@ from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, open_tokens, pipeline
 from preprocess.run.encode_pass import SpecialTokenError
 from preprocess.run.outputs import OutputError
+from preprocess.sources.digest import BLOCK_BYTES, SourceDigest, digest_blocks
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
@@ -375,3 +376,13 @@ def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) ->
             end_of_text="end",
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("size", [999, BLOCK_BYTES, BLOCK_BYTES + 1, 100_000, 3 * BLOCK_BYTES])
+def test_any_division_has_the_digest_of_the_whole(size: int) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 4 * BLOCK_BYTES + 5, np.uint8)
+    digest = SourceDigest()
+    for begin in range(0, len(content), size):
+        digest.update(digest_blocks(content[begin : begin + size], begin))
+        read = content[: begin + size].tobytes()
+        assert digest.hexdigest() == digests.digest_of_source(read)

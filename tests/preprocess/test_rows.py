@@ -390,6 +390,7 @@ def test_rows_say_where_they_are_from(tmp_path: Path, more: dict[str, Any]) -> N
     assert stats["files_processed"] == 2
     seconds = built.stats["seconds"]
     assert seconds < stats["processing_time_seconds"] <= seconds + made.seconds
+    assert stats["sequences_per_second"] == 2 / stats["processing_time_seconds"]
     page = (Path(__file__).parents[2] / "docs" / "rows.md").read_text("utf-8")
     table = page.partition("| key of `tokenization_stats.json` |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*stats]
