@@ -341,6 +341,45 @@ def test_a_file_that_is_not_ours_is_never_overwritten(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("name", ["", "code"])
+def test_what_an_overwritten_build_no_longer_makes_is_removed(
+    corpus: Path, tmp_path: Path, tokenizer: Path, name: str
+) -> None:
+    """Validation files, shards, plans and bad records; nothing that another command wrote."""
+    options: dict[str, Any] = {
+        "train": corpus / "train", "tokenizer": tokenizer, "out": tmp_path / "out", "name": name,
+    }
+    out, stem = tmp_path / "out", f"{name}_" * bool(name)
+
+    def names() -> set[str]:
+        return {path.name for path in out.iterdir()}
+
+    build(**options, val_fraction=0)
+    wanted = names()
+    build(**options, val_fraction=0.2, shard_tokens=900, on_bad_record="skip", overwrite=True)
+    validation = names() - wanted
+    assert {f"{stem}val.json", f"{stem}val_00000.bin", f"{stem}train_00001.bin"} <= validation
+    plan = f"{stem}val.greedy-32-{'0' * 16}.plan"
+    for kept in (f"{stem}val.txt", f"{stem}val_99999.bin", plan):
+        (out / kept).touch()
+    pipeline.encode(paths=[corpus / "val.txt"], tokenizer=tokenizer, out=out / "other.bin")
+    others = {f"{stem}val.txt", f"{stem}val_99999.bin"} | {
+        f"other{x}" for x in (".bin", ".docs", ".json", "_stats.json")
+    }
+    build(**options, val_fraction=0, overwrite=True)
+    assert names() == wanted | others
+    build(**options, val_fraction=0.2, overwrite=True)
+    manifest = out / f"{stem}val.json"
+    (out / f"{stem}train.json").unlink()
+    for path in out.glob(f"{stem}train.[bd]*"):
+        path.unlink()
+    with pytest.raises(TokenmillError, match=rf"{manifest.name}: exists; .*, or replace it"):
+        build(**options, val_fraction=0)
+    manifest.write_text(manifest.read_text() + " ")  # of somebody else
+    build(**options, val_fraction=0)
+    assert manifest.exists()
+
+
 def test_the_default_corpus(tmp_path: Path) -> None:
     result = build(out=tmp_path, vocab_size=1000)
     assert result.manifests["train"].n_documents > 300
