@@ -373,9 +373,9 @@ def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Itera
     places = {x.rstrip("/") if is_url(x) else os.path.realpath(x): x for x in outputs}
     for path in (str(source.file.path) for source in sources if source.location):
         directory = split_location(path)[0]
-        if out := places.get(directory if is_url(path) else os.path.realpath(directory)):
+        if place := places.get(directory if is_url(path) else os.path.realpath(directory)):
             raise SettingsError(
-                f"outputs would be in {out}, from which {path} is read; choose another directory"
+                f"outputs would be in {place}, from which {path} is read; choose another directory"
                 " (save_path or output_path)"
             )
 
