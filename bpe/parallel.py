@@ -28,7 +28,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
 from bpe.errors import TokenmillError
 
@@ -76,6 +76,32 @@ def _free_locks() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_free_locks)
+
+
+class cached_property(Generic[Result]):  # noqa: N801 (in the place of that of functools)
+    """As `functools.cached_property`, without its lock (Python 3.11).
+
+    One lock for all objects, which a forked process would find held. Threads that come at the same
+    time may compute the value more than once; all get the same one.
+    """
+
+    def __init__(self, function: Callable[[Any], Result]) -> None:
+        self._function, self.__doc__ = function, function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, of: None, owner: type) -> Self: ...
+
+    @overload
+    def __get__(self, of: object, owner: type) -> Result: ...
+
+    def __get__(self, of: object | None, owner: type) -> Self | Result:
+        if of is None:
+            return self
+        found: Result = of.__dict__.setdefault(self._name, self._function(of))
+        return found
 
 
 def start_thread(run: Callable[..., object], *arguments: Any) -> None:

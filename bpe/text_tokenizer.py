@@ -5,7 +5,6 @@ Documents are never cut for them: no safe cut is known.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from bpe.errors import EncodingError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
 from bpe.formats.json_file import config_path
+from bpe.parallel import cached_property
 from bpe.special import allowed_subset, utf8
 from bpe.vocabulary import unknown_id_message
 
@@ -76,7 +76,7 @@ class TextTokenizer:
         """Text -> id of the special tokens, in the order of ids; a copy."""
         return dict(self._special_ids)
 
-    @functools.cached_property
+    @cached_property
     def fingerprint(self) -> str:
         """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()

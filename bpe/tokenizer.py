@@ -15,7 +15,6 @@ of threads) give the same ids. A `Tokenizer` is immutable and thread-safe.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -35,6 +34,7 @@ from bpe.formats import hf_read, hf_write, rank_files
 from bpe.formats.hf_write import TokenizerParts
 from bpe.formats.hub import huggingface_files, huggingface_hub_file
 from bpe.formats.rank_files import END_OF_TEXT
+from bpe.parallel import cached_property
 from bpe.reference import Pair
 from bpe.special import SpecialTokenMatcher, allowed_subset, matcher_of, utf8
 from bpe.split.patterns import to_tiktoken
@@ -327,7 +327,7 @@ class Tokenizer:
         """Unicode version of letters, numbers and white space."""
         return UNICODE_VERSION
 
-    @functools.cached_property
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the text of tokenizer.json, in hexadecimal.
 

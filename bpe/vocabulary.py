@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from bpe.arguments import checked, checks_names
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, VocabularyError
+from bpe.parallel import cached_property
 from bpe.reference import Pair
 from bpe.text.normalize import normalized
 
@@ -149,12 +150,12 @@ class Vocabulary:
                 " text"
             )
 
-    @functools.cached_property
+    @cached_property
     def tokens(self) -> dict[int, bytes]:
         """Id -> bytes of the ordinary tokens."""
         return self.flat.tokens()
 
-    @functools.cached_property
+    @cached_property
     def _ids(self) -> dict[bytes, int]:
         return {token: token_id for token_id, token in self.tokens.items()}
 
@@ -212,7 +213,7 @@ class Vocabulary:
             tokens[rank] = token
         return cls(tokens, None, special_tokens, ignore_merges=True, normal_forms=normal_forms)
 
-    @functools.cached_property
+    @cached_property
     def merges(self) -> list[Pair]:
         """The merges in the order of their ranks; derived if the ranks are tiktoken's.
 
@@ -228,12 +229,12 @@ class Vocabulary:
         """Number of merges, without making a list of them if they were given."""
         return len(self.merges if self._pairs is None else self._pairs.ranks)
 
-    @functools.cached_property
+    @cached_property
     def special_tokens(self) -> dict[str, int]:
         """Text -> id of the special tokens, in the order of ids."""
         return {token.text: token.id for token in self.added_tokens if token.special}
 
-    @functools.cached_property
+    @cached_property
     def size(self) -> int:
         """The largest id plus one."""
         return max(int(self.flat.ids.max()), *(token.id for token in self.added_tokens), -1) + 1
@@ -243,7 +244,7 @@ class Vocabulary:
         """Number of ordinary tokens of two bytes or more."""
         return int((np.diff(self.flat.offsets) > 1).sum())
 
-    @functools.cached_property
+    @cached_property
     def bytes_of_id(self) -> dict[int, bytes]:
         """Id -> bytes of every token in the order of ids, special tokens included."""
         added = {
@@ -253,7 +254,7 @@ class Vocabulary:
         # An added token that is an ordinary token, too, has its bytes.
         return dict(sorted({**added, **self.tokens}.items()))
 
-    @functools.cached_property
+    @cached_property
     def flat_by_id(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """Concatenated bytes; offset and length of each id, length -1 for an id without a token."""
         tokens = self.bytes_of_id
@@ -275,7 +276,7 @@ class Vocabulary:
         """Return the id of an ordinary token, None if there is none."""
         return self._ids.get(token)
 
-    @functools.cached_property
+    @cached_property
     def byte_ids(self) -> NDArray[np.int32]:
         """`int32[256]`: the id of each byte, -1 for one that no UTF-8 has and that has no token."""
         ids, offsets, data = self.flat
@@ -452,7 +453,7 @@ def _pairs_of_merges(
     if not isinstance(merges, np.ndarray):
         ids = vocabulary._ids
         try:
-            flat = [ids[token] for pair in merges for token in pair]
+            flat = [ids[token] for left, right in merges for token in (left, right)]
         except KeyError as error:
             raise VocabularyError(
                 f"a merge joins {error.args[0]!r}, which is not in the vocabulary: expected tokens"

@@ -10,7 +10,6 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -54,7 +53,7 @@ from preprocess.run.finished import manifests_in, read_object
 from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.merge import files_of_parts
-from preprocess.run.outputs import put_stats
+from preprocess.run.outputs import plans_of, put_stats
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import Plan
@@ -339,9 +338,11 @@ def _check_corpus(corpus: Corpus) -> None:
             if plan.rows is not None:
                 columns_of(plan.rows)
                 compression_of(plan.rows)
-    place = open_storage(corpus.output_path).final
+    storage = open_storage(corpus.output_path)
+    place = storage.final
     has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
-    if has_file and read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is None:
+    is_known = not has_file or read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is not None
+    if not is_known and "rows" not in storage.runs():  # which were being given their names
         raise OutputError(
             f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenmill, so it is left"
             " alone; move it away or choose another output_path"
@@ -458,14 +459,11 @@ def _remove_dataset(location: str, manifests: Mapping[str, Manifest]) -> None:
     """Remove the files of a dataset but the tokenizer."""
     gone = [*map(manifest_name, manifests)]
     with open_storage(location, "removal") as storage:
-        names, is_last = storage.final.names(), {*manifests_in(storage.final)} <= {*gone}
+        is_last = {*manifests_in(storage.final)} <= {*gone}
         # Manifests of parts before the others.
         gone += sorted(files_of_parts(storage.final, ""), key=lambda x: x[-5:] != ".json")
         for name, manifest in manifests.items():
-            plan = re.compile(  # or what is left of one that was being made
-                rf"\.?{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan(\.partial(\.\d+)?)?"
-            )
-            gone += [*(file.name for file in manifest.files(name)), *filter(plan.fullmatch, names)]
+            gone += [*(x.name for x in manifest.files(name)), *plans_of(storage.final, name)]
         storage.remove_finished(gone + ["stats.json"] * is_last)
 
 

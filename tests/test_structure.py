@@ -76,6 +76,17 @@ def test_no_modules_import_one_another() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
+def test_properties_have_no_lock_that_a_fork_would_hold(name: str) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "functools":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node).removeprefix("functools."))
+    assert "cached_property" not in found, "use that of bpe.parallel"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
 def test_functions_are_short(name: str) -> None:
     long = []
     for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
@@ -155,6 +166,15 @@ def test_numpy_waits_too(code: str) -> None:
     assert "numpy" not in loaded_by(code)
 
 
+def test_samplers_load_nothing_of_numpy_late() -> None:
+    """A process that is forked while a thread loads a module cannot load it."""
+    code = (
+        "import numpy, preprocess\n"
+        "preprocess.Sampler(numpy.arange(99), 2, 4, order='epoch').batch(0)"
+    )
+    assert "numpy.ma" not in loaded_by(code)
+
+
 def test_who_samples_never_loads_the_builder() -> None:
     loaded = loaded_by("from preprocess import get_batch")
     ours = {name for name in loaded if name.partition(".")[0] in ("bpe", "preprocess")}
@@ -164,6 +184,7 @@ def test_who_samples_never_loads_the_builder() -> None:
         "bpe.errors",
         "bpe.files",
         "bpe.files.locations",
+        "bpe.parallel",
         "preprocess",
         "preprocess.dataset",
         "preprocess.dataset.columns",

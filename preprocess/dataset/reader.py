@@ -6,7 +6,6 @@ import glob
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, overload
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from bpe.arguments import check, checked, tells_missing
 from bpe.errors import ArgumentError
 from bpe.files.locations import given_location, is_url, shown_url
+from bpe.parallel import cached_property
 from preprocess.dataset.columns import (
     DOCUMENT_ENDS,
     IDS,

@@ -34,7 +34,7 @@ from bpe.parallel import Lock, for_each
 from preprocess.dataset import columns as table
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import DataFile, Manifest
-from preprocess.dataset.shards import FindSpans, Ids, Positions, ShardView
+from preprocess.dataset.shards import FindSpans, Ids, Positions, ShardView, distinct
 from preprocess.settings import size_in_bytes
 from preprocess.storage.files import UrlFiles
 
@@ -243,10 +243,12 @@ class BlockCache:
         """
         self.is_used[blocks] = True
         if not self.is_there[blocks].all():
-            missing = np.unique(blocks[~self.is_there[blocks]]).tolist()
+            missing = distinct(blocks[~self.is_there[blocks]]).tolist()
             with self._writing():
                 if np.count_nonzero(self.is_there) + len(missing) > _MOST_MAPPED:
-                    self._unmap(np.setdiff1d(np.flatnonzero(self.is_there), blocks))
+                    others = self.is_there.copy()
+                    others[blocks] = False
+                    self._unmap(np.flatnonzero(others))
                 for_each(missing, self._map, min(len(missing), _DOWNLOADS))
 
     def look(self) -> None:

@@ -119,7 +119,7 @@ class ShardView:
                 return
             of = np.searchsorted(self.starts, starts, "right") - 1
             is_inside = stops <= self.starts[of + 1]
-            for number in np.unique(of[is_inside]).tolist():
+            for number in distinct(of[is_inside]).tolist():
                 chosen = np.flatnonzero(is_inside & (of == number))
                 yield here.arrays[number], starts[chosen] - self.starts[number], chosen
             for i in np.flatnonzero(~is_inside).tolist():
@@ -129,6 +129,17 @@ class ShardView:
         if copy is False:
             raise ValueError("shards cannot become one array without a copy")
         return self[:].astype(dtype or self.dtype, copy=False)
+
+
+def distinct(values: Positions) -> Positions:
+    """Return the distinct values, sorted.
+
+    `np.unique` imports a module when it is first called: a process that is forked meanwhile would
+    wait for it.
+    """
+    found, is_first = np.sort(values), np.ones(len(values), np.bool_)
+    np.not_equal(found[1:], found[:-1], out=is_first[1:])
+    return found[is_first]
 
 
 def windows_of(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url
+from bpe.parallel import cached_property
 from preprocess.dataset.columns import Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens

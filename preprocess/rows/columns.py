@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import IGNORED, gather
 from preprocess.sampling.fields import number_positions, number_segments

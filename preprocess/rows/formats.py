@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cached_property, partial
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
+from bpe.parallel import cached_property
 from preprocess.locations import how_to_repair, url_name
 from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.sources.base import import_zstandard

@@ -19,7 +19,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -30,7 +29,7 @@ import xxhash
 from bpe.arguments import checked
 from bpe.errors import ArgumentError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
-from bpe.parallel import run_in_order
+from bpe.parallel import cached_property, run_in_order
 from preprocess.dataset.manifest import Count
 from preprocess.locations import how_to_repair, join_location, split_location
 from preprocess.rows.columns import Numbers

@@ -6,6 +6,7 @@ noted in the journal; when all are, they get their final names, the manifest las
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +25,9 @@ import numpy as np
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.parallel import run_in_order
+from bpe.files.locations import is_url
+from bpe.parallel import cached_property, run_in_order
+from preprocess.config import CORPUS_FORMAT
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import SELECTED, spellings_of
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
@@ -34,6 +37,7 @@ from preprocess.report.progress import OutOfTimeError, Progress, logger, progres
 from preprocess.report.summary import out_of_time
 from preprocess.rows.columns import COLUMNS, RowBatch, RowPlan, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, NewRows, RowsError, format_of
+from preprocess.rows.loaders import find_files, location_of
 from preprocess.rows.manifest import (
     FORMAT,
     MANIFEST_FILE,
@@ -49,6 +53,7 @@ from preprocess.run.finished import (
     find_token_files,
     manifests_in,
     newest_source,
+    read_object,
 )
 from preprocess.run.record import Record
 from preprocess.run.run import Run
@@ -139,14 +144,34 @@ def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
     places, others = (inside, [out]) if len(paths) > 1 else ([out], inside)
     of_runs = zip(paths, places, names, strict=True)
     runs = [_Run(open_tokens(path), settings, place, name) for path, place, name in of_runs]
-    for other in (open_storage(place).final for place in others):
-        if other.size(MANIFEST_FILE) is not None:
+    earlier = [] if paths == [settings.path] else [
+        place for place in (out, *_directories_of_rows(out))
+        if place not in places and runs[0].is_of_earlier(place, is_inside=place != out)
+    ]
+    for other in dict.fromkeys((*earlier, *others)):
+        final = open_storage(other).final
+        is_replaced = settings.overwrite and other in earlier
+        if final.size(MANIFEST_FILE) is not None and not is_replaced:
+            again = ", or replace them (--overwrite)" if other in earlier else ""
             raise OutputError(
-                f"{other.where()}: has rows, and these would be beside them in"
+                f"{final.where()}: has rows, and these would be beside them in"
                 f" {' and '.join(run.where for run in runs)}; remove them, or choose another"
-                " directory (--out)"
+                f" directory (--out){again}"
             )
-    return [run.write(progress) for run in runs]
+    results = [run.write(progress) for run in runs]
+    for place in earlier:
+        with open_storage(place, "removal") as storage:
+            # The manifest last: nobody takes what is left without it for all rows.
+            described = _files_of_rows(place, "") - {MANIFEST_FILE}
+            storage.remove_finished([*sorted(described), MANIFEST_FILE])
+    return results
+
+
+def _directories_of_rows(out: str) -> list[str]:
+    """Return the directories inside of one that have a manifest of rows."""
+    pattern = join_location(out if is_url(out) else glob.escape(out), f"*/{MANIFEST_FILE}")
+    names = [location_of(each).split("/")[-2] for each in find_files(pattern, ())]
+    return [join_location(out, name) for name in names]
 
 
 class _Run:
@@ -161,6 +186,20 @@ class _Run:
         self._of_settings = settings_of_rows(settings)
         self._ids = ids_of_rows(file, settings)
         self._dataset_digest = file.manifest.digest
+
+    def is_of_earlier(self, place: str, is_inside: bool) -> bool:
+        """Return True if a directory has rows of a dataset that is, or was, beside this one.
+
+        Those in a directory inside of that of the rows should be of the dataset that it names.
+        """
+        try:
+            dataset = read_manifest(place).dataset
+        except RowsError:  # none, or of another program
+            return False
+        _, name = split_location(dataset)
+        if is_inside and name != manifest_name(split_location(place)[1]):
+            return False
+        return dataset == relative_location(join_location(self._dataset[0], name), place)
 
     def write(self, progress: Progress) -> RowsResult:
         """Write the rows, unless they are there."""
@@ -244,7 +283,8 @@ class _Run:
     def _make(
         self, run: Run, progress: Progress, started: float, kept: Mapping[str, ShardFacts]
     ) -> None:
-        names, before = [each.name for each in self._files], self._files_before()
+        names = [each.name for each in self._files]
+        before = _files_of_rows(self._location, self._name)
         done = {i: kept[name] for i, name in enumerate(names) if name in kept}
         if manifests_in(self._final):
             raise OutputError(
@@ -321,19 +361,6 @@ class _Run:
         place, name = split_location(self._file.absolute_path)
         return place, manifest_name(Path(name).stem)
 
-    def _files_before(self) -> set[str]:
-        """Return the names of files of rows that are replaced; {}: none are there."""
-        content = self._final.get(MANIFEST_FILE) or b""
-        if not any(each.encode() in content for each in spellings_of(FORMAT)):
-            return set()  # none, or of another program
-        try:
-            manifest = read_manifest(self._location)
-            return {*_BESIDE, *manifest.beside, *(each.name for each in manifest.shards)}
-        except RowsError:  # damaged: by their names
-            own = rf"{re.escape(self._name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
-            own += r"|dump-(\d+\.pkl|meta_data\.json)"
-            return {*_BESIDE, *(name for name in self._final.names() if re.fullmatch(own, name))}
-
     def _report_plan(self) -> None:
         """Log what is left out, and padding that was not asked for."""
         settings, log = self._settings, partial(logger.info, "%s: %s", self.where)
@@ -403,6 +430,22 @@ class _Run:
                 "memory_usage_mb": peak_memory / 1e6,
             },
         } | of_pickles
+
+
+def _files_of_rows(location: str, name: str) -> set[str]:
+    """Return the names of the files of rows in a directory, of the dataset `name`; {}: none."""
+    files = open_storage(location).final
+    content = files.get(MANIFEST_FILE) or b""
+    if not any(each.encode() in content for each in spellings_of(FORMAT)):
+        # None, or of another program; what is made of them has replaced a configuration before.
+        return {CONFIG_FILE} if read_object(files, CONFIG_FILE, CORPUS_FORMAT) else set()
+    try:
+        manifest = read_manifest(location)
+        return {*_BESIDE, *manifest.beside, *(each.name for each in manifest.shards)}
+    except RowsError:  # damaged: by their names
+        own = rf"{re.escape(name)}-\d{{5}}-of-\d{{5}}\..*|part_\d{{3,}}\.npz"
+        own += r"|dump-(\d+\.pkl|meta_data\.json)"
+        return {*_BESIDE, *(each for each in files.names() if re.fullmatch(own, each))}
 
 
 def content_of(output: OutputFile) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.errors import CorpusError
+from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_template import CHATML, ChatFormat, render
 from preprocess.documents.chat_tokens import ConversationEncoder

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from bpe.errors import TokenmillError
+from bpe.parallel import cached_property
 from preprocess.dataset import columns as table
 from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, token_dtype
 from preprocess.dataset.manifest import Manifest

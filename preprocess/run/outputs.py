@@ -44,7 +44,15 @@ def add_token_file(run: Run, name: str, manifest: Manifest) -> None:
 def put_stats(
     run: Run, name: str, stats: Mapping[str, Any], rejects: Mapping[str, str | None] | None = None
 ) -> None:
-    """Write a stats.json, with the digests of the manifests and of the lists of bad records."""
+    """Write a stats.json, with the digests of the manifests and of the lists of bad records.
+
+    Token files that the one before lists, and that the run no longer makes, are removed.
+    """
+    files = run.storage.final
+    for each in _left_over(run, name, run.manifests) if run.overwrite else ():
+        stem = each.removesuffix(".json")
+        manifest = Manifest.from_json(files.get(each) or b"", each)
+        run.gone |= {each, *manifest.own_files(stem), *plans_of(files, stem)}
     content = {
         "format": STATS_FORMAT,
         "made_from": msgspec.to_builtins(run.made_from),
@@ -53,6 +61,24 @@ def put_stats(
         **stats,
     }
     run.put(name, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _left_over(run: Run, stats_file: str, names: Sequence[str]) -> list[str]:
+    """Return the manifests of an earlier run of the command that are there, beside `names`."""
+    files, stats = run.storage.final, read_stats(run.storage.final, stats_file)
+    if stats is None or stats.made_from is None or stats.made_from.command != run.made_from.command:
+        return []
+    listed = stats.manifests
+    there = sorted({*files.names()} & listed.keys() - {*names})
+    return [name for name in there if digest_of(files.get(name)) == listed[name]]
+
+
+def plans_of(files: Files, name: str) -> list[str]:
+    """Return the names of the plans of rows of a dataset, also of what is left of their making."""
+    plan = re.compile(
+        rf"\.?{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan(\.partial(\.\d+)?)?"
+    )
+    return [each for each in files.names() if plan.fullmatch(each)]
 
 
 def put_rejects(
@@ -155,6 +181,9 @@ def check_free(
         _check_ours(files, {manifest: _is_manifest(files, manifest)}, TokenFileError)
         _check_absent(files, names, run.overwrite, why, TokenFileError)
     stats = read_stats(files, stats_file)
+    left_over = _left_over(run, stats_file, [*map(manifest_name, stems)])
+    _check_ours(files, {each: _is_manifest(files, each) for each in left_over}, TokenFileError)
+    _check_absent(files, left_over, run.overwrite, why, TokenFileError)
     ours = {stats_file: stats is not None}
     if rejects_file and not run.resumed:
         digest = digest_of(files.get(rejects_file))

@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url, shown_url
+from bpe.parallel import cached_property
 from preprocess.options import BuildSettings, EncodeSettings, TrainFileSettings
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, check_has_text, listed

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
+from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
 from preprocess.options import (
     BuildSettings,

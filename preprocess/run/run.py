@@ -156,7 +156,7 @@ class Run:
 
     def publish(self) -> None:
         """Give all registered files, which are complete, their final names."""
-        gone = sorted(self.gone - {*self._names, *self._last})
+        gone = sorted(self.gone - {*self._names, *self._last}, key=lambda x: x[-5:] != ".json")
         entry = Publishing(self._names, self._last, gone)
         self.journal.save(PUBLISHING, entry)
         self._publish(entry)

@@ -7,12 +7,12 @@ padding id in `inputs`, and `IGNORED` in `targets`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from bpe.parallel import cached_property
 from preprocess.sampling.data import IGNORED, new_batch, outside
 from preprocess.sampling.windows import divided
 

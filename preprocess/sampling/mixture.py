@@ -13,7 +13,6 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, Never
 
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.arguments import MISSING, check, checked, checks_names, tells_missing
+from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import SamplingError, check_choice, check_integer, check_state
 from preprocess.sampling.fields import cumulative_lengths

@@ -12,6 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from preprocess.dataset.shards import distinct
 from preprocess.split_mix import key_of, mix
 
 Numbers = npt.NDArray[np.int64]
@@ -36,7 +37,7 @@ def epoch(positions: Numbers, n: int, seed: int) -> Numbers:
     """Return each window once per epoch, in a new random order each: int64[n_positions]."""
     epochs, places = positions // n, positions % n
     found = np.empty(len(positions), np.int64)
-    for number in np.unique(epochs).tolist():
+    for number in distinct(epochs).tolist():
         of_epoch = epochs == number
         found[of_epoch] = permute(places[of_epoch], n, seed, number)
     return found

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import json
 import mmap
 import os
@@ -33,6 +32,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from bpe.parallel import cached_property
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import spellings_of
@@ -178,7 +178,7 @@ class PackedWindows:
                 return found
         raise _damaged(self._path, "the pieces that it had when it was opened")
 
-    @functools.cached_property
+    @cached_property
     def longest(self) -> int:
         """Tokens of the longest window."""
         firsts, step = range(0, len(self), 1 << 20), 1 << 20

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from preprocess.dataset.shards import distinct
 from preprocess.sampling.data import outside
 
 Numbers = npt.NDArray[np.int64]
@@ -106,7 +107,7 @@ class DocumentSpans:
 
         Both are int64[n]; those before and after that are in no span are not counted.
         """
-        blocks = np.unique(self._before.searchsorted(numbers, side="right") - 1)
+        blocks = distinct(self._before.searchsorted(numbers, side="right") - 1)
         places = blocks[:, np.newaxis] * self.BLOCK + np.arange(self.BLOCK)
         begins, sizes, counts, _ = self._count(
             np.minimum(places, len(self._chosen) - 1).reshape(-1)

@@ -18,7 +18,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import cache, cached_property
+from functools import cache
 from itertools import chain, islice
 from logging import FileHandler
 from pathlib import Path
@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url, is_web, shown_url
-from bpe.parallel import run_in_order
+from bpe.parallel import cached_property, run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.manifest import FORMAT, spellings_of
 from preprocess.documents.batch import ReadOptions

@@ -44,10 +44,11 @@ class Format(NamedTuple):
     Attributes:
         name: Value of --format, and name in messages.
         open: Makes a source from (file, name in the manifest, options); None: there is no reader.
-        magic: A file of another or no suffix has this format if it begins with one of these, with
-            which no text begins.
+        magic: A file of another or no suffix, or of that of text, has this format if it has one
+            of these at byte `place`, as no text does.
         is_stream: The file is read forwards, so it may be compressed.
         instead: What to do with a file if there is no reader.
+        is_text: Files are text, so those with the bytes of another format have that one.
     """
 
     name: str
@@ -56,6 +57,8 @@ class Format(NamedTuple):
     magic: tuple[bytes, ...] = ()
     is_stream: bool = True
     instead: str = ""
+    place: int = 0
+    is_text: bool = False
 
 
 _AS_PARQUET = (
@@ -66,18 +69,19 @@ _AS_PARQUET = (
 _AS_TABLE = "convert it to Parquet"
 _UNPACK = "unpack it and give the directory: mkdir '{path}.d' && tar -xf '{path}' -C '{path}.d'"
 _OUTPUT = "it is an output of tokenmill; give the text it was made from"
-TEXT = Format("text", (".txt",), TextSource)
+TEXT = Format("text", (".txt",), TextSource, is_text=True)
 FORMATS = [  # files of no other format are text
     TEXT,
-    Format("jsonl", (".jsonl", ".ndjson"), JsonLinesSource),
-    Format("json", (".json",), open_json),
+    Format("jsonl", (".jsonl", ".ndjson"), JsonLinesSource, is_text=True),
+    Format("json", (".json",), open_json, is_text=True),
     Format("parquet", (".parquet",), ParquetSource, (b"PAR1", b"PARE"), False),
     Format("arrow", (".arrow", ".feather"), ArrowSource, (b"ARROW1", b"\xff\xff\xff\xff"), False),
-    Format("csv", (".csv",), instead=_AS_PARQUET % ","),
-    Format("tsv", (".tsv",), instead=_AS_PARQUET % r"\t"),
+    Format("csv", (".csv",), instead=_AS_PARQUET % ",", is_text=True),
+    Format("tsv", (".tsv",), instead=_AS_PARQUET % r"\t", is_text=True),
     Format("avro", (".avro",), None, (b"Obj\x01",), instead=_AS_TABLE),
     Format("orc", (".orc",), instead=_AS_TABLE),
-    Format("tar", (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst"), instead=_UNPACK),
+    Format("tar", (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst"), None,
+           (b"ustar\0", b"ustar  \0"), instead=_UNPACK, place=257),
     Format("zip", (".zip",), None, (b"PK\x03\x04",), instead=(
         "unpack it and give the directory: unzip '{path}' -d '{path}.d'"
     )),
@@ -156,17 +160,26 @@ def open_source(
     except UnicodeEncodeError:  # the manifest, which is UTF-8, names its sources
         shown = repr(os.fsencode(path))
         raise CorpusError(f"{shown}: the name of this file is not UTF-8; rename it") from None
+    here, download = (file_name, "download it, and ") if is_remote else (path, "")
     if form.open is None:
         *names, last = (each.name for each in FORMATS if each.open)
-        instead = form.instead.format(path=file_name if is_remote else path)
+        instead = form.instead.format(path=here)
+        if codec is not None and "'{path}'" in form.instead and form.name != "tar":
+            inner = f"{here}{form.suffixes[0]}"
+            instead = f"decompress it: {codec.command} -dc '{here}' > '{inner}', and then"
+            instead = f"{instead} {form.instead.format(path=inner)}"
         raise CorpusError(
             f"{path}: {form.name} files cannot be read, only {', '.join(names)} and {last};"
-            f" {'download it, and ' * is_remote}{instead}"
+            f" {download}{instead}"
         )
     if form.is_stream and encoding:
+        stem, suffix = os.path.splitext(here.removesuffix(file_name) + inner_name)
+        convert, target = f"iconv -f {encoding} -t UTF-8", f"'{stem}.utf-8{suffix}'"
+        convert = (
+            f"{convert} '{here}'" if codec is None else f"{codec.command} -dc '{here}' | {convert}"
+        )
         raise CorpusError(
-            f"{path}: is {encoding}, expected UTF-8; convert it: iconv -f {encoding} -t UTF-8"
-            f" '{path}' > '{path}.utf-8'"
+            f"{path}: is {encoding}, expected UTF-8; {download}convert it: {convert} > {target}"
         )
     if codec is None:
         return form.open(file, name, reading)
@@ -197,11 +210,11 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
         return next(form for form in FORMATS if form.name == reading.format)
     suffix = os.path.splitext(re.sub(r"-\d+-of-\d+$", "", name))[1].lower()
     by_suffix = next((form for form in FORMATS if suffix in form.suffixes), TEXT)
+    magic = (form for form in FORMATS if form.magic and begins.startswith(form.magic, form.place))
+    if by_suffix.is_text and (found := next(magic, None)) is not None:
+        return found
     if by_suffix is not TEXT:
         return by_suffix
-    magic = (form for form in FORMATS if form.magic and begins.startswith(form.magic))
-    if (found := next(magic, None)) is not None:
-        return found
     first, _, following = begins.removeprefix(b"\xef\xbb\xbf").strip().partition(b"\n")
     first = first.rstrip()
     is_array = first.startswith(b"[") and _RECORDS.match(first[1:].lstrip() or following.lstrip())

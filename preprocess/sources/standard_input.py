@@ -47,7 +47,11 @@ def replace_standard_input(sources: MutableSequence[Source], path: Path) -> None
     """Replace standard input among sources by the file that has its bytes."""
     for number, source in enumerate(sources):
         if isinstance(source, StandardInput):
-            found = open_source(open_file(path), FILE_NAME, source.reading)
+            try:
+                found = open_source(open_file(path), FILE_NAME, source.reading)
+            except CorpusError as error:  # the file is removed, so it is to be saved
+                text = str(error).removeprefix(f"{path}: ").replace(str(path), FILE_NAME)
+                raise type(error)(f"-: {text} (of standard input, saved as {FILE_NAME})") from error
             assert isinstance(found, Source)
             sources[number] = found
 

@@ -266,7 +266,7 @@ class LocalStorage(LocalFiles):
                 sync_directory(self._location)
 
     def remove_finished(self, names: Sequence[str]) -> None:
-        """Remove files under their final names, in this order: manifests first.
+        """Remove files under their final names, in this order.
 
         Whoever locks the location next completes a removal that was interrupted.
         """

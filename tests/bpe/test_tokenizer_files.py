@@ -571,6 +571,16 @@ def test_peculiarities_of_published_files(tmp_path: Path) -> None:
     assert found == [(b"#version", b":")]
 
 
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "t.tiktoken"])
+def test_a_pointer_is_told_from_the_file(name: str, tmp_path: Path) -> None:
+    files = gpt2_files(tmp_path)
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(TokenizerFileError, match=rf"{name}: it is a Git LFS pointer: .* lfs pull"):
+        Tokenizer.from_tiktoken(tmp_path / name, pattern="gpt2") if name[0] == "t" else (
+            Tokenizer.from_gpt2_files(*files)
+        )
+
+
 @pytest.mark.parametrize("line", ["", "a", "a  b", " a", "a b c", "a\tb", "日 本"])
 def test_a_line_that_is_no_merge_is_refused_with_its_number(line: str, tmp_path: Path) -> None:
     vocab_path, merges_path = gpt2_files(tmp_path, "#version: 0.2\n")

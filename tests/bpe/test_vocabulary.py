@@ -147,6 +147,10 @@ def test_missing_bytes_doubled_names_and_shared_ranks_are_refused() -> None:
         Vocabulary.from_merges([], no_text)
     with pytest.raises(VocabularyError, match=r"special token '<x>' is named twice"):
         Vocabulary.from_merges([], ["<x>", "<x>"])
+    wrong: Any
+    for wrong in ("ab", [b"abc"], {"<x>": 5}):
+        with pytest.raises(ArgumentError, match="merges: should be a list of list of bytes or an"):
+            Vocabulary(BYTES, wrong, {})
     with pytest.raises(VocabularyError, match=r"tokens b'b' and b'ab' share the rank 98"):
         Vocabulary.from_ranks(ranks_of() | {b"ab": 98}, {})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,34 @@ def test_what_is_replaced_is_never_half_described(tmp_path: Path, kind: str) -> 
         write(1, overwrite=False)  # up to date
         assert at
         write(2)
+
+
+def sound_outputs(out: Path) -> tuple[set[str], dict[str, int]]:
+    """The names of all files but hidden ones, and how many rows are in which directory."""
+    assert all(each.sound for each in verify(out))
+    files = (path for path in out.rglob("[!.]*") if path.is_file())
+    names = {str(path.relative_to(out)) for path in files}
+    places = [out / name.removesuffix(MANIFEST_FILE) for name in names if MANIFEST_FILE in name]
+    return names, {place.name: len(rows_in(place)) for place in places}
+
+
+@pytest.mark.parametrize("fractions", [(0.4, 0), (0, 0.4)])
+def test_what_is_no_longer_made_is_removed(
+    tmp_path: Path, fractions: tuple[float, float]
+) -> None:
+    """With validation or without it, replaced by the other, which is as if it had been alone."""
+    options, out = options_of(tmp_path) | {"overwrite": True}, tmp_path / "out"
+    calls = [partial(tokenize_and_save, **options, val_fraction=each) for each in fractions]
+    calls[1]()
+    wanted = sound_outputs(out)
+    assert sum(wanted[1].values()) == len(TEXTS)
+    assert wanted[1].keys() == ({"out"} if fractions[0] else {"train", "val"})
+    n_cuts = 0
+    calls[0]()
+    for _ in faults.each_cut(calls[1], step=3):
+        n_cuts += 1
+        calls[1]()
+        assert sound_outputs(out) == wanted
+        calls[0]()
+    assert n_cuts > 7
+    assert sound_outputs(out) == wanted

@@ -17,7 +17,7 @@ from run_cases import DOCUMENTS, END
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import LocationError
-from preprocess import ChatTemplateTransform, build, pipeline
+from preprocess import ChatTemplateTransform, build, pipeline, tokenize_and_save
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings import SettingsError
@@ -78,6 +78,21 @@ def test_outputs_that_cannot_be_in_a_bucket(bucket: Bucket, options: dict[str, A
         build(**options, out="s3://me:secret@b/data")
     with pytest.raises(LocationError, match=r"https://b/k: .*should be a path on this machine"):
         open_storage("https://b/k")
+
+
+def test_validation_that_is_no_longer_made_is_removed_from_a_bucket(
+    bucket: Bucket, options: dict[str, Any]
+) -> None:
+    given = {"data_files": options["train"], "tokenizer": options["tokenizer"], "overwrite": True}
+
+    def write(fraction: float) -> set[str]:
+        tokenize_and_save(**given, output_path="s3://b/rows", output_format="jsonl",
+                          val_fraction=fraction)
+        return {*bucket.contents()}
+
+    alone, divided = write(0), write(0.3)
+    assert {"rows/rows.json", "rows/train/rows.json"} & divided == {"rows/train/rows.json"}
+    assert (write(0), write(0.3)) == (alone, divided)
 
 
 def test_outputs_in_a_bucket_are_found_again(

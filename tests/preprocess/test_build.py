@@ -21,6 +21,7 @@ from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, open_tokens, pipeline
 from preprocess.run.encode_pass import SpecialTokenError
 from preprocess.run.outputs import OutputError
+from preprocess.sources.digest import BLOCK_BYTES, SourceDigest, digest_blocks
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
@@ -340,6 +341,45 @@ def test_a_file_that_is_not_ours_is_never_overwritten(
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
+@pytest.mark.parametrize("name", ["", "code"])
+def test_what_an_overwritten_build_no_longer_makes_is_removed(
+    corpus: Path, tmp_path: Path, tokenizer: Path, name: str
+) -> None:
+    """Validation files, shards, plans and bad records; nothing that another command wrote."""
+    options: dict[str, Any] = {
+        "train": corpus / "train", "tokenizer": tokenizer, "out": tmp_path / "out", "name": name,
+    }
+    out, stem = tmp_path / "out", f"{name}_" * bool(name)
+
+    def names() -> set[str]:
+        return {path.name for path in out.iterdir()}
+
+    build(**options, val_fraction=0)
+    wanted = names()
+    build(**options, val_fraction=0.2, shard_tokens=900, on_bad_record="skip", overwrite=True)
+    validation = names() - wanted
+    assert {f"{stem}val.json", f"{stem}val_00000.bin", f"{stem}train_00001.bin"} <= validation
+    plan = f"{stem}val.greedy-32-{'0' * 16}.plan"
+    for kept in (f"{stem}val.txt", f"{stem}val_99999.bin", plan):
+        (out / kept).touch()
+    pipeline.encode(paths=[corpus / "val.txt"], tokenizer=tokenizer, out=out / "other.bin")
+    others = {f"{stem}val.txt", f"{stem}val_99999.bin"} | {
+        f"other{x}" for x in (".bin", ".docs", ".json", "_stats.json")
+    }
+    build(**options, val_fraction=0, overwrite=True)
+    assert names() == wanted | others
+    build(**options, val_fraction=0.2, overwrite=True)
+    manifest = out / f"{stem}val.json"
+    (out / f"{stem}train.json").unlink()
+    for path in out.glob(f"{stem}train.[bd]*"):
+        path.unlink()
+    with pytest.raises(TokenmillError, match=rf"{manifest.name}: exists; .*, or replace it"):
+        build(**options, val_fraction=0)
+    manifest.write_text(manifest.read_text() + " ")  # of somebody else
+    build(**options, val_fraction=0)
+    assert manifest.exists()
+
+
 def test_the_default_corpus(tmp_path: Path) -> None:
     result = build(out=tmp_path, vocab_size=1000)
     assert result.manifests["train"].n_documents > 300
@@ -375,3 +415,13 @@ def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) ->
             end_of_text="end",
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("size", [999, BLOCK_BYTES, BLOCK_BYTES + 1, 100_000, 3 * BLOCK_BYTES])
+def test_any_division_has_the_digest_of_the_whole(size: int) -> None:
+    content = np.random.default_rng(0).integers(0, 256, 4 * BLOCK_BYTES + 5, np.uint8)
+    digest = SourceDigest()
+    for begin in range(0, len(content), size):
+        digest.update(digest_blocks(content[begin : begin + size], begin))
+        read = content[: begin + size].tobytes()
+        assert digest.hexdigest() == digests.digest_of_source(read)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from source_cases import documents_of
 
@@ -22,6 +22,7 @@ texts = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u3000a√©Ê
     st.lists(texts, max_size=12), st.integers(1, 40), st.booleans(), st.integers(0, 4),
     st.none() | st.integers(1, 8), st.sampled_from([0.0, 0.5]),
 )
+@example(["a\xa0", "\u3000a", "a\x1f"], 40, True, 0, None, 0.0)
 def test_documents_are_filtered_as_a_whole(
     tmp_path_factory: pytest.TempPathFactory, documents: list[str], unit_size: int, strip: bool,
     least: int, most: int | None, fraction: float,

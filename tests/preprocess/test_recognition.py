@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
 import json
+import lzma
 import os
+import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,21 @@ from preprocess.cli import run
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources, registry
 
+
+def archive(kind: str) -> bytes:
+    """Return a tar or zip file with one text."""
+    stream = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(stream, "w") as packed:
+            packed.writestr("a.txt", "text")
+    else:
+        member = tarfile.TarInfo("a.txt")
+        with tarfile.open(fileobj=stream, mode="w", format=getattr(tarfile, kind)) as tar:
+            tar.addfile(member)
+    return stream.getvalue()
+
+
+TAR, PAX, ZIP = archive("GNU_FORMAT"), archive("PAX_FORMAT"), archive("zip")
 RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
 
 
@@ -41,7 +61,20 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
                          ("a.json", f"[{RECORDS[:15]}]"), ("a", "日本語 and English\n"))
       for code, shown in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-32", "UTF-32"),
                           ("utf-16-be", "UTF-16BE"))),
-    ("a.jsonl.gz", gzip.compress(RECORDS.encode("utf-16"), mtime=0), "iconv -f UTF-16"),
+    ("a.jsonl.gz", gzip.compress(RECORDS.encode("utf-16"), mtime=0),
+     "gzip -dc '@' | iconv -f UTF-16 -t UTF-8 > '"),
+    ("a.txt.bz2", bz2.compress(("Some text\n" * 9).encode("utf-16-be")),
+     "bzip2 -dc '@' | iconv -f UTF-16BE -t UTF-8 > '"),
+    *((name, content, "mkdir '@.d' && tar -xf '@' -C '@.d'")
+      for name in ("y", "a.txt", "a.jsonl", "a.csv", "part-00000") for content in (TAR, PAX)),
+    *((name, gzip.compress(TAR, mtime=0), "mkdir '@.d' && tar -xf '@' -C '@.d'")
+      for name in ("z.gz", "corpus.txt.gz", "a.json.gz", "z", "a.tar.gz")),
+    ("a.txt.xz", lzma.compress(PAX), "mkdir '@.d' && tar -xf '@' -C '@.d'"),
+    *((name, ZIP, "unzip '@' -d '@.d'") for name in ("zz.jsonl", "zz.json", "zz.csv", "zz.txt")),
+    *((name, gzip.compress(ZIP, mtime=0), "gzip -dc '@' > '@.zip', and then unpack it and give the"
+       " directory: unzip '@.zip' -d '@.zip.d'") for name in ("zz.gz", "zz.jsonl.gz", "zz")),
+    ("a.xz", lzma.compress(b"7z\xbc\xaf\x27\x1c\0"), "xz -dc '@' > '@.7z', and then unpack it and"),
+    ("a.csv.gz", gzip.compress(b"a,b\n", mtime=0), "read_csv('@.csv'"),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_command(
     tmp_path: Path, name: str, content: bytes, command: str
@@ -52,11 +85,25 @@ def test_what_cannot_be_read_is_refused_with_a_command(
     for path in (tmp_path / name, tmp_path):
         with pytest.raises(CorpusError) as raised:
             documents_of(path)
-        assert command in str(raised.value)
+        assert command.replace("@", str(tmp_path / name)) in str(raised.value)
         assert ("pointer to a file that git did not download" in str(raised.value)) == (
             command.startswith("git")
         )
         assert name in str(raised.value)
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (TAR, "-: tar files cannot be read, .*: mkdir 'standard-input.d' && tar -xf 'standard-input'"),
+    (gzip.compress(ZIP), "-: zip files .*: gzip -dc 'standard-input' > 'standard-input.zip', and"),
+    ("text\n".encode("utf-16") * 9, "-: is UTF-16, .*: iconv -f UTF-16 -t UTF-8 'standard-input'"),
+])  # fmt: skip
+def test_what_cannot_be_read_of_standard_input(
+    tmp_path: Path, content: bytes, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+    saved = r".* \(of standard input, saved as standard-input\)$"
+    with pytest.raises(CorpusError, match=f"^{said}{saved}"):
+        build(train="-", out=tmp_path / "out", val_fraction=0, vocab_size=257)
 
 
 def test_binary_files_with_many_zeros_are_no_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -351,18 +352,40 @@ def test_the_number_of_files(
 
 def test_rows_of_two_layouts_are_not_mixed(tmp_path: Path) -> None:
     """Rows of one token file are in the directory, those of several in directories inside of it."""
-    dataset(tmp_path / "data", [5, 6, 7])
-    out, options = tmp_path / "rows", {"format": "jsonl", "overwrite": True}
-    write_rows(tmp_path / "data", out=out, **options)
-    for suffix in ("bin", "docs", "json"):
-        (tmp_path / "data" / f"train.{suffix}").rename(tmp_path / "data" / f"val.{suffix}")
-    dataset(tmp_path / "data", [5, 6])
-    with pytest.raises(OutputError, match=r"has rows, and these would be beside them in .*train "):
-        write_rows(tmp_path / "data", out=out, **options)
-    both = write_rows(tmp_path / "data", out=tmp_path / "both", **options)
-    assert [each.path for each in both] == [tmp_path / "both" / "train", tmp_path / "both" / "val"]
+    data, out, options = tmp_path / "data", tmp_path / "rows", {"format": "jsonl"}
+
+    def rename(before: str, after: str) -> None:
+        for suffix in ("bin", "docs", "json"):
+            (data / f"{before}.{suffix}").rename(data / f"{after}.{suffix}")
+
+    def places() -> list[str]:
+        found = (str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob("rows.json"))
+        return sorted(found)
+
+    dataset(data, [5, 6, 7])
+    write_rows(data, out=out, **options)
+    rename("train", "val")
+    dataset(data, [5, 6])
+    with pytest.raises(OutputError, match=r"rows: has rows, .* in .*train and .*replace them"):
+        write_rows(data, out=out, **options)
+    (out / "kept.json").touch()
+    both = write_rows(data, out=f"{out}/", **options, overwrite=True)
+    assert [each.path for each in both] == [out / "train", out / "val"]
+    assert places() == ["rows/train", "rows/val"]
+    assert [path.name for path in out.iterdir() if path.is_file()] == ["kept.json"]
     with pytest.raises(OutputError, match="train: has rows, and these would be beside them in"):
-        write_rows(tmp_path / "data" / "train.bin", out=tmp_path / "both", **options)
+        write_rows(data / "train.bin", out=out, **options, overwrite=True)  # another command
+    rename("val", "third")
+    shutil.copytree(out / "train", out / "other")  # has not the name of its dataset
+    for name in ("elsewhere", "damaged"):
+        shutil.copytree(out / "val", out / name / "val")
+        (out / name / "val" / "rows.json").write_text("{}")
+    with pytest.raises(OutputError, match="val: has rows, and these would be beside them in"):
+        write_rows(data, out=out, **options)
+    write_rows(data, out=out, **options, overwrite=True)
+    assert places() == [f"rows/{x}" for x in ("damaged/val", "elsewhere/val", "other", "third",
+                                              "train")]
+    assert not [*(out / "val").iterdir()]
 
 
 @pytest.mark.parametrize("more", [{}, {"shuffle_documents": 1}])
@@ -390,6 +413,7 @@ def test_rows_say_where_they_are_from(tmp_path: Path, more: dict[str, Any]) -> N
     assert stats["files_processed"] == 2
     seconds = built.stats["seconds"]
     assert seconds < stats["processing_time_seconds"] <= seconds + made.seconds
+    assert stats["sequences_per_second"] == 2 / stats["processing_time_seconds"]
     page = (Path(__file__).parents[2] / "docs" / "rows.md").read_text("utf-8")
     table = page.partition("| key of `tokenization_stats.json` |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [*stats]

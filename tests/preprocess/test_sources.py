@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,8 @@ def test_text_is_not_copied(path: Path, text: bytes) -> None:
     assert not batch.buffer.flags.writeable
     assert batch.content is not None
     assert np.shares_memory(batch.buffer, batch.content)
+    # Nor sent to another process, but for the documents.
+    assert pickle.loads(pickle.dumps(batch)).content is None
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5])

@@ -239,6 +239,44 @@ def test_where_outputs_are(
     assert json.loads(Path("w/config.json").read_text())["format"] == "tokenmill-corpus"
 
 
+@pytest.mark.parametrize("spelling", ["call", "without tokens", "pipeline", "no rows", "yaml"])
+def test_validation_that_is_no_longer_asked_for_is_removed(
+    text: Path, tokenizer: Path, tmp_path: Path, spelling: str
+) -> None:
+    """And rows lie where they would without it, and back."""
+    out = tmp_path / "out"
+
+    def write(fraction: float) -> tuple[set[str], dict[str, int]]:
+        given = {"data_files": str(text), "tokenizer": str(tokenizer)}
+        if spelling in ("call", "without tokens"):
+            has_tokens = spelling == "call"
+            tokenize_and_save(**given, output_path=out, output_format="jsonl", overwrite=True,
+                              val_fraction=fraction, keep_tokens=has_tokens)
+        else:
+            save = {} if spelling == "no rows" else {"save": {"format": "jsonl"}}
+            dataset = given | {"val_fraction": fraction, "save_path": str(out)}
+            values = {"datasets": [dataset], **save, "tokenize": {"overwrite": True}}
+            if spelling == "yaml":
+                path = tmp_path / "corpus.yaml"
+                path.write_text(json.dumps(values))
+                assert run(["build", str(path)]) == 0
+            else:
+                build(PipelineConfig(**values))
+        assert spelling == "without tokens" or all(each.sound for each in verify(out))
+        places = [path.parent for path in out.rglob("rows.json")]
+        names = {str(path.relative_to(out)) for path in out.rglob("[!.]*") if path.is_file()}
+        return names, {str(place.relative_to(out)): len(rows_in(place)) for place in places}
+
+    alone = write(0)
+    (out / "mine.txt").touch()
+    divided = write(0.3)
+    assert divided[1].keys() == ({"train", "val"} if alone[1] else set())
+    assert sum(divided[1].values()) == sum(alone[1].values())
+    names, rows = write(0)
+    assert (names, rows) == (alone[0] | {"mine.txt"}, alone[1])
+    assert write(0.3) == divided
+
+
 def test_outputs_in_a_directory_that_is_read(
     text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
