@@ -7,12 +7,10 @@ ids are checked.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +23,7 @@ from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
 from preprocess.report.progress import Progress
 from preprocess.rows.columns import RowBatch, RowReader
-from preprocess.rows.formats import RowsError, open_file
+from preprocess.rows.formats import Row, RowsError, open_file
 from preprocess.rows.loaders import row_files
 from preprocess.rows.manifest import (
     MANIFEST_FILE,
@@ -48,7 +46,7 @@ from preprocess.run.finished import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.storage import REPAIR, OutputError, open_storage
 
-_ROWS_AT_ONCE = 256  # that are checked together
+_VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
 
 
 class Finding(NamedTuple):
@@ -83,11 +81,17 @@ def _is_ours(directory: Path) -> bool:
     return (directory / MANIFEST_FILE).exists() or has_shards
 
 
-def _inside(directory: Path) -> list[Path]:
-    """List the directories in a directory, down to DATASET/rows/train, without hidden ones."""
-    place = Path(glob.escape(str(directory)))
-    found = (glob.glob(str(place / inside)) for inside in ("*/", "*/*/", "*/*/*/"))
-    return sorted(map(Path, chain(*found)))
+def _inside(directory: Path, depth: int = 3) -> Iterator[Path]:
+    """Yield the directories in a directory, as DATASET/rows/train, but none inside of rows.
+
+    Hidden ones are left out; one that cannot be listed raises OSError.
+    """
+    for name in open_storage(directory).final.names():
+        place = directory / name
+        if not name.startswith(".") and place.is_dir():
+            yield place
+            if depth > 1 and not _is_ours(place):
+                yield from _inside(place, depth - 1)
 
 
 def find_places(directory: Path) -> list[Path]:
@@ -124,7 +128,7 @@ def read_batches(path: Path) -> Iterator[RowBatch]:
         RowsError: The file is damaged, something in it is no row, or there is no column of ids.
     """
     rows = open_file(path).rows()
-    while some := [*islice(rows, _ROWS_AT_ONCE)]:
+    while some := _next_rows(rows):
         names = [*some[0]]
         if "input_ids" not in names:
             raise RowsError(
@@ -133,6 +137,15 @@ def read_batches(path: Path) -> Iterator[RowBatch]:
             )
         offsets = np.append(0, np.cumsum([len(row["input_ids"]) for row in some]))
         yield RowBatch(offsets, {x: np.concatenate([row[x] for row in some]) for x in names})
+
+
+def _next_rows(rows: Iterator[Row]) -> list[Row]:
+    """Return rows until they have many values, for rows may be of any length; [] at the end."""
+    some, n = list[Row](), 0
+    while n < _VALUES_AT_ONCE and (row := next(rows, None)) is not None:
+        some.append(row)
+        n += 1 + sum(map(len, row.values()))
+    return some
 
 
 def describe(directory: Path, bad: list[dict[str, str]]) -> dict[str, Any]:

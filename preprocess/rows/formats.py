@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 import pickle
 import re
@@ -17,7 +18,6 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -524,6 +524,8 @@ class Lines:
 
 # --- NPZ: a compressed array int32[n_rows, length] for each column, as of NumPy ---
 
+_MOST_ARRAYS = 16
+
 
 class NpzFile(RecordFile):
     """An NPZ file of arrays of integers, whose rows have one length; it is read as a whole."""
@@ -555,21 +557,37 @@ class NpzFile(RecordFile):
 
     def _arrays(self) -> dict[str, Any]:
         """Return integer[n_rows, length] of each column."""
-        found = dict[str, Any]()
         with self.open() as file, zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                content = io.BytesIO(archive.read(name))  # compares its checksum
-                array = found[name.removesuffix(".npy")] = npy.read_array(content)
-                if array.ndim != 2 or array.dtype.kind not in "iub" or not array.size:
-                    raise ValueError(
-                        f"array {name!r} is {array.dtype}{[*array.shape]}, expected int32[rows,"
-                        " length]"
-                    )
-                if content.read(1):
-                    raise ValueError(f"array {name!r} has more bytes than its shape says")
+            entries = archive.infolist()
+            if len(entries) > _MOST_ARRAYS:
+                raise ValueError(f"{len(entries):,} arrays, expected {_MOST_ARRAYS} at most")
+            found = {x.filename.removesuffix(".npy"): _read_array(archive, x) for x in entries}
         if len({each.shape for each in found.values()}) != 1:
             raise ValueError("the arrays differ in shape, expected one")
         return found
+
+
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
+    """Read an array if its header agrees with its size, and compare its checksum."""
+    name = entry.filename
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ValueError(f"{name!r} has another compression than NumPy's")
+    with archive.open(entry) as member:
+        # Headers of later versions may be of 4 GB.
+        if (version := npy.read_magic(member)) != (1, 0):
+            raise ValueError(f"{name!r} has version {version}, expected (1, 0)")
+        shape, is_fortran, dtype = npy.read_array_header_1_0(member)
+        if len(shape) != 2 or dtype.kind not in "iub" or math.prod(shape) < 1:
+            raise ValueError(
+                f"array {name!r} is {dtype}{[*shape]}, expected int32[rows, length]"
+            )
+        n_bytes, n_expected = entry.file_size - member.tell(), dtype.itemsize * math.prod(shape)
+        if n_bytes != n_expected:
+            raise ValueError(
+                f"{name!r} has {n_bytes:,} bytes, expected {n_expected:,} by its shape"
+            )
+        data = member.read()
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
 
 
 # --- pickled lists of lists of ids: `dump-N.pkl` ---
@@ -639,7 +657,10 @@ def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
     found, end = _load_one(data, 0)
     if not isinstance(found, list | np.ndarray):
         raise _not_rows(f"a {type(found).__name__}")
-    rows = [*map(_ids_of, found)]
+    found = [*found]
+    # Once for each object: a pickle may have one any number of times.
+    made = {key: _ids_of(row) for key, row in {id(row): row for row in found}.items()}
+    rows = [made[id(row)] for row in found]
     if end == len(data):
         return rows, [None] * len(rows)
     counts, last = _load_one(data, end)
@@ -653,9 +674,15 @@ def _load(data: bytes) -> tuple[list[Any], list[int | None]]:
 
 def _ids_of(row: Any) -> Any:
     """Return a row as integer[n]."""
-    ids = np.array(row, None if row else np.int64) if isinstance(row, list) else row
+    ids = row
+    if isinstance(row, _Noted):
+        ids = _plain(row)
+    elif isinstance(row, list):
+        numbers = [*map(_plain, row)] if _Noted in map(type, row) else row
+        if {*map(type, numbers)} <= {int}:
+            ids = np.array(numbers, None if row else np.int64)
     if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise _not_rows(f"{type(row).__name__}, or something else, inside of rows")
+        raise _not_rows(f"{type(ids).__name__}, or something else, inside of rows")
     return ids
 
 
@@ -685,19 +712,26 @@ class _Noted:
 class _Reader(pickle._Unpickler):
     """The one in Python, for places in the memo take no memory there."""
 
+    def _refuse(self: Any) -> None:
+        raise ValueError("has an opcode which is in no pickle of rows")
+
+    # Extensions, objects and buffers of the program are in none.
+    dispatch = pickle._Unpickler.dispatch | dict.fromkeys(b"\x82\x83\x84PQ\x97\x98", _refuse)
+    # Read as bytes, for memory of the size that it claims would be taken first.
+    dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]
+
     def find_class(self, module: str, name: str) -> Any:
         if not _NAMES.fullmatch(f"{module}.{name}"):
             raise ValueError(
                 f"names {module}.{name}, which is in no pickle of rows; it is refused, for a pickle"
                 " may run any program when it is loaded"
             )
-        return partial(_Noted, name)
+        # No `partial`, which a pickle could change to call itself.
+        return lambda *arguments: _Noted(name, *arguments)
 
 
 def _plain(value: Any) -> Any:
     """Return what a noted call would make, if it is an array or a number of NumPy."""
-    if isinstance(value, list):
-        return [*map(_plain, value)]
     if not isinstance(value, _Noted):
         return value
     shape: Any = ()

@@ -211,7 +211,7 @@ class _Run:
             hopeless=(SettingsError, RowsError),
         ) as run:
             if not run.is_complete:
-                is_there, kept = self._find_there()
+                is_there, kept = self._find_there(self._settings.overwrite or run.resumed)
                 is_new = run.resumed or not is_there
                 if is_new:
                     self._make(run, progress, started, kept)
@@ -230,13 +230,15 @@ class _Run:
         n_shards = self._n_shards(reader.plan, reader.shape)
         return divided(reader, shard_names(self._name, n_shards, settings))
 
-    def _find_there(self) -> tuple[bool, dict[str, ShardFacts]]:
+    def _find_there(self, replaces: bool) -> tuple[bool, dict[str, ShardFacts]]:
         """Return (the rows exist, files of `per_file` by name that are as they would be written).
+
+        An unfinished run replaces other rows if it was to when it began.
 
         Raises:
             OutputError: Other rows exist, and are not to be replaced.
         """
-        final, replaces = self._final, self._settings.overwrite
+        final = self._final
         if final.size(MANIFEST_FILE) is None:
             return False, {}
         try:

@@ -110,6 +110,26 @@ def test_shards_that_are_complete_are_kept(data: Path, tmp_path: Path, capsys: A
     assert progress.stages[0].done_before == 10
 
 
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_run_that_replaces_rows_is_resumed_without_saying_so_again(
+    data: Path, tmp_path: Path, is_damaged: bool
+) -> None:
+    options = options_of("jsonl", tmp_path / "out")
+    write_rows(data, **options)
+    if is_damaged:
+        manifest = tmp_path / "out" / MANIFEST_FILE
+        manifest.write_bytes(manifest.read_bytes().replace(b'"rows"', b'"rowz"', 1))
+    options |= {"max_length": 5}
+    with pytest.raises(faults.CutOff):
+        write_rows(
+            data, **options, overwrite=True, progress=faults.Stopping("writing rows of train", 2)
+        )
+    progress = Progress()
+    write_rows(data, **options, progress=progress)
+    assert progress.stages[0].done_before
+    assert all(each.sound for each in verify(tmp_path / "out", deep=True))
+
+
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_flipped_bytes_are_found_and_repaired(
     data: Path, tmp_path: Path, format_name: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from bpe.errors import TokenizerFileError
-from preprocess import PipelineConfig, build, verify
+from preprocess import PipelineConfig, build, verify, write_rows
 from preprocess.check.inspect import decode_range, facts, format_lines, how_far
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -120,6 +122,28 @@ def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
         journal.save("publishing", {})
         assert how_far(tmp_path, "build")["stage"] == "finishing"
     assert facts(tmp_path)["unfinished"] == [how_far(tmp_path, "build")]
+
+
+@pytest.mark.parametrize("command", ["verify", "inspect"])
+def test_a_directory_that_cannot_be_listed_is_not_passed_over(
+    data: Path, tmp_path: Path, command: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b/c"):
+        write_rows(data, out=tmp_path / "rows" / name, format="jsonl")
+    assert run([command, str(tmp_path / "rows")]) == 0
+    assert "b/c" in capsys.readouterr().out
+    secret = tmp_path / "rows" / "b"
+    for call in ("listdir", "scandir"):
+        made = getattr(os, call)
+
+        def refusing(path: Any = ".", made: Any = made) -> Any:
+            if str(path).rstrip("/") == str(secret):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return made(path)
+
+        monkeypatch.setattr(os, call, refusing)
+    assert run([command, str(tmp_path / "rows")]) == 1
+    assert f"Permission denied: '{secret}'" in capsys.readouterr().err
 
 
 def test_a_bad_file_does_not_hide_the_others(data: Path, tmp_path: Path, capsys: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copyreg
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import pytest
 from row_cases import dataset, need, read
 
+from preprocess import verify
 from preprocess.rows.formats import FORMATS, RowsError, open_file
 from preprocess.rows.write import write_rows
 
@@ -109,8 +112,35 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
             np.lib.format.write_array_header_1_0(member, header | {"shape": shape})
             member.write(bytes(24))
-        with pytest.raises(RowsError, match=r"as NPZ|has more bytes than its shape says"):
+        with pytest.raises(RowsError, match="as NPZ"):
             read(path)
+    # A member of 64 MB whose header is of other arrays is not decompressed.
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("input_ids.npy", "w") as member,
+    ):
+        np.lib.format.write_array_header_1_0(member, header | {"shape": (2, 3)})
+        member.write(bytes(1 << 26))
+    tracemalloc.start()
+    with pytest.raises(RowsError, match="has 67,108,864 bytes, expected 24 by its shape"):
+        read(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    tracemalloc.stop()
+    for how in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
+        with (
+            zipfile.ZipFile(path, "w", how) as archive,
+            archive.open("input_ids.npy", "w") as member,
+        ):
+            np.save(member, ids)
+        with pytest.raises(RowsError, match="has another compression than NumPy's"):
+            read(path)
+    with zipfile.ZipFile(path, "w") as archive, archive.open("input_ids.npy", "w") as member:
+        np.lib.format.write_array(member, ids, (2, 0))
+    with pytest.raises(RowsError, match=r"has version \(2, 0\), expected \(1, 0\)"):
+        read(path)
+    np.savez(path, **{f"a{i}": ids for i in range(17)})
+    with pytest.raises(RowsError, match="17 arrays, expected 16 at most"):
+        read(path)
     np.savez(path, input_ids=ids)
     sound = path.read_bytes()
     # An entry that claims more than it has, and one that claims less.
@@ -172,7 +202,43 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
     for data in (pickle.dumps([[1], row := [2], row], 0), b"\x80\x02]r\xff\xff\xff\x0f."):
         path.write_bytes(data)
         assert len(read(path)) == 3 * (data[:1] == b"(")
+    # What the program has loaded as an extension; memory that is claimed; and lists that are in
+    # lists any number of times, or texts, of which NumPy would make arrays.
+    deep: list[Any] = [1]
+    for _ in range(40):
+        deep = [deep, deep]
+    copyreg.add_extension("builtins", "open", 200)
+    pickle.loads(b"\x80\x02\x82\xc8.")
+    call = pickle.dumps((str(ran), "w"), 2)[2:-1]
+    tracemalloc.start()
+    path.write_bytes(b"\x80\x02]\x82\xc8" + call + b"Ra.")
+    with pytest.raises(RowsError, match="has an opcode which is in no pickle of rows"):
+        read(path)
+    for data in (
+        pickle.dumps([[True, 1]]),
+        b"\x80\x05]\x96" + (1 << 33).to_bytes(8, "little") + b"a.",
+        pickle.dumps([["x" * 10_000, *["y"] * 10_000]]), pickle.dumps([deep, np.arange(3)]),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(RowsError, match="cannot be read as a pickle"):
+            read(path)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    tracemalloc.stop()
+    copyreg.remove_extension("builtins", "open", 200)
+    for protocol in range(2, 6):  # as NumPy writes them
+        path.write_bytes(pickle.dumps([np.arange(3), np.arange(2, dtype=np.uint16)], protocol))
+        assert read(path) == [{"input_ids": [0, 1, 2]}, {"input_ids": [0, 1]}]
     path.unlink()
     with pytest.raises(RowsError, match=r"read as a pickle .*No such file or directory"):
         read(path)
     assert not ran.exists()
+
+
+def test_long_rows_are_checked_some_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text(f'{{"input_ids": {[7] * 300_000}}}\n' * 40)
+    tracemalloc.start()
+    (found,) = verify(tmp_path)
+    assert "40 rows, 12,000,000 values" in found.text
+    assert tracemalloc.get_traced_memory()[1] < 40 << 20  # all would be 48 MB, twice
+    tracemalloc.stop()
