@@ -77,7 +77,7 @@ class ChangedError(UnavailableError):
 
 
 # An option, perhaps with a value before a bracket or comma; or a command line, which stays, as does
-# the name of a file before a colon.
+# the name of a file before a colon. A switch in brackets is a remedy, which gives it.
 _OPTION = re.compile(
     r"(?:^(?!\S+:)|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?"
     r"--([a-z][a-z0-9-]*[a-z0-9])(?![\w/-]|[.:]\S)"
@@ -98,14 +98,19 @@ def spelled(text: str) -> str:
     >>> spelled("run tokenmill verify --repair data")
     'run tokenmill verify --repair data'
     """
-    return text if _in_command else _OPTION.sub(_as_argument, text)
+    return text if _in_command else with_arguments(text)
+
+
+def with_arguments(text: str) -> str:
+    """Return a message with options as arguments of Python."""
+    return _OPTION.sub(_as_argument, text)
 
 
 def _as_argument(match: re.Match[str]) -> str:
     command, option, quoted, plain = match.groups()
     value = quoted or plain
     name = _PLURAL.get(option, option.replace("-", "_"))
-    if option in _SWITCHES:
+    if option in _SWITCHES and match.string[: match.start()].endswith("("):
         name += "=True"
     elif value:
         name += f"={value if value.isdecimal() else repr(value)}"

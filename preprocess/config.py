@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from bpe.arguments import bind, nearest
-from bpe.errors import TokenmillError
+from bpe.errors import TokenmillError, with_arguments
 from preprocess.locations import join_location
 from preprocess.options import (
     BuildSettings,
@@ -539,7 +539,7 @@ class Corpus:
         try:
             yield
         except TokenmillError as error:
-            raise type(error)(f"{self.where(key)}{error}") from error
+            raise type(error)(f"{self.where(key)}{with_arguments(str(error))}") from error
 
 
 def those_of(kind: type[Settings], options: Mapping[str, Any]) -> dict[str, Any]:
@@ -575,7 +575,8 @@ def read_corpus(settings: BuildSettings) -> Corpus:
     why = dict.fromkeys(wrong, "belongs in the configuration, which is given, too")
     why |= {x: task for x in wrong if x in options_of(TaskSettings)}
     if wrong:
-        raise SettingsError("; ".join(f"{x}: {what}" for x, what in why.items()))
+        shown = {x: each.shown_name for x, each in options_of(BuildSettings).items()}
+        raise SettingsError("; ".join(f"{shown[x]}: {what}" for x, what in why.items()))
     if of_run.get("executor", "ray") != "ray":
         of_run = {"ray_address": None, "ray_resources": ()} | of_run
     return Corpus(values, where, of_run)

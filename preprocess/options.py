@@ -132,7 +132,7 @@ class TextSettings(Settings):
         "Field or column of records that has the text, such as data.text; on the command line"
         " one at a time, several are joined by a newline.",
         default=(), default_text="text, content or code",
-        excludes={"text_preset": "text_preset has fields of its own"},
+        excludes={"text_preset": "--text-preset has fields of its own"},
     )
     text_preset: Is[Literal["title-text"] | None] = option(
         "How fields become text: title-text strips title and text, leaves out blank ones,"
@@ -168,23 +168,23 @@ class TextSettings(Settings):
         super().check()
         if escape := _ESCAPE.search(self.separator):
             raise SettingsError(
-                f"separator {self.separator} has a backslash and {escape[0][1:]}, not the character"
-                " that this stands for; choose line or blank-line, or give the character itself"
-                f" (in bash $'{self.separator}', in YAML \"{self.separator}\")"
+                f"--separator {self.separator} has a backslash and {escape[0][1:]}, not the"
+                " character that this stands for; choose line or blank-line, or give the character"
+                f" itself (in bash $'{self.separator}', in YAML \"{self.separator}\")"
             )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(
-                f"min_length {self.min_length:,} is above max_length_chars"
+                f"--min-length {self.min_length:,} is above --max-length-chars"
                 f" {self.max_length_chars:,}, so no document is left; lower it"
             )
         for field in self.content_field:
             if "" in field.split("."):
                 raise SettingsError(
-                    f"content_field {field!r} has an empty part; name fields as in data.text"
+                    f"--content-field {field!r} has an empty part; name fields as in data.text"
                 )
             if inside := [x for x in self.content_field if x.startswith(f"{field}.")]:
                 raise SettingsError(
-                    f"content_field {field!r} is text or an object with {inside[0]!r}, not both;"
+                    f"--content-field {field!r} is text or an object with {inside[0]!r}, not both;"
                     " leave one out"
                 )
 
@@ -218,7 +218,7 @@ class ReadSettings(TextSettings, WorkerSettings):
 
 
 _OF_ALL_TEXT = {
-    "executor": "Ray divides the text, and this needs all of it, as tasks read it (task_index)"
+    "executor": "Ray divides the text, and this needs all of it, as tasks read it (--task-index)"
 }
 
 
@@ -318,12 +318,12 @@ class ExecutorSettings(Settings):
     )
     ray_address: Is[str | None] = run_option(
         "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
-        default=None, default_text="Ray is started on this machine", needs=('executor="ray"',),
+        default=None, default_text="Ray is started on this machine", needs=("executor ray",),
     )
     ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
         "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
         " time.",
-        default=(), default_text="CPU=1", flags=("--ray-resource",), needs=('executor="ray"',),
+        default=(), default_text="CPU=1", flags=("--ray-resource",), needs=("executor ray",),
     )
 
 
@@ -352,8 +352,8 @@ class TaskSettings(Settings):
         index, count = self.task_index, self.task_count
         if index is not None and count is not None and index >= count:
             raise SettingsError(
-                f"task_index is {index:,}, and parts are counted from 0 to {count - 1:,}"
-                f" (task_count {count:,}); correct one of them"
+                f"--task-index is {index:,}, and parts are counted from 0 to {count - 1:,}"
+                f" (--task-count {count:,}); correct one of them"
             )
 
 
@@ -379,7 +379,8 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings, 
         super().check()
         if self.chat not in ("auto", "off") and (self.content_field or self.text_preset):
             raise SettingsError(
-                f"chat {self.chat!r} has fields of its own; leave out content_field and text_preset"
+                f"--chat {self.chat!r} has fields of its own; leave out --content-field and"
+                " --text-preset"
             )
 
     @property
@@ -424,8 +425,8 @@ class TrainSettings(VocabularySettings, RunSettings):
         super().check()
         if self.vocab_size < (least := 256 + len(self.all_special_tokens)):
             raise SettingsError(
-                f"vocab_size {self.vocab_size:,} is too small: 256 bytes and {least - 256} special"
-                f" tokens need at least {least}"
+                f"--vocab-size {self.vocab_size:,} is too small: 256 bytes and {least - 256}"
+                f" special tokens need at least {least}"
             )
 
 
@@ -462,7 +463,7 @@ def _read_pad_token(value: Any) -> Any:
 
 
 PadToken = Annotated[int | str, Kind(_read_pad_token, "a special token, or an id", "TEXT")]
-_OF_STREAM = {"seq_length": "rows are of documents, or of seq_length tokens across them"}
+_OF_STREAM = {"seq_length": "rows are of documents, or of --seq-length tokens across them"}
 
 
 class WindowSettings(Settings):
@@ -510,8 +511,8 @@ class WindowSettings(Settings):
         super().check()
         if self.stride and self.max_length and self.stride > self.max_length:
             raise SettingsError(
-                f"stride {self.stride:,} is above max_length {self.max_length:,}, so tokens between"
-                " rows would be lost; lower it"
+                f"--stride {self.stride:,} is above --max-length {self.max_length:,}, so tokens"
+                " between rows would be lost; lower it"
             )
 
 
@@ -581,9 +582,11 @@ class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, 
     def check(self) -> None:
         super().check()
         if not self.is_padded and (self.pad_token is not None or self.padding_side == "left"):
-            raise SettingsError("pad_token and padding_side are for padding; say how (--padding)")
+            raise SettingsError(
+                "--pad-token and --padding-side are for padding; say how (--padding)"
+            )
         if self.padding == "max-length" and not (self.max_length or self.seq_length):
-            raise SettingsError("padding max-length needs max_length or seq_length; give one")
+            raise SettingsError("--padding max-length needs --max-length or --seq-length; give one")
 
 
 # --- commands ---
@@ -649,7 +652,7 @@ class BuildSettings(
         super().check()
         if self.task_index is not None and self.tokenizer is None:
             raise SettingsError(
-                "task_index divides the text, and a tokenizer is trained on all of it; train it"
+                "--task-index divides the text, and a tokenizer is trained on all of it; train it"
                 " first (tokenmill train), and give it to every task (--tokenizer)"
             )
 

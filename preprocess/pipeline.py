@@ -143,7 +143,7 @@ def _encode(
     on_ray = settings.executor == "ray"
     if not on_ray and settings.task_count and settings.task_index is None:
         raise SettingsError(
-            "task_count divides the text; say which part this task makes (--task-index), or make"
+            "--task-count divides the text; say which part this task makes (--task-index), or make"
             " all of them on Ray (--executor ray)"
         )
     if given is not None and not on_ray:
@@ -171,9 +171,10 @@ def _load_for_build(settings: BuildSettings) -> AnyTokenizer:
     used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
     tokenizer = load_given_tokenizer(settings)
     if unused := sorted(given - used):
+        shown = ", ".join(options[x].names[0] for x in unused)
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
-            " (it has %s tokens)", ", ".join(unused), f"{tokenizer.vocab_size:,}",
+            " (it has %s tokens)", shown, f"{tokenizer.vocab_size:,}",
         )
     return tokenizer
 
@@ -412,7 +413,7 @@ def _check_padding(plan: DatasetPlan, tokenizer: AnyTokenizer) -> None:
 
     rows, token = plan.rows, None if plan.rows is None else plan.rows.pad_token
     if rows is not None and token is not None and (rows.is_padded or isinstance(token, int)):
-        option = "pad_token" if plan.pack is None else "pad_token_id"
+        option = "--pad-token" if plan.pack is None else "pad_token_id"
         known, where = tokenizer.special_tokens, "the tokenizer"
         pad_id_of(token, tokenizer.vocab_size, known, where, option)
 

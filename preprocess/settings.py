@@ -35,6 +35,7 @@ from typing import (
     NamedTuple,
     ParamSpec,
     Self,
+    TypeGuard,
     TypeVar,
     Union,
     dataclass_transform,
@@ -46,7 +47,7 @@ import msgspec
 from msgspec import Meta
 
 from bpe.arguments import alike, bind, nearest, noun
-from bpe.errors import ArgumentError
+from bpe.errors import ArgumentError, spelled
 from bpe.files.locations import EMPTY, LOCAL, given_location, is_url, shown_url
 from preprocess.locations import BUCKETS, is_bucket
 
@@ -364,6 +365,11 @@ class Option(Generic[Stored, Given]):
         self.parse: type = {"N": int, "X": float}.get(self.kind.metavar, str)
 
     @property
+    def shown_name(self) -> str:
+        """The name in a message: of the argument, or in the command of the option."""
+        return spelled(self.names[0])
+
+    @property
     def shown_default(self) -> str:
         """The default in the documentation; "" for required options and switches."""
         if self.default_text or self.is_required or self.is_switch:
@@ -474,7 +480,8 @@ class Settings:
     def __init__(self, /, **given: Any) -> None:
         read, wrong = read_values(given, type(self))
         if wrong:
-            raise SettingsError("; ".join(f"{name}: {what}" for name, what in wrong))
+            shown = {name: each.shown_name for name, each in self._options.items()}
+            raise SettingsError("; ".join(f"{shown.get(x, x)}: {what}" for x, what in wrong))
         options = options_of(type(self)).items()
         defaults = {x: y.compute() for x, y in options if x not in read}
         self.__dict__.update(defaults, **read, _given=read)
@@ -489,24 +496,24 @@ class Settings:
 
     def check(self) -> None:
         """Check options that depend on one another; raise SettingsError on contradictions."""
-        for name in filter(self._has, self._options):
-            option = self._options[name]
-            for other in filter(self._has, option.excludes):
+        for option in filter(self._has, self._options.values()):
+            shown = option.names[0]
+            for other in filter(self._has, map(self._options.get, option.excludes)):
                 raise SettingsError(
-                    f"{name} and {other} were both given: {option.excludes[other]}; leave one of"
-                    " the two out"
+                    f"{shown} and {other.names[0]} were both given: {option.excludes[other.name]};"
+                    " leave one of the two out"
                 )
-            known = {x: x.partition("=")[0] for x in option.needs}
-            known = {x: needed for x, needed in known.items() if needed in self._options}
-            if known and not any(map(self._has, known.values())):
+            pairs = [needed.partition(" ")[::2] for needed in option.needs]
+            known = [(self._options[x], value) for x, value in pairs if x in self._options]
+            if known and not any(self._has(needed) for needed, _ in known):
+                needs = " or ".join(f"{x.names[0]} {value}".rstrip() for x, value in known)
                 raise SettingsError(
-                    f"{name} has no effect without {' or '.join(known)}; give it, or leave out"
-                    f" {name}"
+                    f"{shown} has no effect without {needs}; give it, or leave out {shown}"
                 )
 
-    def _has(self, name: str) -> bool:
+    def _has(self, option: Option[Any, Any] | None) -> TypeGuard[Option[Any, Any]]:
         """Return True if there is such an option, and its value is not the default."""
-        return name in self._options and getattr(self, name) != self._options[name].default
+        return option is not None and getattr(self, option.name) != option.default
 
     @classmethod
     def advice(cls, unknown: str) -> str:

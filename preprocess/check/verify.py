@@ -73,7 +73,7 @@ def verify(settings: VerifySettings) -> list[Finding]:
     """
     given, progress = settings.path, progress_of(settings.progress)
     if is_url(given) and (settings.deep or settings.repair):
-        what = "deep" if settings.deep else "repair"
+        what = "--deep" if settings.deep else "--repair"
         raise SettingsError(
             f"{what} is for files on this machine, and {shown_url(given)} is a URL; copy the files,"
             " or leave it out"

@@ -146,14 +146,14 @@ def export_tokens(settings: ExportSettings) -> list[ExportResult]:
     if settings.name and len(paths) > 1:
         names = ", ".join(Path(each).stem for each in paths)
         raise SettingsError(
-            f"name is for one dataset, and {settings.path} has {names}; give one of them, such as"
+            f"--name is for one dataset, and {settings.path} has {names}; give one of them, such as"
             f" {os.path.splitext(paths[0])[0]}.bin"
         )
     if settings.shard_tokens is not None and FORMATS[settings.to].shard_tokens is None:
         with_shards = [key for key, each in FORMATS.items() if each.shard_tokens is not None]
         raise SettingsError(
-            f"shard_tokens is for {', '.join(with_shards)}; files of {settings.to} are not divided,"
-            " so leave it out"
+            f"--shard-tokens is for {', '.join(with_shards)}; files of {settings.to} are"
+            " not divided, so leave it out"
         )
     exports = [_Export(open_tokens(x), settings, settings.name or Path(x).stem) for x in paths]
     return [each.write(progress) for each in exports]

@@ -75,7 +75,7 @@ class Ids:
     def __init__(self, path: Path, dtype: str | None) -> None:
         if dtype is None:
             raise SettingsError(
-                "dtype is required for raw ids, which do not say it; nanoGPT's files are uint16"
+                "--dtype is required for raw ids, which do not say it; nanoGPT's files are uint16"
             )
         if path.is_dir():
             raise CorpusError(f"{path}: is a directory; give the file of ids")
@@ -126,7 +126,7 @@ class MegatronIds(Ids):
 
     def __init__(self, path: Path, dtype: str | None) -> None:
         if dtype is not None:
-            raise SettingsError("the .idx of Megatron says the dtype of its ids; leave out dtype")
+            raise SettingsError("the .idx of Megatron says the dtype of its ids; leave out --dtype")
         prefix = path.with_suffix("") if path.suffix in (".bin", ".idx") else path
         self._index: TextFile = open_file(prefix.with_name(f"{prefix.name}.idx"))
         dtype, n, n_bounds = self._read_header()
@@ -292,7 +292,7 @@ class _Import:
         self._vocab_size = getattr(self._tokenizer, "vocab_size", settings.vocab_size or 0)
         if self._end_id >= self._vocab_size:
             raise SettingsError(
-                f"end_of_text_id {self._end_id:,} is not in the vocabulary of"
+                f"--end-of-text-id {self._end_id:,} is not in the vocabulary of"
                 f" {self._vocab_size:,} ids; correct one of them"
             )
         self._ids: Ids = FORMATS[settings.format](Path(settings.path), settings.dtype)
@@ -303,7 +303,7 @@ class _Import:
             is_own = own.fullmatch(path.name) is not None
             if is_own and os.path.samefile(path.parent, self._directory):
                 raise SettingsError(
-                    f"out may be written over {path}, the file that is read; choose another"
+                    f"--out may be written over {path}, the file that is read; choose another"
                     " directory or name (--out)"
                 )
 
@@ -480,7 +480,7 @@ def _load_tokenizer(settings: ImportSettings) -> AnyTokenizer | None:
     if end_id not in (special := tokenizer.special_tokens).values():
         known = ", ".join(f"{token!r} {number}" for token, number in special.items())
         raise SettingsError(
-            f"end_of_text_id {end_id:,} is no special token of {settings.tokenizer}, which has"
+            f"--end-of-text-id {end_id:,} is no special token of {settings.tokenizer}, which has"
             f" {known or 'none'}; choose one of these"
         )
     return tokenizer

@@ -564,14 +564,14 @@ def ids_of_rows(file: TokenFile, settings: RowsSettings) -> tuple[tuple[Ids, Ids
         return around, file.manifest.end_of_text_id
     if path is None and isinstance(token, str):
         raise SettingsError(
-            f"pad_token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
+            f"--pad-token {token!r} cannot be looked up without a tokenizer; give it (--tokenizer)"
         )
     return around, pad_id_of(token, file.vocab_size, known, path)
 
 
 def pad_id_of(
     token: int | str, vocab_size: int, known: Mapping[str, int], where: Any,
-    option: str = "pad_token",
+    option: str = "--pad-token",
 ) -> int:
     """Return the id of padding; raise SettingsError if it is not in the vocabulary.
 
@@ -637,22 +637,22 @@ def plan_rows(
         room = settings.max_length and settings.max_length - shape.n_around
         if room is not None and room < 1:
             raise RowsError(
-                f"max_length {settings.max_length} has no room for the {shape.n_around} special"
+                f"--max-length {settings.max_length} has no room for the {shape.n_around} special"
                 " tokens around each row and a token; raise it"
             )
         # So that rows overlap by max_length - stride tokens of the document.
         stride = settings.stride and settings.stride - shape.n_around
         if stride is not None and stride < 1:
             raise RowsError(
-                f"stride {settings.stride} is not above the {shape.n_around} special tokens around"
-                " each row, so rows would not advance; raise it"
+                f"--stride {settings.stride} is not above the {shape.n_around} special tokens"
+                " around each row, so rows would not advance; raise it"
             )
         plan = DocumentRows(
             ends, room, stride, n_before=n_before, n_after=n_after, documents=documents,
             first_only=settings.truncation, drop_short=settings.drop_short,
         )
     if not len(plan) and documents is None:
-        what = "a shorter max_length or seq_length, or leave out drop_short"
+        what = "a shorter --max-length or --seq-length, or leave out --drop-short"
         raise RowsError(
             f"{file.path}: has no tokens for rows; "
             + (f"choose {what}" if plan.n_short else "build it from more text")
@@ -683,8 +683,8 @@ def compression_of(settings: RowSettings) -> str:
         return known[0]
     if settings.compression not in known:
         raise SettingsError(
-            f"compression {settings.compression!r} is not for format {settings.format!r}, which has"
-            f" {', '.join(known)}; choose one of these"
+            f"--compression {settings.compression!r} is not for format {settings.format!r}, which"
+            f" has {', '.join(known)}; choose one of these"
         )
     return settings.compression
 
@@ -694,7 +694,7 @@ def columns_of(settings: RowSettings) -> tuple[str, ...]:
     if settings.format == "pickle":
         own = COLUMNS[: 2 if settings.is_padded else 1]
         if settings.columns not in ((), ("input_ids",), own):
-            raise SettingsError("columns: format pickle has ids alone; leave them out")
+            raise SettingsError("format pickle has ids alone; leave out --column")
         return own
     if not settings.columns:
         if settings.format == "npz":
@@ -705,10 +705,10 @@ def columns_of(settings: RowSettings) -> tuple[str, ...]:
     for name in settings.columns:
         if name not in COLUMNS or settings.columns.count(name) > 1:
             raise SettingsError(
-                f"columns: {name!r} should be one of {', '.join(COLUMNS)}, each once at most"
+                f"--column {name!r} should be one of {', '.join(COLUMNS)}, each once at most"
             )
     if "input_ids" not in settings.columns:
-        raise SettingsError("columns: input_ids is missing, without which rows have no tokens")
+        raise SettingsError("--column lacks input_ids, without which rows have no tokens")
     return settings.columns
 
 
@@ -726,8 +726,8 @@ def _special_ids(file: TokenFile, path: Any) -> tuple[Ids, Ids]:
 
     if path is None:
         raise SettingsError(
-            f"add_special_tokens needs the tokenizer of {file.path}, and there is no tokenizer.json"
-            " beside it; give it (--tokenizer)"
+            f"--add-special-tokens needs the tokenizer of {file.path}, and there is no"
+            " tokenizer.json beside it; give it (--tokenizer)"
         )
     found = read_special_ids(path)
     if any(not 0 <= token < file.vocab_size for part in found for token in part):
@@ -786,7 +786,7 @@ def files_of_sources(
         if count is None or name == SELECTED or file.manifest.is_imported:
             raise RowsError(
                 f"{file.path}: its documents were selected, shuffled or imported, so they belong to"
-                " no input file; leave out per_file"
+                " no input file; leave out --per-file"
             )
         documents, first = range(first, first + count), first + count
         plan, shape = plan_rows(file, settings, around, pad_id, documents)
@@ -796,7 +796,7 @@ def files_of_sources(
         if output in inputs:
             raise RowsError(
                 f"{file.path}: the inputs {inputs[output]} and {name} would both have the output"
-                f" {output}; rename one of them, or leave out per_file"
+                f" {output}; rename one of them, or leave out --per-file"
             )
         inputs[output] = name
         yield OutputFile(output, RowReader(file, plan, shape), 0, len(plan))

@@ -98,8 +98,8 @@ def _read(path: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(
-            f"chat_template {path!r} cannot be read ({reason}); give a file with a Jinja template,"
-            f" or {_CHATML}"
+            f"--chat-template {path!r} cannot be read ({reason}); give a file with a Jinja"
+            f" template, or {_CHATML}"
         ) from error
 
 

@@ -40,7 +40,7 @@ def check_disk_space(plan: Plan, storage: Storage, tokenizer: AnyTokenizer | Non
         shard = itemsize * (getattr(plan.settings, "shard_tokens", None) or 0)
         if shard > LARGEST_OBJECT:
             raise SettingsError(
-                f"shard_tokens: shards of {amount(shard)} are larger than an object may be;"
+                f"shards of {amount(shard)} are larger than an object may be;"
                 f" {plan.place} takes at most {LARGEST_OBJECT // itemsize:,} tokens of"
                 f" {itemsize} bytes (--shard-tokens)"
             )

@@ -133,7 +133,7 @@ def fit_to_memory(settings: AnySettings) -> AnySettings:
     least = min(_LEAST_UNIT, settings.unit_size)
     if unit_size < least:
         raise SettingsError(
-            f"memory_limit: {_mb(limit)} is below the minimum of this run; set it to"
+            f"--memory-limit {_mb(limit)} is below the minimum of this run; set it to"
             f" {_mb(_least_memory(settings))} or more"
         )
     return settings.replace(workers=1, unit_size=unit_size)

@@ -81,7 +81,7 @@ class Plan(Struct, frozen=True, dict=True):
             self._check_fields()
         self._warn_of_repeated()
         if self.settings.cut_documents and any(source.has_spans for source in found):
-            raise SettingsError("conversations are not cut; leave out cut_documents")
+            raise SettingsError("conversations are not cut; leave out --cut-documents")
         is_divided = self.passes[0].task is not None or self.settings.executor == "ray"
         if n_inputs > 1 or (n_inputs and is_divided):
             divided = "not divided among tasks or workers of Ray"

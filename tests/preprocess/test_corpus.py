@@ -164,7 +164,7 @@ def test_the_command(corpus: Path, capsys: Any) -> None:
     assert "prose: train: up to date" in capsys.readouterr().out
     assert run(["build", "corpus.yaml", "--strip", "--vocab-size", "400"]) == 2
     said = capsys.readouterr().err
-    assert "strip: belongs in the configuration, which is given, too; vocab_size: belongs" in said
+    assert "--strip: belongs in the configuration, which is given, too; --vocab-size: b" in said
     with pytest.raises(OutOfTimeError):
         build("corpus.yaml", max_minutes=1e-9, overwrite=True)
 

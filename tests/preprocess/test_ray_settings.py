@@ -49,7 +49,7 @@ def test_a_cluster_that_cannot_be_reached(
 
 
 def test_options_of_ray_need_ray() -> None:
-    with pytest.raises(SettingsError, match='ray_address has no effect without executor="ray"; g'):
+    with pytest.raises(SettingsError, match="ray_address has no effect without executor='ray'; g"):
         BuildSettings(ray_address="auto")
     for wrong in ("CPU", {"CPU": "x"}, ["=2"], "CPU=2"):
         with pytest.raises(SettingsError, match="amounts of resources, such as CPU=2"):

@@ -18,7 +18,7 @@ import bpe
 import preprocess
 from bpe.errors import TokenmillError
 from preprocess import options as declared
-from preprocess.cli import COMMANDS, imported, run
+from preprocess.cli import COMMANDS, Command, imported, run
 from preprocess.config import (
     DatasetConfig,
     SaveStageConfig,
@@ -81,7 +81,8 @@ def test_an_empty_path_is_wrong_usage(
                 value = "" if option.name == name else value
                 given += [option.names[0], value] if option.kw_only else [value]
         assert run([command, *given]) == 2
-        assert capsys.readouterr().err.startswith(f"tokenmill: error: {name}: should ")
+        shown = {option.name: option.names[0] for option in COMMANDS[command].options()}
+        assert capsys.readouterr().err.startswith(f"tokenmill: error: {shown[name]}: should ")
     assert [each.name for each in tmp_path.iterdir()] == ["text.txt"]
 
 
@@ -189,6 +190,48 @@ def test_everything_wrong_is_named(settings: Any, values: dict[str, Any], expect
         settings(**values)
     assert str(caught.value).startswith(expected)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected", "in_python"),
+    [
+        ("rows x --per-file --num-shards 2", "--per-file and --num-shards were both given: each i",
+         "per_file and num_shards were both given: each i"),
+        ("rows x --drop-short",
+         "--drop-short has no effect without --max-length or --seq-length; give it, or leave out"
+         " --drop-short",
+         "drop_short has no effect without max_length or seq_length; give it, or leave out"
+         " drop_short"),
+        ("build --ray-address a", "--ray-address has no effect without --executor ray; give it",
+         "ray_address has no effect without executor='ray'; give it"),
+        ("rows x --max-length 0", "--max-length: should be a whole number",
+         "max_length: should be a whole number"),
+        ("rows x --column a --max-shard-size x", "--max-shard-size: should be a number of bytes",
+         "max_shard_size: should be a number of bytes"),
+        ("build --val-fraction 2", "--val-fraction: should be a number",
+         "val_fraction: should be a number"),
+        ("build --min-length 5 --max-length-chars 3",
+         "--min-length 5 is above --max-length-chars 3, so no document is left",
+         "min_length 5 is above max_length_chars=3, so no document is left"),
+        ("build --special-token a --special-token a", "--special-token: should name each token",
+         "special_tokens: should name each token"),
+        ("build --content-field a --text-preset title-text",
+         "--content-field and --text-preset were both given: --text-preset has fields of its own",
+         "content_field and text_preset were both given: text_preset has fields of its own"),
+    ],
+)  # fmt: skip
+def test_messages_have_options_or_arguments(
+    command: str, expected: str, in_python: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    with monkeypatch.context() as patched:
+        patched.setattr(Command, "call", lambda _, values, console: not given.update(values))
+        assert run(command.split()) == 0
+    assert run(command.split()) == 2
+    assert capsys.readouterr().err.startswith(f"tokenmill: error: {expected}")
+    with pytest.raises(SettingsError) as caught:
+        imported(COMMANDS[command.split()[0]].function)(**given)
+    assert str(caught.value).startswith(in_python)
 
 
 def test_too_many_arguments_are_named() -> None:

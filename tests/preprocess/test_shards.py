@@ -164,7 +164,7 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert run([*command, *out, "--shard-tokens", str(N)]) == 0
     assert "up to date" in capsys.readouterr().out
     assert run([*command, *out, "--split-documents"]) == 2
-    assert "split_documents has no effect without shard_tokens" in capsys.readouterr().err
+    assert "--split-documents has no effect without --shard-tokens" in capsys.readouterr().err
     assert run([*command, *out, "--shard-tokens", "0"]) == 2
 
 
