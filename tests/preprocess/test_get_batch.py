@@ -231,10 +231,15 @@ def test_arrays_of_the_caller_are_filled() -> None:
         (np.zeros((3, 4), np.int64), r"int64\[3, 5\]; got int64\[3, 4\]"),
         (np.zeros((3, 5)), r"got float64\[3, 5\]"),
         (np.zeros((3, 5), np.int8), r"got int8\[3, 5\]"),
+        (np.frombuffer(bytes(120), np.int64).reshape(3, 5), r"got read-only int64\[3, 5\]"),
+        (np.broadcast_to(np.int64(0), (3, 5)), r"got read-only int64\[3, 5\]"),
         ([[0]], r"out should be two arrays or CPU tensors of int32 or int64\[3, 5\]; got list"),
     ]  # fmt: skip
     for each, message in wrong:
         with pytest.raises(SamplingError, match=message):
             get_batch(tokens, 3, 5, out=(each, each))
+    for few_or_many in ((), (expected[0],), (*expected, expected[0])):
+        with pytest.raises(SamplingError, match=r"out should be two arrays or CPU tensors; got \d"):
+            get_batch(tokens, 3, 5, out=few_or_many)  # type: ignore[call-overload]
     with pytest.raises(SamplingError, match="out and device were both given: out is two arrays"):
         get_batch(tokens, 3, 5, "cpu", out=(expected[0], expected[1]))
