@@ -147,7 +147,8 @@ def test_wrong_arguments(
             except TokenmillError as error:
                 named = wrong in str(error) and (wrong == each.name or each.name in str(error))
                 is_wrong = wrong == misspelt or values[wrong] is WRONG[0]
-                if isinstance(error, ArgumentError) and is_wrong and not named:
+                is_unnamed = isinstance(error, ArgumentError) and is_wrong and not named
+                if is_unnamed or "\n" in str(error):
                     problems.append(f"{wrong}={values[wrong]!r}: {error}")
             except FileNotFoundError as error:
                 assert repr(values[wrong]) in str(error)
