@@ -29,7 +29,7 @@ class TokenmillError(Exception):
     """Base class of the exceptions of tokenmill."""
 
     def __str__(self) -> str:
-        # In one line, also with an array, whose `repr` has several.
+        """Return the message in one line, also where it shows an array."""
         return re.sub(r"\s*\n\s*", " ", spelled(super().__str__()))
 
 

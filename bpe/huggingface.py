@@ -110,7 +110,7 @@ def _convert(tokenizer: Any) -> AnyTokenizer:
         return tokenizer
     if type(tokenizer).__module__.partition(".")[0] == "tiktoken":
         return Tokenizer.from_tiktoken(tokenizer)
-    files = huggingface_files(tokenizer)
+    files = huggingface_files(tokenizer, "name")
     try:
         return Tokenizer.from_files(files)
     except TokenizerFileError as error:

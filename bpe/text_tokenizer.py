@@ -19,6 +19,7 @@ from bpe.files.locations import path_to_write
 from bpe.formats.json_file import config_path
 from bpe.parallel import cached_property
 from bpe.special import allowed_subset, utf8
+from bpe.tokenizer import check_search
 from bpe.vocabulary import unknown_id_message
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class TextTokenizer:
 
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """Return `stop`: there is no safe cut."""
-        return stop
+        return check_search(buffer, position, stop)[1]
 
     def encode_batch(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"

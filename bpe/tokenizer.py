@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ import numpy as np
 
 from bpe.arguments import check, checked, tells_missing
 from bpe.encode.parallel_encoder import ParallelEncoder, join_documents
-from bpe.errors import ArgumentError, PatternError, VocabularyError
+from bpe.errors import ArgumentError, EncodingError, PatternError, VocabularyError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
 from bpe.formats import hf_read, hf_write, rank_files
@@ -36,6 +37,7 @@ from bpe.formats.hub import huggingface_files, huggingface_hub_file
 from bpe.formats.rank_files import END_OF_TEXT
 from bpe.parallel import cached_property
 from bpe.reference import Pair
+from bpe.runtime.arrays import check_array
 from bpe.special import SpecialTokenMatcher, allowed_subset, matcher_of, utf8
 from bpe.split.patterns import to_tiktoken
 from bpe.unicode_classes import UNICODE_VERSION
@@ -450,8 +452,10 @@ class Tokenizer:
             raise ValueError("the separator is empty: expected at least one character")
         try:
             content = np.frombuffer(data, np.uint8)
-        except TypeError:
-            raise ArgumentError(f"data: should be bytes in memory; got {data!r:.100}") from None
+        except (TypeError, ValueError, BufferError):
+            raise ArgumentError(
+                f"data: should be bytes in memory, contiguous; got {data!r:.100}"
+            ) from None
         return self._encoder.encode_separated(content, wanted)
 
     def encode_iterable(
@@ -494,8 +498,11 @@ class Tokenizer:
             buffer: uint8[>= stop], the document.
             position: Start of the search; 0 is never returned.
             stop: End of the search.
+
+        Raises:
+            EncodingError: `buffer` is no such array, or a position is not inside of it.
         """
-        return self._encoder.safe_cut(buffer, position, stop)
+        return self._encoder.safe_cut(buffer, *check_search(buffer, position, stop))
 
     def _matcher_of(self, allowed_special: str | Collection[str]) -> SpecialTokenMatcher:
         special_tokens = self.vocabulary.special_tokens
@@ -531,3 +538,17 @@ class Tokenizer:
         except (LookupError, TypeError, UnicodeEncodeError) as error:
             check(Tokenizer.decode, (self, ids, errors), {})
             raise ArgumentError(f"errors: {error}") from error
+
+
+def check_search(buffer: NDArray[np.uint8], position: int, stop: int) -> tuple[int, int]:
+    """Return (position, stop) of a search in a document as integers that kernels take.
+
+    Raises:
+        EncodingError: See `Tokenizer.safe_cut`.
+    """
+    check_array("buffer", buffer, np.uint8)
+    first, last, n = max(0, operator.index(position)), operator.index(stop), len(buffer)
+    for name, place in (("position", first), ("stop", last)):
+        if not 0 <= place <= n:
+            raise EncodingError(f"{name} is {place:,}: expected 0 to {n:,}, the length of the text")
+    return first, last

@@ -247,7 +247,11 @@ class TokenFile:
     @overload
     def __getitem__(self, key: slice) -> npt.NDArray[np.unsignedinteger[Any]]: ...
     def __getitem__(self, key: int | slice) -> int | npt.NDArray[np.unsignedinteger[Any]]:
-        found = self.tokens[key]
+        try:
+            found = self.tokens[key]
+        except (IndexError, OverflowError):
+            n = self.n_tokens
+            raise IndexError(f"positions of {n:,} ids are from 0 to {n - 1:,}; got {key}") from None
         return np.array(found) if isinstance(key, slice) else int(found)
 
     def __reduce__(self) -> tuple[Any, ...]:

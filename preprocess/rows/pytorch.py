@@ -89,6 +89,7 @@ class StreamingTokenizedDataset(TokenizedDataset):
         return ShuffledBlocks(self._rows.block_starts, self._cache_size, seed)
 
 
+@checked
 class ShuffledBlocks(Sampler[int]):
     """Numbers of rows: blocks in random order, some at a time, whose rows are mixed.
 

@@ -124,8 +124,7 @@ def get_batch(
     starts = rng.integers(n_starts, size=batch_size)
     windows = read_windows(opened, starts, context_length + 1)
     if out is not None:
-        for array, values in zip(out, (windows[:, :-1], windows[:, 1:]), strict=True):
-            _array_of(array, values.shape)[:] = values
+        _fill(out, windows[:, :-1], windows[:, 1:])
         return out
     arrays = [new_batch(batch_size, context_length) for _ in range(2 + with_mask)]
     arrays[0][:], arrays[1][:] = windows[:, :-1], windows[:, 1:]
@@ -138,13 +137,24 @@ def get_batch(
     return tuple(to_device(array, device) for array in arrays)
 
 
+def _fill(out: tuple[Any, ...], *values: npt.NDArray[Any]) -> None:
+    """Copy values into arrays or tensors of the caller; raise SamplingError for others."""
+    if len(out) != len(values):
+        raise SamplingError(f"out should be two arrays or CPU tensors; got {len(out)}")
+    arrays = [_array_of(each, values[0].shape) for each in out]
+    for array, found in zip(arrays, values, strict=True):
+        array[:] = found
+
+
 def _array_of(given: Any, shape: tuple[int, ...]) -> npt.NDArray[np.integer[Any]]:
     """Return an array to fill, or the memory of a tensor; raise SamplingError for another one."""
     array = given if isinstance(given, np.ndarray) else getattr(given, "numpy", lambda: given)()
     is_array = isinstance(array, np.ndarray) and array.dtype.kind in "iu"
-    if not is_array or array.shape != shape or array.dtype.itemsize < 4:
+    is_fit = is_array and array.shape == shape and array.dtype.itemsize >= 4
+    if not is_fit or not array.flags.writeable:
         is_array = isinstance(array, np.ndarray)
         found = f"{array.dtype}{list(array.shape)}" if is_array else type(given).__name__
+        found = f"read-only {found}" if is_fit else found
         raise SamplingError(
             f"out should be two arrays or CPU tensors of int32 or int64{list(shape)}; got {found}"
         )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bpe import (
+    ArgumentError,
     EncodingError,
     PretokenCounts,
     Tokenizer,
@@ -21,6 +22,7 @@ from bpe import (
 TEXT = np.frombuffer(b"hello world", np.uint8)
 PLAIN = train_bpe(["hello world"] * 3, vocab_size=260)
 SPECIAL = train_bpe(["hello world"] * 3, vocab_size=260, special_tokens=["<a>"])
+WORDS = WordLevelTokenizer(["hello", "world"])
 WRONG_OFFSETS = [
     ([0, 5000, 11], "offset 1 is 5,000: expected offsets that ascend from 0 to 11"),
     ([3, 11], "offset 0 is 3: expected"),
@@ -36,7 +38,7 @@ WRONG_SPANS = [
 ENCODERS: dict[str, Callable[..., Any]] = {
     "uint32": PLAIN.new_encoder().encode,
     "uint16": SPECIAL.new_encoder(np.dtype(np.uint16)).encode,
-    "word level": WordLevelTokenizer(["hello", "world"]).new_encoder().encode,
+    "word level": WORDS.new_encoder().encode,
 }
 
 
@@ -92,10 +94,31 @@ def test_memory_for_ids_that_is_too_small() -> None:
 def test_safe_cut(tokenizer: Tokenizer) -> None:
     assert tokenizer.safe_cut(TEXT, 1, 11) == 5
     assert tokenizer.safe_cut(TEXT, -5, 11) == 5
-    with pytest.raises(EncodingError, match="stop is 9,000: expected at most 11, the text"):
-        tokenizer.safe_cut(TEXT, 6, 9000)
+    assert tokenizer.safe_cut(TEXT, np.uint64(1), np.int8(11)) == 5  # type: ignore[arg-type]
+    assert tokenizer.safe_cut(TEXT, -(2**70), 11) == 5
     with pytest.raises(EncodingError, match=r"buffer is uint8\[6\], strides \[2\]"):
         tokenizer.safe_cut(TEXT[::2], 0, 6)
+
+
+@pytest.mark.parametrize("tokenizer", [PLAIN, SPECIAL, WORDS], ids=["plain", "special", "words"])
+def test_safe_cuts_outside_of_the_text(tokenizer: Any) -> None:
+    for place in (12, 9000, 2**63, 2**70):
+        message = f"is {place:,}: expected 0 to 11, the length of the text"
+        with pytest.raises(EncodingError, match=f"position {message}"):
+            tokenizer.safe_cut(TEXT, place, 11)
+        with pytest.raises(EncodingError, match=f"stop {message}"):
+            tokenizer.safe_cut(TEXT, 6, place)
+    for place in (-1, -2, -(2**63) - 1):
+        with pytest.raises(EncodingError, match=f"stop is {place:,}: expected 0 to 11"):
+            tokenizer.safe_cut(TEXT, 0, place)
+
+
+def test_data_that_is_not_contiguous() -> None:
+    closed = memoryview(b"a text")
+    closed.release()
+    for data in (TEXT[::2], TEXT[::-1], memoryview(b"a text")[::2], closed):
+        with pytest.raises(ArgumentError, match="data: should be bytes in memory, contiguous; got"):
+            PLAIN.encode_separated_to_numpy(data)
 
 
 def test_cuts_where_there_can_be_none() -> None:

@@ -203,10 +203,10 @@ def test_many_paths_are_not_all_kept_open(tmp_path: Path, monkeypatch: pytest.Mo
            rf"the array has {n} tokens, and a window needs context_length \+ 1 = {length + 1:,}:"
            f" choose a context_length below {n} or more data")
           for n, length in ((0, 1), (1, 1), (4, 4), (5, 1000))),
-        ({"dataset": np.zeros(9)}, r"a dataset is what open_tokens.*got float64\[9\]"),
+        ({"dataset": np.zeros(9)}, r"the dataset should be the result of open_.*got float64\[9\]"),
         ({"dataset": np.zeros((3, 3), np.uint16)}, r"open_tokens.*got uint16\[3, 3\]"),
-        ({"dataset": [1, 2, 3]}, "a dataset is what open_tokens.*got list"),
-        ({"dataset": None}, "a dataset is what open_tokens.*got NoneType"),
+        ({"dataset": [1, 2, 3]}, "the dataset should be the result of open_tokens.*got list"),
+        ({"dataset": None}, "the dataset should be the result of open_tokens.*got NoneType"),
         ({"batch_size": 0}, "batch_size should be at least 1; got 0"),
         ({"context_length": -2}, "context_length should be at least 1; got -2"),
         ({"rng": 0}, r"rng should be a numpy Generator.*default_rng\(seed\)"),
@@ -231,10 +231,15 @@ def test_arrays_of_the_caller_are_filled() -> None:
         (np.zeros((3, 4), np.int64), r"int64\[3, 5\]; got int64\[3, 4\]"),
         (np.zeros((3, 5)), r"got float64\[3, 5\]"),
         (np.zeros((3, 5), np.int8), r"got int8\[3, 5\]"),
+        (np.frombuffer(bytes(120), np.int64).reshape(3, 5), r"got read-only int64\[3, 5\]"),
+        (np.broadcast_to(np.int64(0), (3, 5)), r"got read-only int64\[3, 5\]"),
         ([[0]], r"out should be two arrays or CPU tensors of int32 or int64\[3, 5\]; got list"),
     ]  # fmt: skip
     for each, message in wrong:
         with pytest.raises(SamplingError, match=message):
             get_batch(tokens, 3, 5, out=(each, each))
+    for few_or_many in ((), (expected[0],), (*expected, expected[0])):
+        with pytest.raises(SamplingError, match=r"out should be two arrays or CPU tensors; got \d"):
+            get_batch(tokens, 3, 5, out=few_or_many)  # type: ignore[call-overload]
     with pytest.raises(SamplingError, match="out and device were both given: out is two arrays"):
         get_batch(tokens, 3, 5, "cpu", out=(expected[0], expected[1]))

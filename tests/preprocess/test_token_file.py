@@ -345,3 +345,16 @@ def test_a_saved_manifest_whose_shards_are_inside_a_document(tmp_path: Path) -> 
             path.write_bytes(content)
             with pytest.raises(DamagedStateError, match=r"train_00001\.bin: damaged or missing"):
                 read_saved_manifest(storage, "train")
+
+
+@pytest.mark.parametrize("shard_tokens", [None, 5])
+def test_positions_that_no_array_has(tmp_path: Path, shard_tokens: int | None) -> None:
+    more: dict[str, Any] = {"shard_tokens": shard_tokens, "split_documents": True}
+    file = written.dataset(tmp_path, [3, 4, 6], **more if shard_tokens else {})
+    for place in (2**63, 2**70, -(2**63) - 1):
+        with pytest.raises(IndexError, match="positions of 13 ids are from 0 to 12"):
+            file[place]
+        with pytest.raises(IndexError, match="there is no document"):
+            file.doc(place)
+    assert file[np.uint64(3)] == file[3]  # type: ignore[call-overload]
+    assert file[-(2**70) : 2**70].tolist() == file[:].tolist()
