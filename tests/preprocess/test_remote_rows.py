@@ -219,6 +219,12 @@ def test_a_pipeline_writes_to_places_of_both_kinds(bucket: str, tmp_path: Path) 
     )
     with pytest.raises(SettingsError, match=f"outputs would be in {bucket}/y, where .* is looked"):
         Pipeline.from_config(config).source().tokenize().build()
+    open_objects(bucket).put("in/x.jsonl", b'{"text": "some words"}\n')
+    for place in ("in", "in/"):
+        with pytest.raises(SettingsError, match=f"would be in {bucket}/{place}, from which .* rea"):
+            tokenize_and_save(data_files=f"{bucket}/in/x.jsonl", output_path=f"{bucket}/{place}",
+                              tokenizer={"vocab_size": 270})
+    assert [key for key, _ in open_objects(bucket).keys("in/")] == ["in/x.jsonl"]
     assert not looks_into("s3://b/data/*.parquet", "s3://b/tokenized")
     assert looks_into("s3://b/", "s3://b/tokenized")
     assert not looks_into("s3://b/", "s3:")
