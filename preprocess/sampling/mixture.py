@@ -133,7 +133,7 @@ class Mixture:
     @checked
     def counts(self, step: int) -> dict[str, int]:
         """Return how many windows each dataset has in the batches before `step`."""
-        step = check_integer("step", step, 0)
+        step = check_integer("step", step, 0, math.inf)
         size = self.layout["global_batch_size"]
         found = [0] * len(self.samplers)
         stops = [start for start, _ in self._schedule[1:]]
