@@ -29,7 +29,8 @@ class TokenmillError(Exception):
     """Base class of the exceptions of tokenmill."""
 
     def __str__(self) -> str:
-        return spelled(super().__str__())
+        """Return the message in one line, also where it shows an array."""
+        return re.sub(r"\s*\n\s*", " ", spelled(super().__str__()))
 
 
 class ArgumentError(TokenmillError, TypeError, ValueError):

@@ -26,6 +26,7 @@ import msgspec
 
 from bpe.arguments import checked
 from bpe.errors import (
+    ArgumentError,
     EncodingError,
     PatternError,
     TokenizerFileError,
@@ -103,11 +104,13 @@ def load_tokenizer(
 
 def _convert(tokenizer: Any) -> AnyTokenizer:
     """Return a tokenizer of another library as one of ours."""
+    if isinstance(tokenizer, type):
+        raise ArgumentError(f"name: should be a path, a name or a tokenizer; got {tokenizer!r}")
     if isinstance(tokenizer, Tokenizer | TextTokenizer):
         return tokenizer
     if type(tokenizer).__module__.partition(".")[0] == "tiktoken":
         return Tokenizer.from_tiktoken(tokenizer)
-    files = huggingface_files(tokenizer)
+    files = huggingface_files(tokenizer, "name")
     try:
         return Tokenizer.from_files(files)
     except TokenizerFileError as error:

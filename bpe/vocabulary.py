@@ -263,6 +263,7 @@ class Vocabulary:
         data, sizes = np.frombuffer(b"".join(tokens.values()), np.uint8), np.maximum(lengths, 0)
         return data, np.cumsum(sizes) - sizes, lengths
 
+    @checked
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of a token, special or not; raise EncodingError for an unknown id."""
         try:
@@ -270,6 +271,7 @@ class Vocabulary:
         except KeyError:
             raise EncodingError(unknown_id_message(token_id, self.size)) from None
 
+    @checked
     def token_id(self, token: bytes) -> int | None:
         """Return the id of an ordinary token, None if there is none."""
         return self._ids.get(token)

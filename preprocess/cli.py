@@ -119,7 +119,10 @@ class _Console(NamedTuple):
 
     def checks(self, checks: Sequence[Any], name: str, ok: str, problem: str) -> bool:
         """Print checks, which are (subject, is ok, text, ...); return True if all are ok."""
-        lines = [f"{'ok     ' if each[1] else problem}  {each[0]}: {each[2]}" for each in checks]
+        lines = []
+        for each in checks:
+            wrong = problem if getattr(each, "checked", True) else "NOT CHECKED"
+            lines.append(f"{'ok     ' if each[1] else wrong}  {each[0]}: {each[2]}")
         all_ok = all(each[1] for each in checks)
         return self.show({ok: all_ok, name: [x._asdict() for x in checks]}, lines) and all_ok
 

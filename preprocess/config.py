@@ -225,7 +225,9 @@ _SECTIONS: dict[str, type[_Section]] = {
 
 
 def _read_datasets(value: Any) -> Sequence[Any]:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value or None in value:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        raise TypeError
+    if any(each is None for each in value):
         raise TypeError
     return value
 

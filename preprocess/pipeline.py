@@ -10,6 +10,7 @@ The module is not called build.py because `preprocess.build` is the function.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -363,11 +364,20 @@ def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Itera
         reading = structs.replace(read_options(build, None, ()), chat=build.chat)
     else:
         reading = make_read_options(build, given)
-    if has_standard_input(find_sources(paths, reading)):
+    sources = find_sources(paths, reading)
+    if has_standard_input(sources):
         raise SettingsError(
             "standard input (-) cannot be one of several datasets, which are read more than once;"
             " save it to a file"
         )
+    places = {x.rstrip("/") if is_url(x) else os.path.realpath(x): x for x in outputs}
+    for path in (str(source.file.path) for source in sources if source.location):
+        directory = split_location(path)[0]
+        if place := places.get(directory if is_url(path) else os.path.realpath(directory)):
+            raise SettingsError(
+                f"outputs would be in {place}, from which {path} is read; choose another directory"
+                " (save_path or output_path)"
+            )
 
 
 def _with_special_ids(plan: DatasetPlan, trained: AnyTokenizer | None) -> BuildSettings:

@@ -229,7 +229,7 @@ def _tokenizer(value: Any) -> Any:
         from preprocess.storage.tokenizers import load_tokenizer_at
 
         return load_tokenizer_at(location)
-    if not any(hasattr(value, name) for name in ("encode", "to_str")):
+    if isinstance(value, type) or not any(hasattr(value, name) for name in ("encode", "to_str")):
         raise TypeError
     from bpe import load_tokenizer
 
@@ -550,7 +550,8 @@ def _shown(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_shown(x) if isinstance(x, str | os.PathLike) else x for x in value)
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
-    value = f"sha256:{value.fingerprint}" if hasattr(value, "fingerprint") else value
+    if hasattr(value, "fingerprint") and not isinstance(value, type):
+        value = f"sha256:{value.fingerprint}"
     return shown_url(value) if isinstance(value, str) and is_url(value) else value
 
 

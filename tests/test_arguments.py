@@ -1,10 +1,15 @@
-"""Every public function names an argument that it has not, or whose type it does not take."""
+"""Every public function and method names an argument that it has not, or whose type is wrong.
+
+The message is one line with the argument, what is expected and what was given.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +43,8 @@ WRONG = [
 # Results, which users do not make; and what other parts of the package call at each batch.
 RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
 INTERNAL = {
-    "arrays_of", "count_reads", "to_device", "read", "as_json",
-    "restore", "from_files", "add_stage_before", "begin", "stage",
-    "advice", "check", "replace", "check_state", "counts",
-    "token_bytes", "token_id", "note_memory", "part",
+    "arrays_of", "count_reads", "to_device", "read", "as_json", "restore", "from_files", "advice",
+    "check", "replace", "check_state",
 }  # fmt: skip
 
 
@@ -56,7 +59,9 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     tokenizer.save_gpt2_files(out / "vocab.json", out / "merges.txt")
     file = open_tokens(out / "train.bin")
     sampler = Sampler(file, 2, 4)
-    text = np.frombuffer(b"a text", np.uint8)
+    text, rows = np.frombuffer(b"a text", np.uint8), JsonShardedSource(out / "rows")
+    pipeline = PipelineConfig(datasets=[{"data_files": "missing.txt"}], tokenizer="x")
+    has_tokenizers = importlib.util.find_spec("tokenizers") is not None
     return {
         "text": "a text", "texts": ["a", "text"], "chunks": ["a"], "ids": [65], "id": 3,
         "path": out / "train.bin", "vocab_size": 260, "input": ["a text"], "data": b"a text",
@@ -73,39 +78,51 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "data_files": "missing.txt", "build.train": "missing.txt", "output_path": "rows",
         "to": "npy", "format": "jsonl",
         "end_of_text_id": 0, "directory": out / "rows", "folders": out / "rows",
-        "config": None, "datasets": [{"data_files": "missing.txt"}], "seq_length": 8,
+        "datasets": [{"data_files": "missing.txt"}], "seq_length": 8,
         "ranks": {b"a": 0},
         "merge_ids": np.zeros((0, 2), np.int32), "sampler": sampler, "epoch": 0,
         "load_tokenizer.name": out / "tokenizer.json", "name_or_path": "none",
         "HuggingFaceTokenizer.path": out / "tokenizer.json", "from_file.path": out / "missing",
-        "Pipeline.config": PipelineConfig(datasets=[{"data_files": "missing.txt"}], tokenizer="x"),
-        "TransformedShardedSource.source": JsonShardedSource(out / "rows"),
+        "Pipeline.config": pipeline, "TransformedShardedSource.source": rows,
+        "AsyncDataLoader.source": rows, "AsyncDataLoader.batch_size": 2,
+        "WindowDataset.source": TEXT, "WindowDataset.tokenizer": tokenizer,
+        "WindowDataset.max_length": 4, "window_loader.data": TEXT,
+        "window_loader.tokenizer": tokenizer, "window_loader.max_length": 4, "max_minutes": 1,
+        "open_shard.name": rows.shard_names[0], "from_config.config": pipeline,
+        "seconds": 0.0, "done": 0, "unit": "B", "total": 1, "token_id": 0, "token": b"a",
         "import_tokens.path": "missing.bin", "import_tokens.format": "raw",
         "objects": {
             "Tokenizer": tokenizer, "WordLevelTokenizer": bpe.WordLevelTokenizer(["a", "<unk>"]),
-            "HuggingFaceTokenizer": None, "TokenFile": file, "Sampler": sampler,
+            "HuggingFaceTokenizer": has_tokenizers and bpe.HuggingFaceTokenizer(
+                out / "tokenizer.json"
+            ),
+            "TokenFile": file, "Sampler": sampler, "Progress": preprocess.Progress(),
+            "Pipeline": preprocess.Pipeline(pipeline), "TransformedShardedSource": rows,
+            # All have the same methods.
+            "JsonShardedSource": rows, "ParquetShardedSource": rows, "ArrowShardedSource": rows,
             "Mixture": Mixture({"a": sampler}, {"a": 1.0}), "PretokenCounts": bpe.PretokenCounts(),
             "Vocabulary": tokenizer.vocabulary,
         },
     }  # fmt: skip
 
 
-def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """All public functions and methods, by name; of classes, the class that makes objects."""
-    for package in (bpe, preprocess):
-        for name in package.__all__:
-            found = getattr(package, name)
-            if not callable(found) or (isinstance(found, type) and issubclass(found, Exception)):
-                continue
-            if name not in RESULTS:
-                yield name, found
-            for inner, member in inspect.getmembers(found) if isinstance(found, type) else ():
-                is_own = isinstance(member, types.FunctionType | types.MethodType)
-                if inner[0] != "_" and is_own and inner not in INTERNAL:
-                    yield f"{name}.{inner}", member
+def functions(names: Iterable[tuple[Any, str]]) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Functions and methods of some public names; of classes, the class that makes objects."""
+    for package, name in names:
+        found = getattr(package, name)
+        if not callable(found) or (isinstance(found, type) and issubclass(found, Exception)):
+            continue
+        if name not in RESULTS:
+            yield name, found
+        for inner, member in inspect.getmembers(found) if isinstance(found, type) else ():
+            is_own = isinstance(member, types.FunctionType | types.MethodType)
+            if inner[0] != "_" and is_own and inner not in INTERNAL:
+                yield f"{name}.{inner}", member
 
 
-FUNCTIONS = dict(functions())
+PUBLIC = {name: package for package in (bpe, preprocess) for name in package.__all__}
+OF_TORCH = sorted(preprocess._MODULE_OF.keys() - PUBLIC.keys())
+FUNCTIONS = dict(functions((package, name) for name, package in PUBLIC.items()))
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -113,43 +130,50 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [x for x in found if x.name not in ("self", "_unknown", "options")]
 
 
-def arguments_of(name: str, valid: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(
+    name: str, function: Callable[..., Any], valid: dict[str, Any]
+) -> dict[str, Any]:
     found = {}
-    for each in parameters(FUNCTIONS[name]):
+    for each in parameters(function):
         keys = [f"{name}.{each.name}", f"{name.rpartition('.')[2]}.{each.name}", each.name]
         if each.default is each.empty or keys[0] in valid:
             found[each.name] = next(valid[key] for key in keys if key in valid)
     return found
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_wrong_arguments(
-    name: str, valid: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    function, given = FUNCTIONS[name], arguments_of(name, valid)
-    owner = name.partition(".")[0]
-    if "." in name and "self" in inspect.signature(function).parameters:
-        if valid["objects"].get(owner) is None:
-            pytest.skip("there is no such object here")
-        function = getattr(valid["objects"][owner], name.partition(".")[2])
-    problems = []
-    for each in parameters(FUNCTIONS[name]):
+def problems_of(
+    name: str, member: Callable[..., Any], objects: dict[str, Any], valid: dict[str, Any]
+) -> Iterator[str]:
+    """Call a function with each argument misspelt, and with each wrong value."""
+    function, given = member, arguments_of(name, member, valid)
+    owner, _, method = name.partition(".")
+    if method and "self" in inspect.signature(function).parameters:
+        if objects[owner] is False:
+            pytest.skip("needs the extra `hf`")
+        function = getattr(objects[owner], method)
+    for each in parameters(member):
         misspelt = each.name[:-2] + each.name[-1] if len(each.name) > 2 else each.name + "s"
         for wrong, values in (
             (misspelt, {misspelt: 1}), (misspelt, {misspelt: 1, each.name: MISSING}),
             *((each.name, {each.name: value}) for value in WRONG)
         ):
+            shown, is_none = f"{wrong}={values[wrong]!r}", values[wrong] is WRONG[0]
             try:
                 called = {**given, **values}
                 result = function(**{x: y for x, y in called.items() if y is not MISSING})
                 if inspect.isgenerator(result):
                     next(result, None)
+                if isinstance(result, AbstractContextManager):
+                    with result:
+                        pass
             except TokenmillError as error:
-                named = wrong in str(error) and (wrong == each.name or each.name in str(error))
-                is_wrong = wrong == misspelt or values[wrong] is WRONG[0]
-                if isinstance(error, ArgumentError) and is_wrong and not named:
-                    problems.append(f"{wrong}={values[wrong]!r}: {error}")
+                says = [wrong, each.name]
+                if is_none:  # what is expected, and what was given
+                    says += ["object", "expected" if "expected" in str(error) else "should "]
+                if "\n" in str(error):
+                    yield f"{shown}: is not one line: {error}"
+                elif (wrong == misspelt or is_none) and not all(x in str(error) for x in says):
+                    yield f"{shown}: {type(error).__name__}: {error}"
             except FileNotFoundError as error:
                 assert repr(values[wrong]) in str(error)
             except IndexError as error:
@@ -157,11 +181,41 @@ def test_wrong_arguments(
             except ModuleNotFoundError as error:
                 assert (wrong, error.name) == ("device", "torch")
             except Exception as error:  # noqa: BLE001 (this is what must not be)
-                problems.append(f"{wrong}={values[wrong]!r}: {type(error).__name__}: {error}")
+                yield f"{shown}: {type(error).__name__}: {error}"
             else:
-                is_wrong = wrong == misspelt or values[wrong] is WRONG[0]
-                if is_wrong and not (name.endswith("safe_cut") and wrong == "buffer"):  # unused
-                    problems.append(f"{wrong}={values[wrong]!r} is taken")
+                # `buffer` is unused there.
+                if (wrong == misspelt or is_none) and (name[-8:], wrong) != ("safe_cut", "buffer"):
+                    yield f"{shown} is taken"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_wrong_arguments(
+    name: str, valid: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    problems = [*problems_of(name, FUNCTIONS[name], valid["objects"], valid)]
+    assert not problems, "\n" + "\n".join(problems)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more than processors
+@pytest.mark.parametrize("name", OF_TORCH)
+def test_wrong_arguments_of_what_needs_torch(
+    name: str, valid: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch", reason="needs the extra `torch`")
+    monkeypatch.chdir(tmp_path)
+    rows, sampler = valid["paths"], valid["sampler"]
+    streaming = preprocess.StreamingTokenizedDataset(rows)
+    objects = {
+        "StreamingTokenizedDataset": streaming, "BatchDataset": preprocess.BatchDataset(sampler),
+    }
+    problems = [
+        problem for inner, member in functions([(preprocess, name)])
+        for problem in problems_of(inner, member, objects, valid)
+    ]
+    if name == "StreamingTokenizedDataset":
+        order, objects["Order"] = streaming.shuffled(), streaming.shuffled()
+        problems += problems_of("Order.set_epoch", type(order).set_epoch, objects, valid)
     assert not problems, "\n" + "\n".join(problems)
 
 

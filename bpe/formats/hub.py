@@ -13,11 +13,11 @@ from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.json_file import config_path, parse_json
 
 
-def huggingface_files(source: Any) -> TokenizerFiles:
+def huggingface_files(source: Any, argument: str = "source") -> TokenizerFiles:
     """Return the files of a tokenizer of `tokenizers` or `transformers`.
 
     Without truncation and padding, which calls of the tokenizer set, and which change documents;
-    with the chat template in the configuration.
+    with the chat template in the configuration. `argument` is what messages call it.
     """
     name, config = Path(type(source).__name__), None
     if hasattr(source, "save_pretrained"):
@@ -40,8 +40,8 @@ def huggingface_files(source: Any) -> TokenizerFiles:
         text = source.to_str(pretty=True)  # as `save` writes it
     else:
         raise TokenizerFileError(
-            f"{name}: expected a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
-            " directory or a name on the hub"
+            f"{argument}: should be a tokenizers.Tokenizer, a fast tokenizer of transformers, a"
+            f" path or a name on the hub; got {source!r:.100}"
         )
     document = parse_json(text, name)
     if document.get("padding") or document.get("truncation"):

@@ -50,13 +50,18 @@ _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
 
 
 class Finding(NamedTuple):
-    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources."""
+    """Result of one check of a file; `blocks` are the damaged ones, `sources` their sources.
+
+    It is not `checked` if that with which it has to be compared is not there, and then `sound`
+    unless `deep` asks for the comparison.
+    """
 
     path: Path | str  # a URL is text
     sound: bool
     text: str
     blocks: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+    checked: bool = True
 
 
 def reason_of(error: Exception, path: Path | str) -> str:
@@ -237,12 +242,14 @@ class _Rows:
             f"checking rows of {self._directory.name}", sum(each.bytes for each in found.shards)
         ) as stage:
             for number, facts in enumerate(found.shards):
-                is_sound, text = self._check_shard(number)
+                (is_sound, text), is_checked = self._check_shard(number), True
                 if is_sound and self._deep:
                     is_sound, text = self._compare(number, text)
+                    is_checked = not isinstance(self._files, str)
                 elif not is_sound and self._repairs:
                     is_sound, text = self._repair(number)
-                yield Finding(self._directory / facts.name, is_sound, text)
+                path = self._directory / facts.name
+                yield Finding(path, is_sound, text, checked=is_checked)
                 stage.advance(facts.bytes)
 
     def _check_shard(self, number: int) -> tuple[bool, str]:

@@ -85,7 +85,7 @@ def verify(settings: VerifySettings) -> list[Finding]:
         try:
             if place != Path(given) and not place.exists():
                 text = "is not here, so it is not checked, though config.json has it"
-                findings.append(Finding(place, True, text))
+                findings.append(Finding(place, True, text, checked=False))
             else:
                 findings += _verify_place(str(place), settings, progress)
         except TokenFileError as error:
@@ -140,11 +140,11 @@ class _Dataset:
 
     def _add(
         self, name: str, sound: bool, text: str, blocks: Iterable[int] = (),
-        sources: Iterable[str] = (),
+        sources: Iterable[str] = (), checked: bool = True,
     ) -> None:
         where = self._files.where(name)
         path = Path(where) if self._is_local else where
-        self._findings.append(Finding(path, sound, text, tuple(blocks), tuple(sources)))
+        self._findings.append(Finding(path, sound, text, tuple(blocks), tuple(sources), checked))
 
     def check(self) -> list[Finding]:
         """Check the dataset, and repair it if that is asked for."""
@@ -258,7 +258,7 @@ class _Dataset:
             return self._add(TOKENIZER_FILE, found in ("", wanted), text)
         if self._is_elsewhere(manifest):
             text = "not checked with its tokenizer, which is not beside it; give it (--tokenizer)"
-            return self._add(name, not self._settings.deep, text)
+            return self._add(name, not self._settings.deep, text, checked=False)
         try:
             tokenizer = _load_tokenizer_of(self._path, given)
         except TokenmillError as error:
@@ -481,7 +481,8 @@ class _Dataset:
                 different = origin.find_difference(file)
         except (rebuild.RebuildError, OutputError) as error:
             # Not damage: sources are often deleted after a build.
-            return self._add(name, not deep, f"not compared with its sources: {error}")
+            text = f"not compared with its sources: {error}"
+            return self._add(name, not deep, text, checked=False)
         if different is None:
             return self._add(name, True, f"its {n:,} sources, encoded again, give the same ids")
         source, text = different

@@ -67,6 +67,7 @@ class OutOfTimeError(TokenmillError):
     """The time limit of a run is reached; progress is saved."""
 
 
+@checked
 class Progress:
     """The stages and the peak memory of a run.
 
@@ -82,7 +83,6 @@ class Progress:
             freed between two notes is estimated from the system's maximum of resident memory.
     """
 
-    @checked
     def __init__(
         self, show: Show = "nothing", stream: IO[str] | None = None,
         clock: Callable[[], float] = time.perf_counter, verbose: bool = False,

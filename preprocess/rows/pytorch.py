@@ -89,6 +89,7 @@ class StreamingTokenizedDataset(TokenizedDataset):
         return ShuffledBlocks(self._rows.block_starts, self._cache_size, seed)
 
 
+@checked
 class ShuffledBlocks(Sampler[int]):
     """Numbers of rows: blocks in random order, some at a time, whose rows are mixed.
 
@@ -184,9 +185,10 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     n_tokens = sum(int(row["attention_mask"].sum()) for row in rows)
     found = {"files": len(paths), "samples": len(rows), "tokens": n_tokens}
     for name, number in found.items():
-        if (expected := counts.get(name, number)) != number:
+        # Some write numbers as text.
+        if str(expected := counts.get(name, number)) != str(number):
             raise RowsError(
-                f"{meta}: expected {expected} {name}, found {number} in the files dump-*.pkl; get"
+                f"{meta}: expected {expected!r} {name}, found {number} in the files dump-*.pkl; get"
                 " those that are missing, or write the rows again"
             )
     return rows

@@ -138,8 +138,9 @@ def find_token_files(location: str) -> list[str]:
     if not is_remote and not place.exists() and not place.with_suffix(".json").exists():
         raise TokenFileError(f"{place}: no such file or directory; check the path")
     if not is_dataset:
+        text = place if place.suffix in (".yaml", ".yml") else f"--train {place}"
         raise TokenFileError(
-            f"{place}: is not a dataset; build one first: tokenmill build --train {place}"
+            f"{place}: is not a dataset; build one first: tokenmill build {text}"
         )
     return [location]
 

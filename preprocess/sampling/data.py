@@ -110,8 +110,8 @@ def open_dataset(dataset: Dataset) -> OpenDataset:
     if not isinstance(dataset, np.ndarray) or dataset.ndim != 1 or dataset.dtype.kind not in "iu":
         found = f"{dataset.dtype}{list(dataset.shape)}" if isinstance(dataset, np.ndarray) else ""
         raise SamplingError(
-            "a dataset is what open_tokens() returns, the path of a .bin, or a 1-D NumPy array of "
-            f"integers; got {found or type(dataset).__name__}"
+            "the dataset should be the result of open_tokens(), the path of a .bin, or a 1-D NumPy"
+            f" array of integers; got {found or type(dataset).__name__}"
         )
     return dataset
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, Never
 import numpy as np
 import numpy.typing as npt
 
-from bpe.arguments import MISSING, check, checks_names, tells_missing
+from bpe.arguments import MISSING, check, checked, checks_names, tells_missing
 from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import SamplingError, check_choice, check_integer, check_state
@@ -130,8 +130,10 @@ class Mixture:
             )
         return sampler.tokens_per_window * sampler.dataset.n_documents / sampler.dataset.n_tokens
 
+    @checked
     def counts(self, step: int) -> dict[str, int]:
         """Return how many windows each dataset has in the batches before `step`."""
+        step = check_integer("step", step, 0, math.inf)
         size = self.layout["global_batch_size"]
         found = [0] * len(self.samplers)
         stops = [start for start, _ in self._schedule[1:]]

@@ -60,7 +60,7 @@ class AsyncDataLoader:
     ) -> None:
         if isinstance(source, str | os.PathLike) or not hasattr(source, "__iter__"):
             raise SamplingError(
-                "batches are of a Sampler, a Mixture or an iterable of records; got"
+                "the source should be a Sampler, a Mixture or an iterable of records; got"
                 f" {type(source).__name__}: make a Sampler of a dataset first"
             )
         is_sampler = isinstance(source, Sampler | Mixture)

@@ -140,19 +140,19 @@ def _encode(text: Any, tokenizer: Any) -> npt.NDArray[np.int64]:
     options = getattr(tokenizer, "given", tokenizer)  # of a TokenizerConfig
     if isinstance(options, Mapping):
         # Others are of training or of rows.
-        if other := sorted({*options} - {"name_or_path", "trust_remote_code"}):
+        if other := sorted(map(str, options.keys() - {"name_or_path", "trust_remote_code"})):
             raise SamplingError(f"tokenizer: windows have no {', '.join(other)}; leave them out")
         tokenizer = options.get("name_or_path")
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = load_tokenizer(tokenizer)
     if not hasattr(tokenizer, "encode"):
         raise SamplingError(
-            f"a tokenizer should be an object that encodes, or its path or name, not {tokenizer!r};"
-            " give one that bpe.load_tokenizer takes"
+            "the tokenizer should be an object that encodes, or its path or name; got"
+            f" {tokenizer!r:.100}: give one that bpe.load_tokenizer takes"
         )
     if not isinstance(text, str):
         raise SamplingError(
-            f"a tokenizer was given, so the data should be a text, not {type(text).__name__}"
+            f"a tokenizer was given, so the source should be a text; got {type(text).__name__}"
         )
     for name in ("truncation", "padding"):
         if getattr(tokenizer, name, None):  # of `tokenizers`
@@ -285,6 +285,7 @@ def window_loader(
         SamplingError: There are too few tokens for one window, or an argument cannot work.
     """
     batch_size = check_integer("batch_size", batch_size, 1)
+    num_workers = check_integer("num_workers", num_workers, 0)
     windows = WindowDataset(data, tokenizer, max_length, stride)
     if drop_last and len(windows) < batch_size:
         raise SamplingError(

@@ -715,5 +715,5 @@ def test_a_hub_without_a_network_is_asked_twice(tmp_path: Path) -> None:
 
 
 def test_an_object_that_is_no_tokenizer() -> None:
-    with pytest.raises(TokenizerFileError, match=r"int: expected a tokenizers\.Tokenizer"):
+    with pytest.raises(TokenizerFileError, match=r"source: should be a tokenizers\.Tokenizer"):
         Tokenizer.from_huggingface(3)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bpe import Tokenizer, TokenizerFileError, load_tokenizer, train_bpe
+from bpe import ArgumentError, Tokenizer, TokenizerFileError, load_tokenizer, train_bpe
 from preprocess import SettingsError, TokenizerConfig, build, open_tokens, write_rows
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `hf`")
@@ -82,10 +83,18 @@ def test_ids_are_those_of_the_object(tmp_path: Path, kind: str) -> None:
     assert shown == (str(tmp_path) if is_path else fingerprint)
 
 
-@pytest.mark.parametrize("value", [3, {"a": 1}, ["gpt2"], b"gpt2"])
+@pytest.mark.parametrize("value", [3, {"a": 1}, ["gpt2"], b"gpt2", Tokenizer])
 def test_what_is_no_tokenizer(value: Any) -> None:
-    with pytest.raises(SettingsError, match="tokenizer: should be a path, a name or a tokenizer; "):
+    expected = f"tokenizer: should be a path, a name or a tokenizer; got {value!r}"
+    with pytest.raises(SettingsError, match=re.escape(expected)):
         build(train="x.txt", tokenizer=value)
+
+
+def test_a_class_is_no_tokenizer() -> None:
+    for each in (Tokenizer, tokenizers.Tokenizer, transformers.PreTrainedTokenizerFast):
+        message = re.escape(f"name: should be a path, a name or a tokenizer; got {each!r}")
+        with pytest.raises(ArgumentError, match=message):
+            load_tokenizer(each)
 
 
 def test_one_that_cannot_be_written(tmp_path: Path) -> None:

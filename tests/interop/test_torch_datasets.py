@@ -365,9 +365,9 @@ def test_what_a_text_may_be(file: TokenFile) -> None:
         inputs, targets = next(iter(window_loader(data, None, 2, 4, shuffle=False)))
         assert inputs.flatten().tolist() == file[:8].tolist()
         assert targets.flatten().tolist() == file[1:9].tolist()
-    with pytest.raises(SamplingError, match="a tokenizer was given, so the data should be a text"):
+    with pytest.raises(SamplingError, match="was given, so the source should be a text"):
         window_loader(np.arange(9), ours)
-    with pytest.raises(SamplingError, match="encodes, or its path or name, not None; give one"):
+    with pytest.raises(SamplingError, match="encodes, or its path or name; got None: give one"):
         window_loader(text, {})
     with pytest.raises(SamplingError, match="tokenizer: windows have no max_length; leave "):
         window_loader(text, {"name_or_path": "gpt2", "max_length": 4})

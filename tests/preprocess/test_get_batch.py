@@ -203,10 +203,10 @@ def test_many_paths_are_not_all_kept_open(tmp_path: Path, monkeypatch: pytest.Mo
            rf"the array has {n} tokens, and a window needs context_length \+ 1 = {length + 1:,}:"
            f" choose a context_length below {n} or more data")
           for n, length in ((0, 1), (1, 1), (4, 4), (5, 1000))),
-        ({"dataset": np.zeros(9)}, r"a dataset is what open_tokens.*got float64\[9\]"),
+        ({"dataset": np.zeros(9)}, r"the dataset should be the result of open_.*got float64\[9\]"),
         ({"dataset": np.zeros((3, 3), np.uint16)}, r"open_tokens.*got uint16\[3, 3\]"),
-        ({"dataset": [1, 2, 3]}, "a dataset is what open_tokens.*got list"),
-        ({"dataset": None}, "a dataset is what open_tokens.*got NoneType"),
+        ({"dataset": [1, 2, 3]}, "the dataset should be the result of open_tokens.*got list"),
+        ({"dataset": None}, "the dataset should be the result of open_tokens.*got NoneType"),
         ({"batch_size": 0}, "batch_size should be at least 1; got 0"),
         ({"context_length": -2}, "context_length should be at least 1; got -2"),
         ({"rng": 0}, r"rng should be a numpy Generator.*default_rng\(seed\)"),

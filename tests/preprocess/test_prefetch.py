@@ -122,8 +122,8 @@ def test_an_iterator_of_another_process_raises() -> None:
     [
         (records(3), {}, "records are stacked to batches; give a batch_size"),
         (Sampler(np.arange(9), 1, 4), {"batch_size": 2}, "a sampler has a global_batch_size of it"),
-        ("train.bin", {}, "batches are of a Sampler, a Mixture or an iterable of records; got str"),
-        (3, {}, "batches are of a Sampler, a Mixture or an iterable of records; got int: make a"),
+        ("train.bin", {}, "source should be a Sampler, a Mixture or an iterable of records; got s"),
+        (3, {}, "the source should be a Sampler, a Mixture or an iterable of records; got i"),
         (records(3), {"batch_size": 0}, "batch_size should be at least 1; got 0"),
         (
             records(3), {"batch_size": 1, "prefetch_buffer_size": 0},

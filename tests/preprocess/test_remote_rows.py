@@ -109,6 +109,12 @@ def test_rows_in_a_bucket_are_those_of_a_directory(
             assert {x: y.tolist() for x, y in found_row.items()} == {
                 x: y.tolist() for x, y in here.row(i).items()
             }
+    lost = second.manifest.shards[1].name
+    open_objects(bucket).remove(f"of/bucket/{lost}")
+    for path in ("of/bucket", "of/bucket/", "of/bucket/train-*", "of/**/train-*"):
+        if format_name in SOURCES:
+            with pytest.raises(RowsError, match=rf"of/bucket/{lost}: is missing, and rows"):
+                SOURCES[format_name](f"{bucket}/{path}")
 
 
 def test_a_run_that_ends_at_any_request_is_resumed(
@@ -219,6 +225,12 @@ def test_a_pipeline_writes_to_places_of_both_kinds(bucket: str, tmp_path: Path) 
     )
     with pytest.raises(SettingsError, match=f"outputs would be in {bucket}/y, where .* is looked"):
         Pipeline.from_config(config).source().tokenize().build()
+    open_objects(bucket).put("in/x.jsonl", b'{"text": "some words"}\n')
+    for place in ("in", "in/"):
+        with pytest.raises(SettingsError, match=f"would be in {bucket}/{place}, from which .* rea"):
+            tokenize_and_save(data_files=f"{bucket}/in/x.jsonl", output_path=f"{bucket}/{place}",
+                              tokenizer={"vocab_size": 270})
+    assert [key for key, _ in open_objects(bucket).keys("in/")] == ["in/x.jsonl"]
     assert not looks_into("s3://b/data/*.parquet", "s3://b/tokenized")
     assert looks_into("s3://b/", "s3://b/tokenized")
     assert not looks_into("s3://b/", "s3:")

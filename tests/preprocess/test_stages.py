@@ -294,8 +294,29 @@ def test_outputs_in_a_directory_that_is_read(
         wrong = dataset | {"data_files": files, "save_path": place}
         with pytest.raises(SettingsError, match=r"outputs would be in data.*, where .* is look"):
             build(PipelineConfig(datasets=[wrong], save={"format": "jsonl"}))
+    Path("list").write_text("data/inner/x.jsonl\ndata/x.jsonl\n")
+    Path("here.jsonl").symlink_to(text)
+    (tmp_path / "tokenized").symlink_to("data")
+    before |= {*tmp_path.rglob("*")}
+    given: dict[str, Any] = {"tokenizer": tokenizer, "output_format": "jsonl"}
+    for files, place in [
+        ("data/x.jsonl", "data"), ("data/x.jsonl", tmp_path / "data/"), ("here.jsonl", "."),
+        ("@list", "data/inner"), (["data/inner/x.jsonl", "data/x.jsonl"], "./data/inner/../"),
+        ("data/x.jsonl", "tokenized"),
+    ]:
+        with pytest.raises(SettingsError, match=r"outputs would be in .*, from which .* is read"):
+            tokenize_and_save(data_files=files, output_path=place, **given)
+    for wrong in (
+        {"data_files": "tokenized/x.jsonl", "tokenizer": tokenizer},  # with the default output
+        dataset | {"save_path": "data"},
+        dataset | {"val_files": "data/inner/x.jsonl", "save_path": "data/inner"},
+    ):
+        for save in ({}, {"save": {"format": "jsonl"}}):
+            with pytest.raises(SettingsError, match=r"from which .* is read; choose another dir"):
+                build(PipelineConfig(datasets=[wrong], **save))
     assert {*tmp_path.rglob("*")} == before
     build(PipelineConfig(datasets=[dataset], save={"format": "jsonl"}))
+    build(train="data/inner/x.jsonl", tokenizer=tokenizer, out="data/inner", val_fraction=0)
 
 
 def test_what_wins(text: Path, tokenizer: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,10 @@ def test_a_tokenizer_that_lies_elsewhere_is_no_damage(
         assert run(["verify", out, *more]) == 0
         assert "x.bin: not checked with its tokenizer, which is not bes" in capsys.readouterr().out
     assert run(["verify", out, "--deep"]) == 1
+    said = capsys.readouterr().out
+    if command == "encode":
+        assert "NOT CHECKED  " + out + ": not checked with its tokenizer" in said
+    assert "DAMAGED" not in said
     assert run(["verify", out, *given]) == 0
     assert "not checked" not in capsys.readouterr().out.splitlines()[-1]
     Path(out).write_bytes(Path(out).read_bytes()[:-2] + b"\7\0")
@@ -213,6 +218,9 @@ def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(TokenFileError, match="no finished token file in this directory"):
         verify(tmp_path)
+    (tmp_path / "corpus.yaml").write_text("datasets: []")
+    with pytest.raises(TokenFileError, match=r"one first: tokenmill build \S*/corpus\.yaml$"):
+        verify(tmp_path / "corpus.yaml")
     with pytest.raises(TokenFileError, match="no such file or directory"):
         verify(tmp_path / "none.bin")
 
@@ -251,6 +259,41 @@ def test_deep_encodes_the_sources_again(data: Path, built: Path, tmp_path: Path)
     assert f"text, encoded again: id of token {at:,} differs" in found
     (data / "stats.json").unlink()
     assert "not compared with its sources" in damages(verify(data / "train.bin", deep=True))[0]
+
+
+@pytest.mark.parametrize("missing", ["tokenizer.json", "stats.json", "text", "tokens", "other"])
+def test_what_cannot_be_compared_is_no_damage(tmp_path: Path, capsys: Any, missing: str) -> None:
+    """The exit code of `--deep`, which asks for it, is 1 all the same."""
+    (tmp_path / "text").write_text("low lower newest<|endoftext|>low" * 100)
+    place, rows = tmp_path / "tokens", tmp_path / "rows"
+    build(train=tmp_path / "text", out=place, val_fraction=0, vocab_size=260)
+    given, out = ["--tokenizer", str(place / "tokenizer.json")], place
+    if missing == "tokenizer.json":
+        out = tmp_path / "encoded" / "x.bin"
+        assert run(["encode", str(tmp_path / "text"), *given, "--out", str(out)]) == 0
+    elif missing == "stats.json":
+        (place / missing).unlink()
+    elif missing == "text":
+        (tmp_path / missing).unlink()
+    else:
+        out = rows
+        made = ["rows", str(place / "train.bin"), "--out", str(rows), "--max-length", "8"]
+        assert run(made) == 0
+        shutil.rmtree(place)
+        if missing == "other":
+            (tmp_path / "text").write_text("low")
+            build(train=tmp_path / "text", out=place, val_fraction=0, vocab_size=257)
+    capsys.readouterr()
+    assert run(["verify", str(out)]) == 0
+    plain = capsys.readouterr().out
+    assert run(["verify", str(out), "--deep"]) == 1
+    said = capsys.readouterr().out
+    assert "DAMAGED" not in said
+    assert said.count("NOT CHECKED") == 1
+    assert "NOT CHECKED" not in plain
+    assert run(["verify", str(out), "--deep", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [x["sound"] for x in found["findings"] if not x["checked"]] == [False]
 
 
 def test_json_and_exit_codes(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
