@@ -173,7 +173,7 @@ class TextSettings(Settings):
             raise SettingsError(
                 f"--separator {self.separator} has a backslash and {escape[0][1:]}, not the"
                 " character that this stands for; choose line or blank-line, or give the character"
-                f" itself (in bash $'{self.separator}', in YAML \"{self.separator}\")"
+                f" itself ({form.format(self.separator)})"
             )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(
