@@ -105,8 +105,8 @@ def tokenizer_json(parts: TokenizerParts) -> str:
     # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
     both, pairs = False, list[tuple[Any, Any]]()
     if vocabulary.has_tiktoken_ranks:
-        token_id = vocabulary.token_id
-        pairs = [(token_id(left), token_id(right)) for left, right in vocabulary.merges]
+        id_of = {token: number for number, token in vocabulary.tokens.items()}
+        pairs = [(id_of[left], id_of[right]) for left, right in vocabulary.merges]
     else:
         table = vocabulary.pair_table()
         ids = inside.keys() & spelled.keys()

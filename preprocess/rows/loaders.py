@@ -12,6 +12,7 @@ Objects are pickled as paths and numbers, without what they keep in memory, so w
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import json
 import operator
@@ -48,7 +49,7 @@ from preprocess.rows.formats import (
     name_of,
     open_file,
 )
-from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
+from preprocess.rows.manifest import MANIFEST_FILE, has_manifest, read_manifest
 from preprocess.sampling.data import SamplingError
 from preprocess.sources.find import matching_files
 from preprocess.sources.remote import RemoteFile, find_object
@@ -104,6 +105,7 @@ class ShardedSource:
                     f"there are no {self.codec.kind} files ({', '.join(self.suffixes)}) at {shown}"
                     f"{found_instead(path, self.suffixes)}; give a file, a directory or a pattern"
                 )
+            check_listed(path, found, self.suffixes)
             files += map(self.codec, found)
         if not files:
             raise RowsError(f"no paths of {self.codec.kind} files were given; give a list of some")
@@ -160,8 +162,7 @@ class ShardedSource:
         if is_url(location) and is_web(location) and "?" in location:
             return 0  # a signature, which is of one file
         directory, _ = split_location(location)
-        has_manifest = open_files(directory).size(MANIFEST_FILE) is not None
-        return read_manifest(directory).pad_id if has_manifest else 0
+        return read_manifest(directory).pad_id if has_manifest(open_files(directory)) else 0
 
     @cached_property
     def _digest(self) -> str:
@@ -182,7 +183,7 @@ class ShardedSource:
         """Continue after the records that a state counts.
 
         Raises:
-            SamplingError: The state is of other files.
+            SamplingError: The state is of other files, or of a place that they have not.
         """
         try:
             found = msgspec.convert({**state}, _State)
@@ -195,6 +196,13 @@ class ShardedSource:
                 f"the state is of other files than the {len(self.shard_names):,} from"
                 f" {self.shard_names[0]} on, or of another order; make the source of the files that"
                 " it is of, or begin anew"
+            )
+        shard, record = found.place or (0, 0)
+        n = len(self._series.files[shard]) if shard < len(self.shard_names) else -1
+        if record > n:
+            raise SamplingError(
+                f"the state is of record {record:,} of shard {shard:,}, and there is none; give"
+                " what state_dict() returned"
             )
         self.place = found.place
 
@@ -325,6 +333,44 @@ def find_files(location: str, endings: tuple[str, ...]) -> list[AnyFile]:
     return [x for x in found if not is_directory or name_of(x).endswith(endings)]
 
 
+def check_listed(location: str, found: Iterable[AnyFile], endings: tuple[str, ...]) -> None:
+    """Raise RowsError if a file is missing that a manifest has, and a path or pattern means.
+
+    Args:
+        location: A path, a URL or a pattern.
+        found: Its files.
+        endings: Of the files that are chosen in a directory.
+    """
+    if is_url(location) and is_web(location):
+        return
+    there = {*map(location_of, found)}
+    place, pattern = location.rstrip("/"), split_location(location.rstrip("/"))[1]
+    for directory in {split_location(each)[0] for each in there}:
+        is_given = directory == (place if is_url(place) else str(Path(place)))
+        files = open_files(directory)
+        if not (is_given or glob.has_magic(pattern)) or not has_manifest(files):
+            continue
+        for name in (each.name for each in read_manifest(directory).shards):
+            is_meant = name.endswith(endings) if is_given else fnmatch.fnmatchcase(name, pattern)
+            if is_meant and join_location(directory, name) not in there:
+                find_listed(directory, name)
+
+
+def find_listed(directory: str, name: str) -> AnyFile:
+    """Return a file that the manifest of rows has; raise RowsError if it is missing."""
+    location = join_location(directory, name)
+    found: AnyFile | None = Path(location)  # whose name may begin with a dot
+    if is_url(location):
+        found = find_object(location)
+    if found is None or (isinstance(found, Path) and not found.is_file()):
+        files = open_files(directory)
+        raise RowsError(
+            f"{files.where(name)}: is missing, and {MANIFEST_FILE} has it; run tokenmill"
+            f" {how_to_repair(files.where())}"
+        )
+    return found
+
+
 def row_files(directory: Location) -> dict[str, AnyFile]:
     """Return the files of rows in a directory by their names, ordered with numbers by their values.
 
@@ -370,16 +416,7 @@ def open_rows(directory: Location, n_blocks: int | None = None) -> FileSeries:
     if files.size(MANIFEST_FILE) is not None:
         counts = {each.name: each.rows for each in read_manifest(directory).shards}
         for name in counts.keys() - there.keys():
-            location = join_location(os.fspath(directory), name)
-            found: AnyFile | None = Path(location)  # whose name may begin with a dot
-            if is_url(location):
-                found = find_object(location)
-            if found is None or (isinstance(found, Path) and not found.is_file()):
-                raise RowsError(
-                    f"{files.where(name)}: is missing, and {MANIFEST_FILE} has it; run tokenmill"
-                    f" {how_to_repair(where)}"
-                )
-            there[name] = found
+            there[name] = find_listed(os.fspath(directory), name)
     elif not there:
         endings = tuple(each.suffix for each in FORMATS.values())
         raise RowsError(

@@ -16,11 +16,12 @@ from msgspec import Struct
 from preprocess.dataset.manifest import (
     Count,
     decode_manifest,
+    spellings_of,
     with_own_digest,
 )
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
-from preprocess.storage import open_files
+from preprocess.storage import Files, open_files
 
 MANIFEST_FILE = "rows.json"
 FORMAT = "tokenmill-rows"
@@ -92,6 +93,12 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         """Return the exact text of rows.json."""
         about = {"format": FORMAT, "format_version": FORMAT_VERSION}
         return with_own_digest(about | msgspec.to_builtins(self))
+
+
+def has_manifest(files: Files) -> bool:
+    """Return True if a directory has a manifest of rows, which may be damaged."""
+    content = files.get(MANIFEST_FILE) or b""  # perhaps of another program
+    return any(each.encode() in content for each in spellings_of(FORMAT))
 
 
 def read_manifest(directory: str | os.PathLike[str]) -> RowsManifest:

@@ -185,9 +185,10 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     n_tokens = sum(int(row["attention_mask"].sum()) for row in rows)
     found = {"files": len(paths), "samples": len(rows), "tokens": n_tokens}
     for name, number in found.items():
-        if (expected := counts.get(name, number)) != number:
+        # Some write numbers as text.
+        if str(expected := counts.get(name, number)) != str(number):
             raise RowsError(
-                f"{meta}: expected {expected} {name}, found {number} in the files dump-*.pkl; get"
+                f"{meta}: expected {expected!r} {name}, found {number} in the files dump-*.pkl; get"
                 " those that are missing, or write the rows again"
             )
     return rows

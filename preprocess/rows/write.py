@@ -29,7 +29,7 @@ from bpe.files.locations import is_url
 from bpe.parallel import cached_property, run_in_order
 from preprocess.config import CORPUS_FORMAT
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.manifest import SELECTED, spellings_of
+from preprocess.dataset.manifest import SELECTED
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.locations import is_bucket, join_location, relative_location, split_location
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
@@ -39,11 +39,11 @@ from preprocess.rows.columns import COLUMNS, RowBatch, RowPlan, RowReader, Shape
 from preprocess.rows.formats import DUMP_FILE, FORMATS, NewRows, RowsError, format_of
 from preprocess.rows.loaders import find_files, location_of
 from preprocess.rows.manifest import (
-    FORMAT,
     MANIFEST_FILE,
     ContentDigest,
     RowsManifest,
     ShardFacts,
+    has_manifest,
     read_manifest,
 )
 from preprocess.run.finished import (
@@ -437,8 +437,7 @@ class _Run:
 def _files_of_rows(location: str, name: str) -> set[str]:
     """Return the names of the files of rows in a directory, of the dataset `name`; {}: none."""
     files = open_storage(location).final
-    content = files.get(MANIFEST_FILE) or b""
-    if not any(each.encode() in content for each in spellings_of(FORMAT)):
+    if not has_manifest(files):
         # None, or of another program; what is made of them has replaced a configuration before.
         return {CONFIG_FILE} if read_object(files, CONFIG_FILE, CORPUS_FORMAT) else set()
     try:

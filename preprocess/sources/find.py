@@ -35,7 +35,7 @@ from preprocess.dataset.manifest import FORMAT, spellings_of
 from preprocess.documents.batch import ReadOptions
 from preprocess.locations import url_name
 from preprocess.sources.base import Source, import_library
-from preprocess.sources.registry import is_log, open_source
+from preprocess.sources.registry import is_log, is_named_text, open_source, warn_once
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object, open_url
 from preprocess.sources.standard_input import StandardInput
 from preprocess.sources.text_file import InputFile, open_file
@@ -45,6 +45,7 @@ from preprocess.storage.local import LOCK_FILE, PARTIAL, REMOVAL_FILE
 from preprocess.storage.remote import split_url
 
 _OPENED_AT_ONCE = 16  # remote files: their servers answer slowly, but many requests at once
+_NAMED = 3  # most names in a warning
 _BEGIN_BYTES = 4096  # of a file, which name its format
 # Files that Hugging Face `datasets` writes beside its Arrow files, in directories with these.
 _DESCRIPTIONS = {"dataset_info.json", "dataset_dict.json"}
@@ -104,8 +105,10 @@ def find_sources(
         of_path = [*islice(opened, len(files))]
         new = [x for x in of_path if isinstance(x, Source)]
         sources += new
+        binary = [x for x in of_path if isinstance(x, Path | str)]
         if binary_files is not None:
-            binary_files += [x for x in of_path if isinstance(x, Path | str)]
+            binary_files += binary
+        _warn_of_text([str(x) for x in binary if is_named_text(x)])
         if not new:
             without_text = (
                 f"{each.shown}: no text files in this directory or below it (names that begin with"
@@ -117,6 +120,16 @@ def find_sources(
     if without_text and not sources:
         raise CorpusError(without_text)
     return sources
+
+
+def _warn_of_text(names: Sequence[str]) -> None:
+    """Warn of files that are skipped as binary, though their names say that they are text."""
+    if names:
+        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+        warn_once(
+            f"{', '.join(names[:_NAMED])}{more}: left out as binary, for a zero byte, though named"
+            " as text; remove the zero byte, or give the path of the file itself to read it so"
+        )
 
 
 def _open_all(found: Sequence[_Found], reading: ReadOptions) -> list[Source | Path | str | None]:

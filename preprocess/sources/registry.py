@@ -10,7 +10,10 @@ import codecs
 import logging
 import os
 import re
+import unicodedata
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +38,8 @@ from preprocess.sources.text_file import InputFile, new_array
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
 LOG_BEGINS = "# Log of tokenmill, which does not read it as text.\n"
+# Of the characters that are not ASCII, by which UTF-16 without a mark is recognised.
+_MIN_OTHERS, _SHARE_OF_SCRIPT = 32, 0.85
 _BEGIN_BYTES = 8192  # of a file, read to recognise its format
 
 
@@ -69,7 +74,8 @@ _AS_PARQUET = (
 _AS_TABLE = "convert it to Parquet"
 _UNPACK = "unpack it and give the directory: mkdir '{path}.d' && tar -xf '{path}' -C '{path}.d'"
 _OUTPUT = "it is an output of tokenmill; give the text it was made from"
-TEXT = Format("text", (".txt",), TextSource, is_text=True)
+_OF_TEXT = (".txt", ".text", ".md", ".markdown", ".rst", ".tex", ".html", ".htm", ".xml")
+TEXT = Format("text", _OF_TEXT, TextSource, is_text=True)
 FORMATS = [  # files of no other format are text
     TEXT,
     Format("jsonl", (".jsonl", ".ndjson"), JsonLinesSource, is_text=True),
@@ -109,7 +115,7 @@ _POINTERS = {b"version https://git-lfs.": "git lfs pull", b"/annex/objects/": "g
 _RECORDS = re.compile(rb'\{\s*"(?:[^"\\\n]|\\.)*"\s*:')  # an object begins so, not an empty one
 
 logger = logging.getLogger("preprocess")
-_warn_once = cache(partial(logger.warning, "%s"))  # sources are found more than once in a run
+warn_once = cache(partial(logger.warning, "%s"))  # sources are found more than once in a run
 
 
 def open_source(
@@ -191,6 +197,11 @@ def open_source(
     return CompressedSource(file, name, reading, codec, form.open)
 
 
+def is_named_text(path: Path | str) -> bool:
+    """Return True if the suffix of a file says that it is text."""
+    return os.path.splitext(str(path))[1].lower() in TEXT.suffixes
+
+
 def is_log(file: InputFile) -> bool:
     """Return True for a file that `--log-file` began."""
     return _begin_of(file).startswith(LOG_BEGINS.encode())
@@ -226,7 +237,7 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
     if re.fullmatch(r"(\.[\d-]*)?", suffix):
         return form
     if is_array or following.lstrip().startswith(b"{"):
-        _warn_once(
+        warn_once(
             f"{path}: begins as {form.name} does, and is read as text; choose --format"
             f" {form.name}, or --format text if it is meant, or name it .{form.name}"
         )
@@ -236,15 +247,39 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
 def _encoding_of(begins: bytes) -> str:
     """Return the encoding of UTF-16 or UTF-32 text by its first bytes, as iconv calls it, or "".
 
-    Text without a mark is recognised by the zero bytes of its ASCII characters.
+    Text without a mark is recognised by the zero bytes of its ASCII characters, and of other
+    scripts by its characters.
     """
     marks = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",
              b"\xfe\xff": "UTF-16"}
     name = next((marks[mark] for mark in marks if begins.startswith(mark)), "")
     if not name and begins.count(0) > len(begins) // 4:
         name = "UTF-16LE" if begins[::2].count(0) < begins[1::2].count(0) else "UTF-16BE"
+    elif not name and b"\0" in begins:
+        orders = [x for x in ("UTF-16LE", "UTF-16BE") if _is_of_one_script(begins, x)]
+        name = orders[0] if len(orders) == 1 else ""
     try:
         text = codecs.getincrementaldecoder(name or "UTF-8")().decode(begins)
     except UnicodeDecodeError:
         return ""
     return "" if re.search(r"[\0-\x08\x0e-\x1f]", text) else name
+
+
+def _is_of_one_script(begins: bytes, encoding: str) -> bool:
+    """Return True for bytes that surely are UTF-16 text of few ASCII characters, and not UTF-8."""
+    with suppress(UnicodeDecodeError):
+        as_utf_8 = codecs.getincrementaldecoder("UTF-8")().decode(begins)
+        if not re.search(r"[\x01-\x08\x0e-\x1f]", as_utf_8):
+            return False
+    try:
+        text = codecs.getincrementaldecoder(encoding)().decode(begins)
+    except UnicodeDecodeError:
+        return False
+    no_text = "Cc", "Cn", "Co"  # categories of controls, and of what is not assigned or private
+    if any(unicodedata.category(x) in no_text and not x.isspace() for x in text):
+        return False
+    others = [x for x in text if x > "\x7f"]
+    scripts = Counter(re.split("[ -]", unicodedata.name(x, ""))[0] for x in others)
+    scripts["CJK"] += sum(scripts.pop(x, 0) for x in ("HIRAGANA", "KATAKANA", "IDEOGRAPHIC"))
+    is_whole = len(begins) % 2 == 0 and len(others) >= _MIN_OTHERS
+    return is_whole and max(scripts.values()) >= _SHARE_OF_SCRIPT * len(others)

@@ -265,13 +265,20 @@ def test_pickled_rows_are_compared_with_their_counts(
     for counts, message in [
         ({"files": 3, "samples": 24}, "expected 24 samples, found 23"),
         ({"tokens": 277}, "expected 277 tokens, found 276"),
+        ({"files": "3", "samples": "24"}, "expected '24' samples, found 23"),
+        ({"tokens": "276 tokens"}, "expected '276 tokens' tokens, found 276"),
+        ({"tokens": None}, "expected None tokens, found 276"),
         ([3], r"data.json: is no JSON object with counts \(.*; get it again, or remove it"),
     ]:
         meta.write_text(json.dumps(counts))
         with pytest.raises(RowsError, match=message):
             PickledTrainerDataset([path])
-    meta.write_text('{"tokenizer": "starcoder", "samples": 23}')
-    assert len(PickledTrainerDataset([path])) == 23
+    for counts in (
+        {"tokenizer": "starcoder", "samples": 23}, {"files": "3", "samples": "23"},
+        {"samples": "23", "tokens": "276"},
+    ):  # fmt: skip
+        meta.write_text(json.dumps(counts))
+        assert len(PickledTrainerDataset([path])) == 23
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from source_cases import documents_of
 
@@ -61,6 +62,12 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
                          ("a.json", f"[{RECORDS[:15]}]"), ("a", "日本語 and English\n"))
       for code, shown in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-32", "UTF-32"),
                           ("utf-16-be", "UTF-16BE"))),
+    *((name, (text * 20).encode(code), f"iconv -f {shown} -t UTF-8 '@'")
+      for name, text in (("a.txt", "日本語の文章\n"), ("a", "Это предложение на русском.\n"),
+                         ("a.md", "이것은 한국어 문장입니다.\r\n"), ("a.x", "นี่คือประโยคภาษาไทย \n"),
+                         ("b.txt", "यह हिंदी में एक वाक्य है।\n"), ("c.txt", "中华人民共和国的城市\n"))
+      for code, shown in (("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"))),
+    ("a.txt.gz", gzip.compress("日本語の文章\n".encode("utf-16-le") * 9, mtime=0), "| iconv -f UT"),
     ("a.jsonl.gz", gzip.compress(RECORDS.encode("utf-16"), mtime=0),
      "gzip -dc '@' | iconv -f UTF-16 -t UTF-8 > '"),
     ("a.txt.bz2", bz2.compress(("Some text\n" * 9).encode("utf-16-be")),
@@ -115,6 +122,42 @@ def test_binary_files_with_many_zeros_are_no_text(tmp_path: Path) -> None:
     assert [Path(x).name for x in skipped] == ["ids", "x.txt"]
 
 
+LATIN = "Voilà une phrase où l'été est passé, et les élèves sont rentrés.\n".encode("latin-1") * 9
+
+
+@pytest.mark.parametrize(("name", "content", "warned"), [
+    ("nul.txt", b"one\0two\n", True),
+    ("nul.md", b"one\0two\n", True),
+    ("nul.TXT", LATIN + b"\0", True),  # in UTF-16 it would have characters that do not exist
+    ("cjk.txt", "文\n".encode("utf-16-le"), True),  # too little to be sure
+    ("ids", np.arange(20_000, 40_000, 7, np.uint16).tobytes() + b"\1\0", False),
+    ("nul.html", np.arange(0, 40_000, 7, np.uint16).tobytes(), True),
+    ("nul.dat", b"one\0two\n", False),
+])  # fmt: skip
+def test_files_named_as_text_that_are_left_out_as_binary(
+    tmp_path: Path, name: str, content: bytes, warned: bool, capsys: Any
+) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "other.txt").write_text("text")
+    (tmp_path / "text" / name).write_bytes(content)
+    out = tmp_path / "out"
+    assert run(["build", "--train", str(tmp_path / "text"), "--val-fraction", "0", "--vocab-size",
+                "257", "--quiet", "--out", str(out)]) == 0  # fmt: skip
+    expected = f"{tmp_path / 'text' / name}: left out as binary, for a zero byte, though named as"
+    assert capsys.readouterr().err.count(expected) == warned
+    assert json.loads((out / "stats.json").read_text())["binary_files"] == 1
+
+
+def test_many_files_named_as_text_that_are_left_out(tmp_path: Path, caplog: Any) -> None:
+    (tmp_path / "a").write_text("text")
+    for number in range(1200):
+        (tmp_path / f"{number:04}.txt").write_bytes(b"one\0two")
+    find_sources([tmp_path], ReadOptions())
+    (said,) = caplog.messages
+    assert said.startswith(f"{tmp_path / '0000.txt'}, {tmp_path / '0001.txt'}, ")
+    assert f"{tmp_path / '0002.txt'} and 1,197 more: left out as binary, for a zero byte" in said
+
+
 @pytest.mark.parametrize("name", [
     "part-00000", "x.gz", "part-00000.gz", "train.jsonl-00000-of-00002", "dump.0001", "dump",
 ])  # fmt: skip
@@ -148,7 +191,7 @@ def test_records_that_are_read_as_text(
     assert run([*command, "--quiet"]) == 0
     shown = f"{name}: begins as jsonl does, and is read as text; choose --format jsonl, or"
     assert (shown in capsys.readouterr().err) == warned
-    registry._warn_once.cache_clear()
+    registry.warn_once.cache_clear()
     assert run([*command, "--format", "text", "--out", "b"]) == 0
     assert "begins as" not in capsys.readouterr().err
     find_sources(["t/package.map"], ReadOptions())
@@ -211,7 +254,8 @@ def test_a_separator_that_is_spelled_out(tmp_path: Path, separator: str, capsys:
     assert run(["build", "--train", str(tmp_path / "a"), "--separator", separator]) == 2
     said = capsys.readouterr().err
     assert f"separator {separator} has a backslash and " in said
-    assert f"(in bash $'{separator}', in YAML \"{separator}\")" in said
+    how = f'in YAML "{separator}"' if separator == r"\0" else f"in bash $'{separator}'"
+    assert f"give the character itself ({how})" in said
     with pytest.raises(SettingsError, match="not the character that this stands for"):
         build(train=tmp_path / "a", separator=separator)
 

@@ -109,6 +109,12 @@ def test_rows_in_a_bucket_are_those_of_a_directory(
             assert {x: y.tolist() for x, y in found_row.items()} == {
                 x: y.tolist() for x, y in here.row(i).items()
             }
+    lost = second.manifest.shards[1].name
+    open_objects(bucket).remove(f"of/bucket/{lost}")
+    for path in ("of/bucket", "of/bucket/", "of/bucket/train-*", "of/**/train-*"):
+        if format_name in SOURCES:
+            with pytest.raises(RowsError, match=rf"of/bucket/{lost}: is missing, and rows"):
+                SOURCES[format_name](f"{bucket}/{path}")
 
 
 def test_a_run_that_ends_at_any_request_is_resumed(

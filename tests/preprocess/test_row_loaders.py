@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from row_cases import dataset, need
 
 from bpe.errors import CorpusError
 from preprocess import (
@@ -26,6 +27,7 @@ from preprocess import (
     RowsError,
     SamplingError,
     TransformedShardedSource,
+    write_rows,
 )
 
 CLASSES: dict[str, Any] = {
@@ -301,6 +303,48 @@ def test_states_of_other_files(tmp_path: Path, kind: str) -> None:
         with pytest.raises(SamplingError, match=r"the state is of other files than the \d from"):
             each.load_state_dict(state)
         assert each.place is None
+
+
+@EACH
+def test_states_of_places_that_are_not_there(tmp_path: Path, kind: str) -> None:
+    source = shards(tmp_path, kind, (5, 8))
+    transformed = TransformedShardedSource(source, dict)
+    state = source.state_dict()
+    for place in ([0, 6], [1, 9], [2, 0], [2, 1]):
+        for each in (source, transformed):
+            with pytest.raises(SamplingError, match=rf"record {place[1]} of shard {place[0]}, and"):
+                each.load_state_dict(state | {"place": place})
+        assert source.place is None
+    source.load_state_dict(state | {"place": [0, 5]})
+    assert [record["n"] for record in source] == [*range(5, 13)]
+
+
+@pytest.mark.parametrize("kind", [*CLASSES])
+def test_a_lost_shard_of_rows_is_refused(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it would be read: not where other shards are named, or others' files are."""
+    need(kind)
+    dataset(tmp_path / "data", [3, 4, 5])
+    monkeypatch.chdir(tmp_path)
+    write_rows("data", out="rows", format=kind, num_shards=3)
+    names = sorted(path.name for path in Path("rows").glob(f"*.{kind}"))
+    whole = ("./rows/", tmp_path / "rows", "rows", f"rows/*.{kind}", f"**/*.{kind}")
+    for path in whole:
+        assert len(class_of(kind)(path)) == 3
+    Path("rows", names[1]).unlink()
+    for path in whole:
+        with pytest.raises(RowsError, match=rf"{names[1]}: is missing, and rows\.json has it"):
+            class_of(kind)(path)
+    monkeypatch.chdir("rows")
+    with pytest.raises(RowsError, match=rf"{names[1]}: is missing, and rows\.json has it"):
+        class_of(kind)(".")
+    for path in (names[0], [names[0]], "train-00000*"):
+        assert len(class_of(kind)(path)) == 1
+    assert len(class_of(kind)([names[0], names[2]])) == 2
+    assert len(class_of(kind)("train-0000[02]*")) == 2
+    Path("rows.json").write_text('{"of": "another program"}')
+    assert len(class_of(kind)(".")) == 2
 
 
 def test_wrong_states(tmp_path: Path) -> None:

@@ -277,7 +277,8 @@ def test_what_cannot_be_compared_is_no_damage(tmp_path: Path, capsys: Any, missi
         (tmp_path / missing).unlink()
     else:
         out = rows
-        made = ["rows", str(place / "train.bin"), "--out", str(rows), "--max-length", "8"]
+        made = ["rows", str(place / "train.bin"), "--out", str(rows), "--max-length", "8",
+                "--format", "jsonl"]  # fmt: skip
         assert run(made) == 0
         shutil.rmtree(place)
         if missing == "other":
