@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from bpe.arguments import bind, nearest
+from bpe.arguments import alike, bind, nearest
 from bpe.errors import TokenmillError, with_arguments
 from preprocess.locations import join_location
 from preprocess.options import (
@@ -69,7 +69,10 @@ _NAMES = {
 }
 _OF_RANK_FILES = ("pattern", "special_tokens")  # what .tiktoken files lack
 # Arguments of transformers' loading functions that never change ids.
-_WITHOUT_EFFECT = ("use_fast", "trust_remote_code", "verbose", "clean_up_tokenization_spaces")
+_WITHOUT_EFFECT = (
+    "use_fast", "trust_remote_code", "verbose", "clean_up_tokenization_spaces", "cache_dir",
+    "force_download", "local_files_only", "proxies", "resume_download", "token", "use_auth_token",
+)
 _NOTES = {
     "trust_remote_code": "no code of a repository is run",
     "batch_size": "units of work have unit_size bytes",
@@ -134,12 +137,14 @@ def _read_arguments(value: Any) -> tuple[str, ...]:
     """Return the names of arguments of transformers' functions, which should be without effect."""
     if not isinstance(value, Mapping):
         raise TypeError
-    for name, given in value.items():
-        if name not in _WITHOUT_EFFECT and given is not None:
-            raise ValueError(
-                f"should have what cannot change ids ({', '.join(_WITHOUT_EFFECT)}), and {name}"
-                " could; give it to transformers, and its tokenizer here"
-            )
+    for name in (x for x, y in value.items() if x not in _WITHOUT_EFFECT and y is not None):
+        own = options_of(WindowSettings)
+        if same := [name] if name in own else alike(name, own):
+            raise ValueError(f"{name} is {same[0]} of the dataset itself; move it there")
+        raise ValueError(
+            f"should have what cannot change ids ({', '.join(_WITHOUT_EFFECT)}), and {name} could;"
+            " give it to transformers, and its tokenizer here"
+        )
     return tuple(value)
 
 

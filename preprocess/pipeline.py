@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec import structs
 
 from bpe.arguments import checked
-from bpe.errors import spelled
+from bpe.errors import CorpusError, spelled
 from bpe.files.locations import is_url, shown_url
 from preprocess.config import (
     CORPUS_FORMAT,
@@ -449,11 +449,18 @@ def tokenize_and_save(settings: TextToRowsSettings) -> BuildResult:
     tokenizer, place = given.pop("tokenizer"), given.pop("output_path")
     dataset = those_of(DatasetConfig, given)
     others = {name: value for name, value in given.items() if name not in dataset}
-    result = _build_corpus(Corpus({
+    corpus = Corpus({
         "datasets": [dataset | {"name": _TOKENS, "save_path": place}], "tokenizer": tokenizer,
         "tokenize": those_of(TokenizeStageConfig, others),
         "save": those_of(SaveStageConfig, others) | {"format": settings.output_format},
-    }, _name_argument), progress_of(settings.progress))  # fmt: skip
+    }, _name_argument)  # fmt: skip
+    try:
+        result = _build_corpus(corpus, progress_of(settings.progress))
+    except CorpusError as error:
+        if settings.format in ("parquet", "arrow") and "output_format" not in given:
+            told = "format is that of the text, and output_format that of the rows"
+            raise type(error)(f"{error}; {told}") from error
+        raise
     if not settings.keep_tokens:
         built = result.datasets[_TOKENS]
         _remove_dataset(str(built.directory), built.manifests)

@@ -62,6 +62,7 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         path /= "tokenizer.json"
         if not path.exists():
+            _check_is_no_code(path.parent, config_path(path))
             raise TokenizerFileError(
                 f"{path.parent}: there is no tokenizer.json in this directory: expected one, which"
                 " save_pretrained of transformers writes; a vocab.json and a merges.txt are read by"
@@ -86,15 +87,30 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
         except errors.EntryNotFoundError as error:
             # Only a configuration may be missing, which names special tokens; and only if the hub
             # says so.
-            if file == "tokenizer.json" or isinstance(error, errors.LocalEntryNotFoundError):
+            if isinstance(error, errors.LocalEntryNotFoundError):
                 raise _no_file(name, file, error) from error
+            found[file] = error
         except Exception as error:  # any of the network, the hub or its library
             raise _no_file(name, file, error) from error
     if not isinstance(found["tokenizer.json"], str):
+        if isinstance(config := found["tokenizer_config.json"], str):
+            _check_is_no_code(name, Path(config))
+        if isinstance(missing := found["tokenizer.json"], Exception):
+            raise _no_file(name, "tokenizer.json", missing) from missing
         raise TokenizerFileError(
             f"{name}: No such file or directory, and on Hugging Face's hub it has no tokenizer.json"
         )
     return Path(found["tokenizer.json"])
+
+
+def _check_is_no_code(name: object, config: Path) -> None:
+    """Raise UnsupportedTokenizerError if a configuration says that its tokenizer is code."""
+    if config.exists() and "auto_map" in parse_json(config.read_text("utf-8"), config):
+        raise UnsupportedTokenizerError(
+            f"{name}: there is no tokenizer.json, and {config.name} names code (auto_map) that"
+            " would be needed instead, and none is run; expected a tokenizer.json, which"
+            " save_pretrained of a fast tokenizer of transformers writes"
+        )
 
 
 def _download(name: str, file: str) -> str:

@@ -669,6 +669,13 @@ def test_a_name_on_the_hub(tmp_path: Path, hub: SimpleNamespace) -> None:
         Tokenizer.from_huggingface("somebody/model")
 
 
+def test_a_tokenizer_that_is_code(tmp_path: Path, hub: SimpleNamespace) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["x.X"]}}')
+    for name in (tmp_path, "somebody/model"):
+        with pytest.raises(TokenizerFileError, match=r"names code \(auto_map\) that would be need"):
+            Tokenizer.from_huggingface(name)
+
+
 def test_a_hub_that_gives_nothing(
     tmp_path: Path, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

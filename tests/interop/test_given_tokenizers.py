@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from bpe import ArgumentError, Tokenizer, TokenizerFileError, load_tokenizer, train_bpe
-from preprocess import SettingsError, TokenizerConfig, build, open_tokens, write_rows
+from preprocess import (
+    SettingsError,
+    TokenizerConfig,
+    build,
+    open_tokens,
+    tokenize_and_save,
+    write_rows,
+)
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra `hf`")
 transformers = pytest.importorskip("transformers", reason="needs the extra `hf`")
@@ -95,6 +102,15 @@ def test_a_class_is_no_tokenizer() -> None:
         message = re.escape(f"name: should be a path, a name or a tokenizer; got {each!r}")
         with pytest.raises(ArgumentError, match=message):
             load_tokenizer(each)
+
+
+def test_one_that_is_code(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["x.X"]}}')
+    (tmp_path / "x.py").write_text("raise SystemExit")
+    own = TokenizerConfig(name_or_path=tmp_path, trust_remote_code=True)
+    message = r"names code \(auto_map\) that would be needed instead, and none is run; expected"
+    with pytest.raises(TokenizerFileError, match=message):
+        tokenize_and_save(data_files=tmp_path, tokenizer=own, output_path=tmp_path / "rows")
 
 
 def test_one_that_cannot_be_written(tmp_path: Path) -> None:

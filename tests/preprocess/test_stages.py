@@ -14,6 +14,7 @@ from row_cases import rows_in
 from bpe import Tokenizer, train_bpe
 from preprocess import (
     AsyncDataLoader,
+    CorpusError,
     DatasetConfig,
     JsonShardedSource,
     Mixture,
@@ -340,7 +341,8 @@ def test_arguments_without_effect_are_said_once(
     text: Path, tokenizer: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     own = TokenizerConfig(name_or_path=tokenizer, trust_remote_code=True)
-    dataset = {"data_files": text, "tokenizer": own, "tokenizer_kwargs": {"use_fast": True}}
+    arguments = {"use_fast": True, "cache_dir": "x", "token": "y", "local_files_only": True}
+    dataset = {"data_files": text, "tokenizer": own, "tokenizer_kwargs": arguments}
     result = build(config(
         text, tmp_path / "out", datasets=[dataset | {"name": name} for name in "ab"],
         tokenize=TokenizeStageConfig(max_length=2048, batch_size=1000), pack={"seq_length": 64},
@@ -349,13 +351,19 @@ def test_arguments_without_effect_are_said_once(
     assert sorted(said) == [
         "batch_size has no effect: units of work have unit_size bytes",
         "max_length 2,048 has no effect on packed rows",
-        "tokenizer_kwargs: use_fast has no effect",
+        *(f"tokenizer_kwargs: {each} has no effect" for each in sorted(arguments)),
         "trust_remote_code has no effect: no code of a repository is run",
     ]
     plain = {"name": "a", "data_files": text, "tokenizer": tokenizer}
     plain = config(text, tmp_path / "plain", tokenize={"unit_size": 100}, datasets=[plain],
                    pack={"seq_length": 64})
     assert rows_in(build(plain).rows["a"][0].path) == rows_in(result.rows["a"][0].path)
+
+
+def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> None:
+    given = {"data_files": text, "tokenizer": tokenizer, "output_path": text.parent / "rows"}
+    with pytest.raises(CorpusError, match="format is that of the text, and output_format that of"):
+        tokenize_and_save(**given, format="parquet", max_length=8)
 
 
 @pytest.mark.parametrize(
@@ -367,6 +375,10 @@ def test_arguments_without_effect_are_said_once(
          r"\[0\].seq_length: there is no such setting here; it belongs in the section pack"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
          "should have what cannot change ids .* revision could; give it to transformers, and its"),
+        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"padding_side": "left"}),
+         "tokenizer_kwargs: padding_side is padding_side of the dataset itself; move it there"),
+        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"model_max_length": 9}),
+         "model_max_length is max_length of the dataset itself; move it there; got"),
         (lambda: TokenizerConfig(padding="most"), r"padding: should be .*or True; got 'most'"),
         (lambda: PackStageConfig(), "PackStageConfig: seq_length: is required"),
         (lambda: RayConfig(workers=3), "it belongs in the section tokenize"),
