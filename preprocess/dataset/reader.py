@@ -357,6 +357,8 @@ def _read_manifest(bin_path: Path | str) -> Manifest:
         path = bin_path.with_suffix(".json")
         if not path.exists():
             raise TokenFileError(f"{bin_path}: {_why_missing(bin_path)}")
+        if not (path.is_file() or path.is_dir()):  # reading it might never end
+            raise TokenFileError(f"{path}: is a pipe or a device, expected a manifest; remove it")
         return Manifest.from_json(path.read_bytes(), path)
     files, stem = _files_beside(bin_path)
     where, content = files.where(manifest_name(stem)), files.get(manifest_name(stem))

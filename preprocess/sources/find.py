@@ -10,6 +10,7 @@ same text again.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import glob
 import logging
@@ -350,6 +351,7 @@ class _Directory:
         self.path = path
         self.files: dict[str, Path | RemoteFile] = {}
         self.directories: dict[str, Path | _Directory] = {}
+        self.others: dict[str, Path] = {}  # links that lead nowhere, pipes, devices
         if path is None:
             return
         try:
@@ -357,7 +359,11 @@ class _Directory:
                 for each in entries:
                     is_link = each.is_symlink()  # it may not be possible to follow it
                     is_below = os.path.isdir(each) if is_link else each.is_dir()
-                    (self.directories if is_below else self.files)[each.name] = path / each.name
+                    found = self.directories if is_below else self.files
+                    if not is_below and _is_no_file(each):
+                        self.others[each.name] = path / each.name
+                    else:
+                        found[each.name] = path / each.name
         except OSError as error:
             raise CorpusError(
                 f"{path}: cannot be listed: {error.strerror}; make it readable or leave it out"
@@ -383,6 +389,22 @@ class _Directory:
         return own & {*self.files, *self.directories}
 
 
+def _is_no_file(entry: os.DirEntry[str]) -> bool:
+    """Return True for a link that leads nowhere, a pipe or a device."""
+    try:
+        return not entry.is_file()
+    except OSError as error:  # reading it will say that it cannot be read, and why
+        return error.errno in (errno.ELOOP, errno.ENOTDIR)
+
+
+def _warn_of(others: Sequence[Path]) -> None:
+    if others:
+        logger.warning(
+            "%s: is no file (a link that leads nowhere, a pipe or a device), and is left out%s",
+            others[0], f", as are {len(others) - 1} others beside it" if others[1:] else "",
+        )
+
+
 def _files_below(
     directory: _Directory, prefix: str = "", seen: tuple[Path, ...] = (),
     ignored: tuple[tuple[Path, Any], ...] = (),
@@ -390,7 +412,7 @@ def _files_below(
     """Yield the files below a directory, depth first, sorted by name.
 
     Names that begin with a dot are skipped, and what a `.gitignore` in the directory or below it
-    excludes. Symbolic links are followed, once.
+    excludes. Symbolic links are followed, once. What is no file is left out, with a warning.
 
     Args:
         directory: The directory.
@@ -407,6 +429,8 @@ def _files_below(
         seen = (*seen, directory.path.resolve())
         if ".gitignore" in directory.files:
             ignored = (*ignored, (directory.path, _read_gitignore(directory.path / ".gitignore")))
+    others = sorted(directory.others.items())
+    _warn_of([x for name, x in others if name[:1] != "." and not _is_ignored(x, ignored)])
     for name in sorted(names - directory.own, key=os.fsencode):
         if name[:1] == "." or any(fnmatch.fnmatchcase(name, each) for each in beside):
             continue

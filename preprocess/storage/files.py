@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import weakref
 from contextlib import suppress
 from pathlib import Path
@@ -63,9 +64,12 @@ class LocalFiles:
         """Return the content of a file, None if missing; raise `OutputError` if unreadable."""
         path = self.directory / name
         try:
-            if path.is_fifo():  # reading it would block
-                raise OutputError(f"{path}: is a pipe, expected a file; remove it")
-            return path.read_bytes()
+            state = os.stat(path)
+            if not (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+                # Reading it would block, or never end.
+                raise OutputError(f"{path}: is a pipe or a device, expected a file; remove it")
+            with open(path, "rb") as file:
+                return file.read(state.st_size)
         except FileNotFoundError:
             return None
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,26 @@ def test_outputs_beside_a_link_that_cannot_be_followed(tmp_path: Path) -> None:
     assert names([tmp_path / "a.txt", *tmp_path.glob("*.json")]) == ["a.txt"]
     with pytest.raises(CorpusError, match=r"link: cannot be read: File name too long; make it"):
         names([tmp_path])
+
+
+def test_what_is_no_file_is_left_out_of_directories(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.txt").write_text("some text")
+    (tmp_path / ".gitignore").write_text("scratch*\n")
+    for name in ("dang.json", ".#a.txt", "scratch.txt", "b.txt"):
+        (tmp_path / name).symlink_to("nowhere")
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    assert names([tmp_path]) == ["a.txt"]
+    (said,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert said == (
+        f"{tmp_path / 'b.txt'}: is no file (a link that leads nowhere, a pipe or a device), and is"
+        " left out, as are 4 others beside it"
+    )
+    with pytest.raises(CorpusError, match=r"b\.txt: no such file or directory"):
+        names([tmp_path / "b.txt"])
 
 
 def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ def test_files_of_others_beside_the_outputs(tmp_path: Path, capsys: Any) -> None
     (tmp_path / "text").write_text(TEXT)
     (tmp_path / ".#train.json").symlink_to("me@host.1234:5678")
     (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    (tmp_path / "zero_stats.json").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "directory.json").mkdir()
     for name in ("huge.json", "my_stats.json"):
         with open(tmp_path / name, "wb") as file:

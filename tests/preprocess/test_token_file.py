@@ -273,10 +273,15 @@ def test_files_that_are_missing(built: Path) -> None:
         open_tokens(built)
 
 
-def test_a_pipe_is_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "stats.json")
-    with pytest.raises(OutputError, match=r"stats\.json: is a pipe, expected a file; remove it"):
+@pytest.mark.parametrize("device", [None, "/dev/zero", "/dev/null"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, device: str | None) -> None:
+    for name in ("stats.json", "train.json"):
+        (tmp_path / name).symlink_to(device) if device else os.mkfifo(tmp_path / name)
+    with pytest.raises(OutputError, match="is a pipe or a device, expected a file; remove it"):
         LocalFiles(tmp_path).get("stats.json")
+    message = "is a pipe or a device, expected a manifest; remove it"
+    with pytest.raises(TokenFileError, match=message):
+        open_tokens(tmp_path / "train.bin")
 
 
 # Writing.
