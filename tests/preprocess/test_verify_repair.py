@@ -357,7 +357,11 @@ def test_validation_of_an_earlier_build_is_not_taken_for_that_of_a_later_one(
 ) -> None:
     given = {"train": built.parent / "text", "out": tmp_path, "tokenizer": built / "tokenizer.json"}
     build(**given, val_fraction=0.3)
+    earlier = {name: (tmp_path / name).read_bytes() for name in ("val.bin", "val.docs", "val.json")}
     build(**given, val_fraction=0, overwrite=True)
+    assert not earlier.keys() & contents(tmp_path).keys()
+    for name, content in earlier.items():  # as earlier versions left them
+        (tmp_path / name).write_bytes(content)
     assert not damages(verify(tmp_path))
     (found,) = damages(verify(tmp_path, deep=True))
     assert "val.bin: not compared with its sources: no stats.json in its directory" in found
