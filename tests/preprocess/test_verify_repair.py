@@ -392,14 +392,14 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others(
     (data / "a_stats.json").write_text(
         '{"format": "tokenmill-stats", "settings": {"x": 1}, "made_from": {"command": "build"}}'
     )
-    read_bytes = Path.read_bytes
+    opened = open
 
-    def failing(path: Path) -> bytes:
+    def failing(path: Path, mode: str) -> Any:
         if path == data / "train.json":
             raise OSError(errno.EIO, "Input/output error", str(path))
-        return read_bytes(path)
+        return opened(path, mode)
 
-    monkeypatch.setattr(Path, "read_bytes", failing)
+    monkeypatch.setattr("preprocess.storage.files.open", failing, raising=False)
     findings = verify(data)
     (found,) = damages(findings)
     assert f"{data / 'train.json'}: could not be read: Input/output error; check the" in found
