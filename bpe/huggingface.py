@@ -36,7 +36,7 @@ from bpe.errors import (
 from bpe.files.locations import local_path
 from bpe.formats.hf_read import AddedEntry, NamedTokens, TokenizerFiles
 from bpe.formats.hub import huggingface_files, huggingface_hub_file
-from bpe.formats.json_file import config_path, dumps, parse_json
+from bpe.formats.json_file import config_path, dumps, has_ranks, parse_json
 from bpe.text_tokenizer import AnyTokenizer, TextTokenizer
 from bpe.tokenizer import Tokenizer
 
@@ -75,10 +75,12 @@ def load_tokenizer(
     if path.suffix == ".tiktoken" and os.path.exists(path):
         return Tokenizer.from_tiktoken(path, pattern=pattern, special_tokens=special_tokens)
     if pattern is not None:
-        raise PatternError(
-            f"{name}: a pattern ({pattern!r}) is only for a .tiktoken file; this tokenizer says"
-            " itself how text is split: leave the pattern out"
-        )
+        if path.is_dir():
+            huggingface_hub_file(path)  # raises if it has no tokenizer.json
+        why = "this tokenizer says itself how text is split: leave the pattern out"
+        if has_ranks(path):
+            why = "this is one under another name: copy it to NAME.tiktoken, and give that"
+        raise PatternError(f"{name}: a pattern ({pattern!r}) is only for a .tiktoken file; {why}")
     if os.path.exists(path):  # False for a name that is too long
         return _load_file(huggingface_hub_file(path))
     import tiktoken

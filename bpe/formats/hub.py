@@ -10,7 +10,7 @@ from typing import Any
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 from bpe.files.temporary import temporary_directory
 from bpe.formats.hf_read import TokenizerFiles
-from bpe.formats.json_file import config_path, parse_json
+from bpe.formats.json_file import config_path, has_ranks, parse_json
 
 
 def huggingface_files(source: Any, argument: str = "source") -> TokenizerFiles:
@@ -63,6 +63,11 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
         path /= "tokenizer.json"
         if not path.exists():
             _check_is_no_code(path.parent, config_path(path))
+            if has_ranks(ranks := path.with_name("tokenizer.model")):
+                raise TokenizerFileError(
+                    f"{ranks}: it has tiktoken's ranks, and there is no tokenizer.json beside it:"
+                    " copy it to NAME.tiktoken, and give that file with its split pattern (llama3)"
+                )
             raise TokenizerFileError(
                 f"{path.parent}: there is no tokenizer.json in this directory: expected one, which"
                 " save_pretrained of transformers writes; a vocab.json and a merges.txt are read by"

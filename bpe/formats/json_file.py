@@ -21,8 +21,9 @@ _NO_TEXT = (
     (r"\n.\n.(?s:.*)\0", "it is a model of SentencePiece",
      "expected a tokenizer.json, as save_pretrained of transformers writes"),
 )  # fmt: skip
+_RANKS = r"[A-Za-z0-9+/]+=* [0-9]+\n"
 _NO_JSON = (
-    (r"[A-Za-z0-9+/]+=* [0-9]+\n", "it has tiktoken's ranks, as tokenizer.model of Llama 3",
+    (_RANKS, "it has tiktoken's ranks, as tokenizer.model of Llama 3",
      "copy it to NAME.tiktoken, and give the split pattern (llama3)"),
     (r"\s*<", "it is a web page (HTML) or XML",
      "download the file itself; on the hub, its address has resolve, not blob"),
@@ -51,6 +52,14 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         found = f"byte {error.start} is not UTF-8 ({error.reason})"
         refuse(path, found, "expected a text file; it is damaged, or not a tokenizer")
+
+
+def has_ranks(path: Path) -> bool:
+    """Return True for a file of tiktoken's ranks, whatever its name."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return re.match(_RANKS, file.read(1000).decode("latin-1")) is not None
 
 
 def _refuse_others(path: Path, text: str, others: Sequence[tuple[str, str, str]]) -> None:

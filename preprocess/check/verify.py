@@ -511,7 +511,7 @@ def _attempt(path: Path, rebuild: Callable[[], None], proof: str, first: str = "
     except TokenmillError as error:
         return Finding(path, False, (
             f"cannot be repaired: {error}; restore a copy of it, or {first}rerun the command that"
-            " wrote it, with --overwrite"
+            " wrote it (--overwrite)"
         ))
     return Finding(path, True, f"was rebuilt, and {proof}")
 

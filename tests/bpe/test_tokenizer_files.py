@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -26,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import SAMPLES
 
-from bpe import AddedToken, Tokenizer, Vocabulary
+from bpe import AddedToken, Tokenizer, Vocabulary, load_tokenizer, train_bpe
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
 from bpe.formats.hf_read import TokenizerFiles
@@ -317,6 +318,25 @@ def test_a_file_cut_off_anywhere_is_called_truncated(saved: Path, tmp_path: Path
         message = r"in the middle.*it is truncated; copy or|is not UTF-8"
         with pytest.raises(TokenizerFileError, match=message):
             load(path)
+
+
+def test_ranks_under_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(b"".join(base64.b64encode(bytes([x])) + b" %d\n" % x for x in range(256)))
+    other = r"is only for a .tiktoken file; this is one under another name: copy it to NAME.tikto"
+    with pytest.raises(PatternError, match=other):
+        load_tokenizer(path, pattern="llama3")
+    for pattern in (None, "llama3"):
+        with pytest.raises(TokenizerFileError, match="model: it has tiktoken's ranks, and there"):
+            load_tokenizer(tmp_path, pattern=pattern)
+    path.rename(tmp_path / "a.tiktoken")
+    assert load_tokenizer(tmp_path / "a.tiktoken", pattern="llama3").vocab_size == 256
+    with pytest.raises(TokenizerFileError, match=r"no tokenizer\.json in this directory"):
+        load_tokenizer(tmp_path, pattern="llama3")
+    train_bpe(["a text"], 256).save(tmp_path / "tokenizer.json")
+    for name in (tmp_path, tmp_path / "tokenizer.json"):
+        with pytest.raises(PatternError, match="file; this tokenizer says itself how text"):
+            load_tokenizer(name, pattern="llama3")
 
 
 @pytest.mark.parametrize(
