@@ -163,5 +163,5 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=message):
         build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")
     options["min_length"] = 6
-    with pytest.raises(TokenmillError, match="min_length 6 is above max_length_chars 5, so no "):
+    with pytest.raises(TokenmillError, match="min_length 6 is above max_length_chars=5, so no "):
         build(**OPTIONS, **options, train=tmp_path / "x.jsonl", out=tmp_path / "out")
