@@ -28,7 +28,7 @@ def archive(kind: str) -> bytes:
     stream = io.BytesIO()
     if kind == "zip":
         with zipfile.ZipFile(stream, "w") as packed:
-            packed.writestr("a.txt", "text")
+            packed.writestr(zipfile.ZipInfo("a.txt"), "text")
     else:
         member = tarfile.TarInfo("a.txt")
         with tarfile.open(fileobj=stream, mode="w", format=getattr(tarfile, kind)) as tar:
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_is_refused_with_a_command(
 
 @pytest.mark.parametrize(("content", "said"), [
     (TAR, "-: tar files cannot be read, .*: mkdir 'standard-input.d' && tar -xf 'standard-input'"),
-    (gzip.compress(ZIP), "-: zip files .*: gzip -dc 'standard-input' > 'standard-input.zip', and"),
+    (gzip.compress(ZIP, mtime=0), "-: zip files .*: gzip -dc 'standard-input' > 'standard-input.zip', and"),
     ("text\n".encode("utf-16") * 9, "-: is UTF-16, .*: iconv -f UTF-16 -t UTF-8 'standard-input'"),
 ])  # fmt: skip
 def test_what_cannot_be_read_of_standard_input(
