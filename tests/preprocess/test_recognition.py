@@ -101,7 +101,8 @@ def test_what_cannot_be_read_is_refused_with_a_command(
 
 @pytest.mark.parametrize(("content", "said"), [
     (TAR, "-: tar files cannot be read, .*: mkdir 'standard-input.d' && tar -xf 'standard-input'"),
-    (gzip.compress(ZIP, mtime=0), "-: zip files .*: gzip -dc 'standard-input' > 'standard-input.zip', and"),
+    (gzip.compress(ZIP, mtime=0),
+     "-: zip files .*: gzip -dc 'standard-input' > 'standard-input.zip', and"),
     ("text\n".encode("utf-16") * 9, "-: is UTF-16, .*: iconv -f UTF-16 -t UTF-8 'standard-input'"),
 ])  # fmt: skip
 def test_what_cannot_be_read_of_standard_input(
