@@ -203,7 +203,7 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
         ),
         ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),
         ({"dataset": np.zeros(0, np.uint16)}, "has 0 tokens, and a window"),
-        ({"dataset": [1, 2]}, "a dataset is what open_tokens"),
+        ({"dataset": [1, 2]}, "the dataset should be the result of open_tokens"),
     ],
 )
 def test_wrong_options(more: dict[str, Any], message: str) -> None:
