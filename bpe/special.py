@@ -1,9 +1,8 @@
 """Find special and added tokens in UTF-8: leftmost first, the longest of those at one position.
 
 `reference.split_special` defines what is found, and `SpecialTokenMatcher` is what finds it.
-`Normalizer` is for tokenizers that change text before it is split: settings of added tokens, for
-which the characters around them count, Unicode normal forms, a space in front. Its steps are those
-of Hugging Face's tokenizers 0.23:
+`Normalizer` is for tokenizers that change text before it is split: settings of added tokens,
+Unicode normal forms, a space in front. Its steps are those of Hugging Face's tokenizers 0.23:
 
 1. Added tokens with `normalized=False` are found in the original text: leftmost, then longest.
 2. The text between them is normalized.
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from bpe.errors import EncodingError, VocabularyError, listed
 from bpe.text.normalize import normalized
 from bpe.text.spans import iter_ranges
-from bpe.unicode_classes import WHITE_SPACES, members_of, runs_of
+from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
 
 if TYPE_CHECKING:
     from bpe.vocabulary import AddedToken
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 _LARGE = 1 << 16  # bytes of data from which on a kernel first finds which tokens occur
 _PREFIX_BYTES = 4  # tokens are searched only if their prefix of this length occurs
 _LOOK_BACK = 1 << 10  # bytes before the end of a text that are searched for a cut first
-_SPACE = re.compile(f"[{WHITE_SPACES}]")
 _PAD_TOKENS = ("<|pad|>", "<pad>", "[PAD]")
 _END_TOKENS = ("</s>", "<eos>", "[EOS]", "<|eos|>", "<|end_of_text|>")
 
@@ -232,51 +230,68 @@ def _word_characters() -> NDArray[np.bool_]:
     return members_of(*runs_of("L", "M", "Nd", "Nl", "Pc"), *_OTHER_WORD_CHARACTERS)
 
 
+def _character_before(data: bytes, place: int) -> str:
+    """Return the character that ends at a byte position; '' at the beginning."""
+    # A character has up to four bytes; `errors` drops a part of the character before.
+    return data[max(place - 4, 0) : place].decode(errors="ignore")[-1:]
+
+
+def _character_at(data: bytes, place: int) -> str:
+    """Return the character that begins at a byte position; '' at the end."""
+    return data[place : place + 4].decode(errors="ignore")[:1]
+
+
 def _is_word(character: str) -> bool:
     return character != "" and bool(_word_characters()[ord(character)])
 
 
-def _has_other_spellings(text: str) -> bool:
+def _is_white_space(character: str) -> bool:
+    return character != "" and bool(class_table()[ord(character)] & WHITE_SPACE)
+
+
+def _has_other_spellings(text: bytes) -> bool:
     """Return True if other text may normalize to `text`: in ASCII, to three characters only."""
-    return not text.isascii() or any(sign in text for sign in "K;`")
+    return not text.isascii() or any(sign in text for sign in b"K;`")
 
 
 class _Matcher:
-    """Finds added tokens, given as text -> token, in decoded text, and applies their settings."""
+    """Finds added tokens, given as UTF-8 -> token."""
 
-    def __init__(self, tokens: dict[str, AddedToken]) -> None:
-        self._tokens = tokens
-        longest_first = sorted(tokens, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+    def __init__(self, tokens: dict[bytes, AddedToken]) -> None:
+        self._tokens = list(tokens.values())
+        texts = map(bytes.decode, tokens)
+        self._matcher = SpecialTokenMatcher(dict(zip(texts, range(len(tokens)), strict=True)))
 
-    def split(self, text: str, recognised: Collection[str] | None) -> Iterator[str | int]:
+    def split(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
         """Yield pieces of text, and the ids of the tokens between them.
 
         Args:
-            text: Any text.
+            data: UTF-8.
             recognised: The special tokens that are recognised, None for all.
         """
         place = 0
-        for found in self._pattern.finditer(text) if self._tokens else ():
-            token, (start, stop) = self._tokens[found.group()], found.span()
+        for start, stop, number in self._matcher.find(data, 0, len(data)):
+            token = self._tokens[number]
             if token.special and recognised is not None and token.text not in recognised:
                 continue
-            around = text[max(start - 1, 0) : start], text[stop : stop + 1]
-            if token.single_word and any(map(_is_word, around)):
+            if token.single_word and (
+                _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
+            ):
                 continue
             if token.lstrip:
+                while _is_white_space(character := _character_before(data, start)):
+                    start -= len(character.encode())
                 # White space that an earlier token took is not available.
-                while start > place and _SPACE.match(text, start - 1):
-                    start -= 1
+                start = max(start, place)
             if token.rstrip:
-                while _SPACE.match(text, stop):
-                    stop += 1
+                while _is_white_space(character := _character_at(data, stop)):
+                    stop += len(character.encode())
             if place < start:
-                yield text[place:start]
+                yield data[place:start]
             yield token.id
             place = stop
-        if place < len(text):
-            yield text[place:]
+        if place < len(data):
+            yield data[place:]
 
 
 class Normalizer:
@@ -297,9 +312,9 @@ class Normalizer:
     ) -> None:
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
-        raw = {t.text: t for t in added_tokens if not t.normalized}
+        raw = {t.text.encode(): t for t in added_tokens if not t.normalized}
         # `bpe.formats.hf_read` refuses files in which two have the same normalized text.
-        late = {self._normalized(t.text): t for t in added_tokens if t.normalized}
+        late = {normalized(t.text.encode(), normal_forms): t for t in added_tokens if t.normalized}
         self._raw, self._late = _Matcher(raw), _Matcher(late)
         # A cut changes ids if tokens depend on text around them, if a character becomes several, or
         # if it can fall inside another spelling of a token.
@@ -310,22 +325,17 @@ class Normalizer:
             and not (normal_forms and any(map(_has_other_spellings, late)))
         )
 
-    def _normalized(self, text: str) -> str:
-        forms = self._normal_forms
-        return normalized(text.encode(), forms).decode() if forms else text
-
-    def pieces(self, text: str, recognised: Collection[str] | None) -> Iterator[bytes | int]:
-        """Yield UTF-8 to be split, and the ids of added tokens between; arguments as in `split`."""
-        for outer in self._raw.split(text, recognised):
+    def pieces(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
+        """Yield text to be split, and the ids of added tokens between; arguments as in `split`."""
+        for outer in self._raw.split(data, recognised):
             if isinstance(outer, int):
                 yield outer
                 continue
-            for piece in self._late.split(self._normalized(outer), recognised):
-                if isinstance(piece, int):
-                    yield piece
+            for piece in self._late.split(normalized(outer, self._normal_forms), recognised):
+                if self._add_prefix_space and isinstance(piece, bytes) and piece[:1] != b" ":
+                    yield b" " + piece
                 else:
-                    needs_space = self._add_prefix_space and piece[0] != " "
-                    yield (" " * needs_space + piece).encode()
+                    yield piece
 
     def encode(
         self, encode_documents: _EncodeDocuments,
@@ -343,7 +353,7 @@ class Normalizer:
         for index, (start, stop) in enumerate(pairwise(offsets)):
             if prefix_id >= 0 and not (starts_mid_document and index == 0):
                 pieces.append(prefix_id)
-            pieces += self.pieces(buffer[start:stop].tobytes().decode(), recognised)
+            pieces += self.pieces(buffer[start:stop].tobytes(), recognised)
             if suffix_id >= 0 and not (ends_mid_document and index == last):
                 pieces.append(suffix_id)
             ends.append(len(pieces))

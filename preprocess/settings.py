@@ -64,6 +64,8 @@ _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 _TOO_LARGE = "should be a number that is not as large"
 _TRAINING = "trains a model; examples/train_gpt.py has it"
 _UNITS = "--unit-size is the bytes of a unit of work, and --max-shard-size those of a file of rows"
+# Names in mappings whose values may be, or have, passwords.
+_SECRETS = ("token", "use_auth_token", "proxies")
 # Names in other programs -> those here; or what stands for them here, if it begins with "ignored: "
 # or "refused: ".
 OTHER_NAMES = {
@@ -546,7 +548,9 @@ def options_of(settings: type[Settings]) -> dict[str, Option[Any, Any]]:
 
 
 def _shown(value: Any) -> Any:
-    """Return a given value, or list of them; URLs without user and query, which may be secrets."""
+    """Return a given value, or list of them, without secrets: user and query of URLs, passwords."""
+    if isinstance(value, Mapping):
+        return {name: "..." if name in _SECRETS else x for name, x in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_shown(x) if isinstance(x, str | os.PathLike) else x for x in value)
     value = os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -104,7 +104,7 @@ _Named: TypeAlias = str | AddedEntry | None
 
 
 class NamedTokens(msgspec.Struct):
-    """What a tokenizer_config.json says of tokens."""
+    """Tokens that are named in a tokenizer_config.json."""
 
     bos_token: _Named = None
     eos_token: _Named = None

@@ -93,6 +93,8 @@ MASK = Column(
 )
 # The columns that a build writes. Every dataset begins with IDS and DOCUMENT_ENDS.
 COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS, MASK)
+# Regex of what follows NAME. in the names of plans of packed rows, also of unfinished ones.
+PLAN = r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?"
 
 
 def columns_of(has_spans: bool) -> tuple[Column, ...]:

@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 class _State(msgspec.Struct):
-    """What `state_dict` returns."""
+    """State of a source, as `state_dict` returns it."""
 
     files: str
     place: Place | None

@@ -75,9 +75,7 @@ def _left_over(run: Run, stats_file: str, names: Sequence[str]) -> list[str]:
 
 def plans_of(files: Files, name: str) -> list[str]:
     """Return the names of the plans of rows of a dataset, also of what is left of their making."""
-    plan = re.compile(
-        rf"\.?{re.escape(name)}\.[a-z_]+-\d+-[0-9a-f]{{16}}\.plan(\.partial(\.\d+)?)?"
-    )
+    plan = re.compile(rf"\.?{re.escape(name)}\.{columns.PLAN}")
     return [each for each in files.names() if plan.fullmatch(each)]
 
 

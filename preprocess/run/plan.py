@@ -210,15 +210,15 @@ class Plan(Struct, frozen=True, dict=True):
         return left_out
 
 
-# --- standard input ---
-
-
 def _identity_of(location: str) -> object:
     """Return what is equal for all names of a file: hard links, too."""
     with suppress(OSError):  # of a URL
         state = os.stat(location)
         return state.st_dev, state.st_ino
     return location
+
+
+# --- standard input ---
 
 
 class InputRead(Struct, forbid_unknown_fields=True):

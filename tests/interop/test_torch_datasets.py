@@ -68,7 +68,7 @@ def same(found: Any, expected: Any) -> bool:
 @START
 @pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
 def test_workers_give_the_batches_in_order(file: TokenFile, start: str, windows: Any) -> None:
-    """Also those that persist, and see the epoch."""
+    """With `persistent_workers`, too, which get the number of the epoch."""
     fields = ("inputs", "targets", "segment_ids", "cu_seqlens")
     sampler = Sampler(file, 4, 16, windows=windows, order="epoch", drop_last=False, fields=fields)
     dataset = BatchDataset(sampler)

@@ -323,7 +323,7 @@ def test_states_of_places_that_are_not_there(tmp_path: Path, kind: str) -> None:
 def test_a_lost_shard_of_rows_is_refused(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where it would be read: not where other shards are named, or others' files are."""
+    """By directory and pattern; not if other shards are given, or the manifest is foreign."""
     need(kind)
     dataset(tmp_path / "data", [3, 4, 5])
     monkeypatch.chdir(tmp_path)

@@ -375,6 +375,8 @@ def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> 
          r"\[0\].seq_length: there is no such setting here; it belongs in the section pack"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
          "should have what cannot change ids .* revision could; give it to transformers, and its"),
+        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"token": "s", "revision": "a"}),
+         "could; give it to transformers, and its tokenizer here; got {'token': '...', 'revision'"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"padding_side": "left"}),
          "tokenizer_kwargs: padding_side is padding_side of the dataset itself; move it there"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"model_max_length": 9}),

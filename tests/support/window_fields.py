@@ -8,7 +8,7 @@ import numpy as np
 
 
 def expected_fields(batch: dict[str, Any], end: int) -> dict[str, list[int]]:
-    """Fields by documents, of the inputs of a batch and the mask of those that are no padding."""
+    """Return the fields that depend on documents, computed in Python from inputs and mask."""
     inputs, mask = batch["inputs"], batch["attention_mask"]
     n_inputs = mask.sum(axis=1).tolist()
     length = inputs.shape[1]
