@@ -105,6 +105,7 @@ def read_text(path: Path, options: ReadOptions) -> str:
     ],
 )  # fmt: skip
 def test_turns_with_other_types(tmp_path: Path, kind: Any, value: Any) -> None:
+    pytest.importorskip("transformers", reason="needs the extra chat")
     content = pa.dictionary(pa.int32(), pa.string())
     fields = [("role", pa.string()), ("content", content), ("more", kind)]
     turns = [[{"role": "user", "content": "hi", "more": value}]] * 3
@@ -120,6 +121,7 @@ def test_turns_with_other_types(tmp_path: Path, kind: Any, value: Any) -> None:
 
 @pytest.mark.parametrize("is_typed", [True, False])
 def test_conversations_are_divided(tmp_path: Path, batches: list[int], is_typed: bool) -> None:
+    pytest.importorskip("transformers", reason="needs the extra chat")
     documents = distinct(6_000, 1000)
     turns = [{"role": "user", "content": document} for document in documents]
     text = pa.dictionary(pa.int32(), pa.string()) if is_typed else pa.string()
