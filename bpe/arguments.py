@@ -121,9 +121,14 @@ def _are_plain(function: Any, kinds: tuple[type, ...]) -> bool:
         return False
     hints = [_hint(function, name) for name in by_place]
     return all(
-        hint is Any or (kind in (int, bool, bytes) and kind in (hint, *typing.get_args(hint)))
+        hint is Any or (kind in (int, bool, bytes) and kind in _either(hint))
         for kind, hint in zip(kinds, hints, strict=False)
     )
+
+
+def _either(hint: Any) -> tuple[Any, ...]:
+    kind, inner = _parts(hint)
+    return inner if kind is typing.Union else (hint,)
 
 
 def check(
