@@ -37,7 +37,7 @@ TEXT = "A text of some words and of some more words.\n" * 40
 # What none takes, and what some take.
 WRONG = [
     object(), None, True, 2.5, -1, "300", "<a>", "\ud800", b"<a>", [None], [b"<a>"], ["\ud800"],
-    ["a", 1], {"a": None}, {1: 2}, np.zeros((2, 2)), lambda: None,
+    ["a", 1], {"a": None}, {1: 2}, np.zeros((2, 2)), np.array(3), lambda: None,
     2**63, 2**70, -(2**63) - 1, np.uint64(3),
 ]  # fmt: skip
 # Results, which users do not make; and what other parts of the package call at each batch.
