@@ -217,8 +217,9 @@ def _describe_token_file(file: TokenFile) -> tuple[Facts, Hashes]:
     occurs, n_trained = np.zeros(file.vocab_size, bool), 0
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         stop = min(start + _TOKENS_AT_A_TIME, len(file))
-        occurs[read_ids(file, start, stop)] = True
-        n_trained += int(np.count_nonzero(file.loss_mask[start:stop]))
+        occurs |= np.bincount(read_ids(file, start, stop), minlength=file.vocab_size) > 0
+        if file.has_mask:
+            n_trained += int(np.count_nonzero(file.loss_mask[start:stop]))
     hashes = np.fromiter(_hash_documents(file, bounds[1:]), np.uint64, file.n_documents)
     hashes.sort()
     lengths, around = np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2

@@ -1,7 +1,8 @@
 """File formats, and how the format of a file is recognised.
 
-A format is one module in this package and one line in `FORMATS`. A file of a known format without a
-reader is an error; it is never read as text. Compressed files have the format of their content.
+A format is one module in this package, one line in `FORMATS`, and a name of the option `format`. A
+file of a known format without a reader is an error; it is never read as text. Compressed files have
+the format of their content.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Format(NamedTuple):
     Attributes:
         name: Value of --format, and name in messages.
         open: Makes a source from (file, name in the manifest, options); None: there is no reader.
-        magic: A file of another or no suffix, or of that of text, has this format if it has one
+        magic: A file whose suffix is unknown, missing, or one of text has this format if it has one
             of these at byte `place`, as no text does.
         is_stream: The file is read forwards, so it may be compressed.
         instead: What to do with a file if there is no reader.
