@@ -79,11 +79,15 @@ class RowsManifest(MadeOfDataset, frozen=True, kw_only=True):
         return str(self.settings["format"])
 
     def check(self) -> None:
-        """Raise ValueError for a name that is of no file of rows."""
+        """Raise ValueError for a name that is of no file of rows, and other totals than theirs."""
         for each in self.shards:
             is_inside = os.path.basename(each.name) == each.name
             if not is_inside or format_of(each.name) != self.format:
                 raise ValueError(f"{each.name!r} is no name of a file of {self.format}")
+        for key in ("rows", "tokens"):
+            wanted, total = getattr(self, key), sum(getattr(each, key) for each in self.shards)
+            if wanted != total:
+                raise ValueError(f'"{key}" is {wanted:,}, and the files have {total:,}')
 
 
 def has_manifest(files: Files) -> bool:

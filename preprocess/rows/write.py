@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -164,6 +164,9 @@ def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
             # The manifest last: nobody takes what is left without it for all rows.
             described = _files_of_rows(place, "") - {MANIFEST_FILE}
             storage.remove_finished([*sorted(described), MANIFEST_FILE])
+        if place != out and not is_url(place):
+            with suppress(OSError):  # other files are there
+                os.rmdir(place)
     return results
 
 

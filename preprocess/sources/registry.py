@@ -225,6 +225,8 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
     magic = (form for form in FORMATS if form.magic and begins.startswith(form.magic, form.place))
     if by_suffix.is_text and (found := next(magic, None)) is not None:
         return found
+    if by_suffix.is_text and _is_old_tar(begins[:512]):
+        return next(form for form in FORMATS if form.name == "tar")
     if by_suffix is not TEXT:
         return by_suffix
     first, _, following = begins.removeprefix(b"\xef\xbb\xbf").strip().partition(b"\n")
@@ -243,6 +245,12 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
             f" {form.name}, or --format text if it is meant, or name it .{form.name}"
         )
     return TEXT
+
+
+def _is_old_tar(header: bytes) -> bool:
+    """Return True for the first header of a tar of Version 7, which has a checksum, no magic."""
+    match = re.match(rb"([ 0-7]{6})(\0 | \0)", header[148:156])
+    return match is not None and int(match[1], 8) == sum(header) - sum(match[0]) + 8 * ord(" ")
 
 
 def _encoding_of(begins: bytes) -> str:

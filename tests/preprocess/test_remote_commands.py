@@ -102,10 +102,19 @@ def test_damage_is_located_and_what_cannot_be_done_is_refused(places: tuple[Path
     objects.remove("data/tokenizer.json")
     with pytest.raises(TokenizerFileError, match=r"tokenizer\.json: there is no such file; give t"):
         next(decode_range(f"{url}/train.json"))
-    with pytest.raises(TokenFileError, match="no finished token file in this directory"):
-        verify(f"{url}/nothing")
+    for command in (verify, facts):
+        with pytest.raises(TokenFileError, match="no finished token file in this directory"):
+            command(f"{url}/nothing")
     (finding,) = verify(f"{url}/nothing.bin")
     assert finding.text == "there is no such manifest; check the URL"
     for more in ({"deep": True}, {"repair": True}):
         with pytest.raises(SettingsError, match="is for files on this machine, and s3://"):
             verify(url, **more)
+
+
+def test_a_place_whose_only_manifest_is_bad_is_described(bucket: str) -> None:
+    for suffix in ("bin", "docs", "json"):
+        open_objects(bucket).put(f"data/train.{suffix}", b"{}")
+    (bad,) = facts(f"{bucket}/data")["bad_files"]
+    assert bad["path"] == f"{bucket}/data/train.json"
+    assert "not a manifest" in bad["text"]
