@@ -263,7 +263,8 @@ def test_validation_that_is_no_longer_asked_for_is_removed(
                 assert run(["build", str(path)]) == 0
             else:
                 build(PipelineConfig(**values))
-        assert spelling == "without tokens" or all(each.sound for each in verify(out))
+        assert all(each.sound for each in verify(out))
+        assert all([*path.iterdir()] for path in out.rglob("*") if path.is_dir())
         places = [path.parent for path in out.rglob("rows.json")]
         names = {str(path.relative_to(out)) for path in out.rglob("[!.]*") if path.is_file()}
         return names, {str(place.relative_to(out)): len(rows_in(place)) for place in places}
@@ -276,6 +277,18 @@ def test_validation_that_is_no_longer_asked_for_is_removed(
     names, rows = write(0)
     assert (names, rows) == (alone[0] | {"mine.txt"}, alone[1])
     assert write(0.3) == divided
+
+
+def test_a_lost_dataset_is_not_taken_for_a_removed_one(
+    text: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    tokenize_and_save(data_files=text, tokenizer=tokenizer, output_path=tmp_path / "out",
+                      output_format="jsonl", val_fraction=0.2)
+    for path in (tmp_path / "out" / "tokens").iterdir():
+        if path.name.startswith(("train", "val")):
+            path.unlink()
+    (found,) = [each for each in verify(tmp_path / "out") if not each.sound]
+    assert found.text.startswith("no finished token file in this directory")
 
 
 def test_outputs_in_a_directory_that_is_read(
