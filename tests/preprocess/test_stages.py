@@ -373,6 +373,29 @@ def test_arguments_without_effect_are_said_once(
     assert rows_in(build(plain).rows["a"][0].path) == rows_in(result.rows["a"][0].path)
 
 
+def test_defaults_may_be_given(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Of rows that are packed, and without rows; they change nothing."""
+    given = {"name_or_path": tokenizer, "truncation": False, "padding": False}
+    for name, more in [("plain", {}), ("said", given)]:
+        datasets = [{"data_files": text, "name": "a", "tokenizer": {"name_or_path": tokenizer}}]
+        datasets[0]["tokenizer"] |= more | {"max_length": 16}
+        build(config(
+            text, tmp_path / name, datasets=datasets, tokenize=None, pack={"seq_length": 16}
+        ))
+    assert rows_in(tmp_path / "said" / "a") == rows_in(tmp_path / "plain" / "a")
+    datasets = [{"data_files": text, "tokenizer": given, "save_path": tmp_path / "tokens"}]
+    assert build(PipelineConfig(datasets=datasets)).manifests
+
+
+def test_files_of_validation_that_are_missing(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    given = {"data_files": text, "val_files": tmp_path / "none.txt", "tokenizer": tokenizer}
+    with pytest.raises(CorpusError, match=r"^val_files: .*none\.txt: no such file"):
+        tokenize_and_save(**given, output_path=tmp_path / "rows")
+    config = PipelineConfig(datasets=[given], output_path=tmp_path / "out")
+    with pytest.raises(CorpusError, match=r"^datasets\[0\]\.val_files: .*none\.txt: no such file"):
+        build(config)
+
+
 def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> None:
     given = {"data_files": text, "tokenizer": tokenizer, "output_path": text.parent / "rows"}
     with pytest.raises(CorpusError, match="format is that of the text, and output_format that of"):
@@ -403,6 +426,9 @@ def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> 
         (lambda: write_rows("x", output_path="y"), r"output_path: .*; did you mean out\?"),
         (lambda: tokenize_and_save(**TO_ROWS, min_lenght=3), r"min_lenght: .*; did you mean min_l"),
         (lambda: tokenize_and_save(**TO_ROWS, min_length=-1), r"^min_length: should be a whole n"),
+        # It has no sections.
+        (lambda: tokenize_and_save(**TO_ROWS, num_workers=2), r"did you mean workers\?$"),
+        (lambda: tokenize_and_save(**TO_ROWS, seq_length=8), "seq_length: .*; it is an option of "),
         (lambda: config(save=None), "save: max_length: for rows, which are not written; add a sec"),
         (lambda: config(save={"enabled": False}, tokenize=None, pack={"seq_length": 4}),
          "for rows, which are not written; add a section save"),
