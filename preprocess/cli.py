@@ -21,16 +21,16 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from bpe.arguments import alike
-from bpe.errors import TokenmillError, options_as_in_command
-from preprocess import options as declared
-from preprocess.options import ConsoleSettings
+from bpe.errors import ArgumentError, TokenmillError, options_as_in_command
 from preprocess.report.console import error_of, logging_to, standard_streams
 from preprocess.report.progress import OutOfTimeError, Progress, Show, logger
 from preprocess.run.signals import Stopped, stopping
-from preprocess.settings import OTHER_NAMES, Option, SettingsError, advice, options_of
+
+if TYPE_CHECKING:
+    from preprocess.options import ConsoleSettings
+    from preprocess.settings import Option
 
 # --- commands ---
 
@@ -49,13 +49,12 @@ class Command(NamedTuple):
 
     def options(self) -> list[Option[Any, Any]]:
         """Return the options, in the order of the help."""
-        own = options_of(getattr(declared, self.settings)).values()
-        console = options_of(ConsoleSettings)
+        own, console = _declared(self.settings).values(), _declared("ConsoleSettings")
         return [*(x for x in own if x.in_command), *map(console.__getitem__, self.console.split())]
 
     def call(self, given: dict[str, Any], console: _Console) -> bool:
         """Call the function with given options, and show the result; False for exit code 1."""
-        if "progress" in options_of(getattr(declared, self.settings)):
+        if "progress" in _declared(self.settings):
             given["progress"] = console.progress
         if console.settings.dry_run:
             return console.report(imported("preprocess.check.preview.preview_build")(**given))
@@ -66,6 +65,14 @@ def imported(name: str) -> Any:
     """Import what has a dotted name."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(module), attribute)
+
+
+def _declared(settings: str) -> dict[str, Option[Any, Any]]:
+    """Return the options of a class in `preprocess.options` by name."""
+    from preprocess import options
+    from preprocess.settings import options_of
+
+    return options_of(getattr(options, settings))
 
 
 class _Console(NamedTuple):
@@ -257,6 +264,9 @@ def _for_argparse(
     >>> _for_argparse(given, COMMANDS["count"].options(), [], print)
     ['--unit-size=1_0', 'a_b', 'd', '--separator=--', './-c']
     """
+    from bpe.arguments import alike
+    from preprocess.settings import OTHER_NAMES
+
     named = {name: each for each in options if each.kw_only for name in each.names}
     own = {each.name: each for each in options}
     spelled: list[str] = []
@@ -293,6 +303,8 @@ def _as_path(path: str) -> str:
 
 def _advice(name: str, own: Iterable[Option[Any, Any]]) -> str:
     """Format what stands for an unknown option, to end a message; "" if nothing is known."""
+    from preprocess.settings import advice
+
     known, *others = (
         [_as_name(x.names[0]) for x in options if x.kw_only]
         for options in (own, *(each.options() for each in COMMANDS.values()))
@@ -352,7 +364,7 @@ def run(arguments: list[str]) -> int:
                 print(f"tokenmill: {error}", file=sys.stderr)
                 return 3
             if isinstance(error, TokenmillError):
-                return _failed(str(error), 2 if isinstance(error, SettingsError) else 1)
+                return _failed(str(error), 2 if isinstance(error, ArgumentError) else 1)
             return _failed(f"{type(error).__name__}: {error} (--debug shows where)", 1)
 
 
@@ -382,6 +394,8 @@ def _parse_and_run(arguments: list[str]) -> int:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
     except SystemExit:  # --help
         return 0
+    from preprocess.options import ConsoleSettings
+
     settings = ConsoleSettings(**{x: given.pop(x) for x in command.console.split() if x in given})
     with logging_to(settings.log_file, settings.quiet):
         for line in dict.fromkeys(ignored):

@@ -94,16 +94,6 @@ class _PartSettings(Settings):
     def check(self) -> None:
         """Leave it to `Corpus`."""
 
-    @classmethod
-    def advice(cls, unknown: str) -> str:
-        """Return also where an option belongs, if that is elsewhere."""
-        known = {section: options_of(kind) for section, kind in _SECTIONS.items()}
-        if where := next((x for x in known if unknown in known[x]), ""):
-            return f" here; it belongs in the section {where}"
-        near = {x: nearest(unknown, known[x]) for x in known}
-        others = (f"; did you mean {y} in the section {x}?" for x, y in near.items() if y)
-        return super().advice(unknown) or next(others, "")
-
 
 class _Section(_PartSettings):
     """Base of a section; those with the same options are equal."""
@@ -114,6 +104,16 @@ class _Section(_PartSettings):
             super().__init__(**given)
         except SettingsError as error:
             raise SettingsError(f"{type(self).__name__}: {error.args[0]}") from None
+
+    @classmethod
+    def advice(cls, unknown: str) -> str:
+        """Return also where an option belongs, if that is elsewhere."""
+        known = {section: options_of(kind) for section, kind in _SECTIONS.items()}
+        if where := next((x for x in known if unknown in known[x]), ""):
+            return f" here; it belongs in the section {where}"
+        near = {x: nearest(unknown, known[x]) for x in known}
+        others = (f"; did you mean {y} in the section {x}?" for x, y in near.items() if y)
+        return super().advice(unknown) or next(others, "")
 
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self._values == other._values
@@ -505,7 +505,9 @@ class Corpus:
         `windows` are the options of `WindowSettings` that are given.
         """
         if self._save is None:
-            if told := sorted([*windows, *["pack"] * (self._pack is not None)]):
+            known = options_of(WindowSettings)
+            told = [x for x in windows if windows[x] != known[x].default]
+            if told := sorted([*told, *["pack"] * (self._pack is not None)]):
                 raise SettingsError(
                     f"{self.where(('save',))}{', '.join(told)}: for rows, which are not written;"
                     " add a section save"
@@ -516,7 +518,8 @@ class Corpus:
             options |= {"strategy": "greedy"} | those_of(RowsSettings, self._pack)
             options["padding"] = "max-length"
             adds = windows.pop("add_special_tokens", False)
-            if windows.get("max_length") and not windows.keys() & {"truncation", "stride"}:
+            has_others = windows.get("truncation") or windows.get("stride")
+            if windows.get("max_length") and not has_others:
                 length = windows.pop("max_length")
                 if length != options["seq_length"]:
                     self.notes[f"max_length {length:,} has no effect on packed rows"] = None
@@ -621,6 +624,8 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     import yaml
 
     try:
+        if path.is_char_device():  # reading it might never end
+            raise ValueError("it is a device")
         loader = yaml.SafeLoader(path.read_text("utf-8"))
         node = loader.get_single_node()
         found = [*_lines(node, ())]

@@ -767,7 +767,7 @@ class DoctorSettings(Settings):
 class RowsSettings(RowSettings, ProgressSettings, function="write_rows"):
     """Options of `rows`: files of rows from a dataset."""
 
-    path: IsOutput = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    path: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
     out: IsOutput = option(
         "Directory of the rows, or a URL; if the dataset has several .bin files, those of"
         " NAME.bin are in OUT/NAME.", default="rows",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -330,8 +330,9 @@ def _check_corpus(corpus: Corpus) -> None:
         with corpus.at((*plan.key, "tokenizer")):
             if plan.build.tokenizer is not None:
                 given = load_given_tokenizer(plan.build)
-        with corpus.at((*plan.key, "data_files")):
-            _check_text(plan.build, given, outputs)
+        for option, paths in (("data_files", plan.build.train), ("val_files", plan.build.val)):
+            with corpus.at((*plan.key, option)):
+                _check_text(plan.build, paths, given, outputs)
         with corpus.at(("save" if plan.pack is None else "pack",)):
             if given is not None:
                 SpecialIds.of(given, _with_special_ids(plan, given))
@@ -351,9 +352,10 @@ def _check_corpus(corpus: Corpus) -> None:
         )
 
 
-def _check_text(build: BuildSettings, given: AnyTokenizer | None, outputs: Iterable[str]) -> None:
+def _check_text(
+    build: BuildSettings, paths: Sequence[str], given: AnyTokenizer | None, outputs: Sequence[str]
+) -> None:
     """Raise TokenmillError if text of a dataset is missing, or is where outputs would be."""
-    paths = (*build.train, *build.val)
     for path, out in product(paths, outputs):
         if looks_into(path, out):
             raise SettingsError(

@@ -41,6 +41,8 @@ def config_path(path: Path) -> Path:
 def read_text(path: Path) -> str:
     """Read a text file; error messages have its path."""
     try:
+        if path.is_char_device():  # reading it might never end
+            refuse(path, "it is a device", "expected a tokenizer file")
         data = path.read_bytes()
     except OSError as error:
         refuse(path, f"cannot be read: {error.strerror or error}", "expected a tokenizer file")

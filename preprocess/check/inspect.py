@@ -135,7 +135,7 @@ def facts(settings: InspectSettings) -> Facts:
 
     given, bad = settings.path, list[Facts]()
     place = Path(given)
-    if is_url(given) and find_token_files(given) != [given]:
+    if is_url(given) and place.suffix not in (".bin", ".json"):
         return _describe_directory(given, bad) | {"bad_files": bad}
     if place.is_dir():
         places = rows.find_places(place)
@@ -152,6 +152,8 @@ def facts(settings: InspectSettings) -> Facts:
         place.suffix == ".json" and read_object(open_files(place.parent), place.name, FORMAT)
     ):
         return _describe_token_file(open_tokens(given))[0]
+    if place.exists() and not place.is_file():  # reading it might never end
+        raise TokenFileError(f"{place}: is a pipe or a device, expected a file or a directory")
     if place.exists() and place.suffix not in (".json", ".tiktoken"):
         raise TokenFileError(
             f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
@@ -199,6 +201,8 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
             opened[name] = file, hashes
     found["val_in_train"] = [*_compare_val_with_train(opened)]
     if len(bad) == n_bad and not any(value for key, value in found.items() if key != "path"):
+        if is_url(location):
+            find_token_files(location)  # raises
         raise TokenFileError(f"{location}: no tokenizer and no token file in this directory")
     return found
 
@@ -213,8 +217,9 @@ def _describe_token_file(file: TokenFile) -> tuple[Facts, Hashes]:
     occurs, n_trained = np.zeros(file.vocab_size, bool), 0
     for start in range(0, len(file), _TOKENS_AT_A_TIME):
         stop = min(start + _TOKENS_AT_A_TIME, len(file))
-        occurs[read_ids(file, start, stop)] = True
-        n_trained += int(np.count_nonzero(file.loss_mask[start:stop]))
+        occurs |= np.bincount(read_ids(file, start, stop), minlength=file.vocab_size) > 0
+        if file.has_mask:
+            n_trained += int(np.count_nonzero(file.loss_mask[start:stop]))
     hashes = np.fromiter(_hash_documents(file, bounds[1:]), np.uint64, file.n_documents)
     hashes.sort()
     lengths, around = np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2

@@ -83,8 +83,9 @@ def verify(settings: VerifySettings) -> list[Finding]:
     findings, places = list[Finding](), rows.find_places(Path(given))
     for place in places:
         try:
-            if place != Path(given) and not place.exists():
-                text = "is not here, so it is not checked, though config.json has it"
+            if place != Path(given) and not _is_here(place):
+                what = "its dataset " * place.exists()
+                text = f"{what}is not here, so it is not checked, though config.json has it"
                 findings.append(Finding(place, True, text, checked=False))
             else:
                 findings += _verify_place(str(place), settings, progress)
@@ -93,6 +94,16 @@ def verify(settings: VerifySettings) -> list[Finding]:
                 raise
             findings.append(Finding(place, False, reason_of(error, place)))
     return findings
+
+
+def _is_here(place: Path) -> bool:
+    """Return False for a directory that is missing, or has a tokenizer alone (`keep_tokens`)."""
+    files = open_files(place)
+    is_removed = (
+        files.size(TOKENIZER_FILE) is not None and files.size("stats.json") is None
+        and not names_of_datasets(files) and not rows.find_rows(place)
+    )
+    return place.exists() and not is_removed
 
 
 def _verify_place(place: str, settings: VerifySettings, progress: Progress) -> list[Finding]:

@@ -1,8 +1,9 @@
 """Columns of a dataset: one for each kind of data file.
 
 Writer, reader, manifest, verification, repair and journal iterate over columns. To add one, append
-it to `COLUMNS`: its `make` computes the values of each encoded batch, for every source. Outputs
-without the column are out of date then (`preprocess.run.record`).
+it to `COLUMNS`: its `make` computes the values of each encoded batch, for every source of a build.
+Outputs without the column are out of date then (`preprocess.run.record`). Datasets that are
+imported have ids and document ends alone.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class TokenFileWriter:
         states: All states of a writer to resume, in order; later bytes are cut off. (): begin.
         shard_tokens: Maximum number of ids in a shard; None: no shards.
         split_documents: True if a document may continue in the next shard.
-        has_mask: True if the dataset has the columns of sources with spans.
+        columns: Columns of the dataset, of which ids and document ends are the first.
 
     Raises:
         OutputError: The files cannot be written.
@@ -148,12 +148,13 @@ class TokenFileWriter:
 
     def __init__(
         self, storage: Storage, name: str, *, vocab_size: int, states: Sequence[WriterState] = (),
-        shard_tokens: int | None = None, split_documents: bool = False, has_mask: bool = False,
+        shard_tokens: int | None = None, split_documents: bool = False,
+        columns: Sequence[table.Column] = (table.IDS, table.DOCUMENT_ENDS),
     ) -> None:
         if not name or name != os.path.basename(name):
             raise table.TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
-        self._columns, self._name, self._storage = table.columns_of(has_mask), name, storage
+        self._columns, self._name, self._storage = columns, name, storage
         self._shard_tokens, self._splits = shard_tokens, split_documents
         self._shards = [shard for state in states for shard in state.shards]
         self._n_reported = len(self._shards)

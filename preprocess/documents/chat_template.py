@@ -42,6 +42,11 @@ CHATML = (
 _PLAIN = frozenset(ROLES[:4])  # roles of those who speak
 _USUAL_NAMES = {"role", "content"}  # of a message
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what is not said aloud
+# Other names of a message for what a template may not read.
+_SELDOM = (
+    "images", "image", "videos", "video", "audio", "tools", "functions", "function_calls",
+    "tool_responses",
+)
 _UNSAID = frozenset(("role", "id", "type", "tool_call_id", "name", None))  # None: a name itself
 
 # A mark is a pair of lone surrogates, which no text has that can be encoded.
@@ -231,6 +236,7 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
     unread = ["tools"] if tools and "tools" not in template.names else []
     if template.names.isdisjoint(REASONING):
         unread += [key for key in REASONING[:1] for m in messages if str(m.get(key, "")).strip()]
+    unread += [key for m in messages for key in _SELDOM if m.get(key) and key not in template.names]
     if unread:
         raise ChatTemplateError(
             f"{template.where} does not write {unread[0]}, so they would be lost; use another"
@@ -240,21 +246,24 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
 
     def change(text: str, path: tuple[Any, ...]) -> str:
         number, key = path[:2]
-        message, what = messages[number], f"message {number + 1}"
+        message, what, before, after = messages[number], f"message {number + 1}", "", ""
         if key == "content" and text.strip():
             is_beside = "tool_calls" in message
             what = f"the content beside a call in {what}" if is_beside else (
                 f"{what}, of the role {message['role']},"
             )
         elif key == "tool_calls" and path[-1] is not None:
-            what = f"the call of {_inner(message[key][path[2]])['name']!r} in {what}"
+            name = _inner(message[key][path[2]])["name"]
+            what = f"the call of {name!r} in {what}"
             if "arguments" in path and any(map(str.isalnum, text)):
                 what = f"arguments of {what}"
+            elif path[-1] == "id" and name in text:  # some templates write it alone
+                before, after = text.split(name, 1)
             elif path[-1] != "name":
                 return text
         else:
             return text
-        return parts.setdefault((what, path[2:3]), _mark_of(len(parts)))
+        return before + parts.setdefault((what, path[2:3]), _mark_of(len(parts))) + after
 
     shown = _text_of(template, _changed(messages, change, numbers=True), tools)
     if shown is None:  # or because results of tools need calls
@@ -421,7 +430,7 @@ class _Turns:
         for turn in turns:
             by_prefixes = self._by_prefixes(turn) if self._marked is None else None
             start, stop, is_whole = by_prefixes or self._by_marks(turn)
-            stop = self._end(start, stop, is_whole)
+            stop = self._end(turn, start, stop, is_whole)
             found.append((max(start, found[-1][1] if found else 0), stop))
         return found
 
@@ -455,7 +464,7 @@ class _Turns:
         stop = self._past_common(end, trailer, closing)
         is_whole = stop - end == len(closing)
         if (start == begin and prompt.strip()) or (
-            stop == end and not is_whole and self._end(start, stop, is_whole) == stop
+            stop == end and not is_whole and self._end(turn, start, stop, is_whole) == stop
         ):
             raise self._unknown(turn)
         return start, stop, is_whole
@@ -520,7 +529,7 @@ class _Turns:
             n -= 1
         return place + n
 
-    def _end(self, start: int, stop: int, is_whole: bool) -> int:
+    def _end(self, turn: int, start: int, stop: int, is_whole: bool) -> int:
         """Return where the model stops, which does not write the line break after its last token.
 
         If no special token ends the turn, one that follows at once does, such as that of the next
@@ -529,8 +538,9 @@ class _Turns:
         ends = [end for _, end, _ in self._special if start < end <= stop]
         if ends and not self.text[ends[-1] : stop].strip():
             return ends[-1]
-        if is_whole and self.text[start:stop][-1:].isspace():
-            return stop
+        text, said = self.text[start:stop], self.messages[turn].get("content") or ""
+        if is_whole and text[-1:].isspace() and not (said.strip() and text.endswith(said)):
+            return stop  # white space of the template ends it
         return next((end for begin, end, _ in self._special if begin == stop), stop)
 
 

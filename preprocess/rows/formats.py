@@ -79,8 +79,10 @@ class RecordFile(ABC):
     kept_bytes: int | None = None
 
     def __init__(self, file: AnyFile, n_records: int | None = None) -> None:
-        self.file, self.n_known = file, n_records
         self.path = file if isinstance(file, Path) else file.path
+        # A relative path is of the working directory now.
+        self.file = file.absolute() if isinstance(file, Path) else file
+        self.n_known = n_records
 
     @staticmethod
     @abstractmethod

@@ -112,16 +112,20 @@ def read_manifest(directory: str | os.PathLike[str]) -> RowsManifest:
     if content is None:
         raise RowsError(f"{where}: missing; no rows were written in this directory")
     return decode_manifest(
-        content, where, RowsManifest, (FORMAT, FORMAT_VERSION), _check_names, RowsError,
+        content, where, RowsManifest, (FORMAT, FORMAT_VERSION), _check_shards, RowsError,
         "write the rows again (--overwrite)",
     )
 
 
-def _check_names(manifest: RowsManifest) -> None:
+def _check_shards(manifest: RowsManifest) -> None:
     for each in manifest.shards:
         is_inside = os.path.basename(each.name) == each.name
         if not is_inside or format_of(each.name) != manifest.format:
             raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
+    for key in ("rows", "tokens"):
+        wanted, total = getattr(manifest, key), sum(getattr(each, key) for each in manifest.shards)
+        if wanted != total:
+            raise ValueError(f'"{key}" is {wanted:,}, and the files have {total:,}')
 
 
 class ContentDigest:

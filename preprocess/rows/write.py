@@ -14,7 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 from msgspec import Struct, structs
 
-from bpe.files.locations import is_url
+from bpe.files.locations import is_url, is_web
 from bpe.parallel import cached_property, run_in_order
 from preprocess.config import CORPUS_FORMAT
 from preprocess.dataset.columns import manifest_name
@@ -164,6 +164,9 @@ def write_all(settings: RowsSettings, progress: Progress) -> list[RowsResult]:
             # The manifest last: nobody takes what is left without it for all rows.
             described = _files_of_rows(place, "") - {MANIFEST_FILE}
             storage.remove_finished([*sorted(described), MANIFEST_FILE])
+        if place != out and not is_url(place):
+            with suppress(OSError):  # other files are there
+                os.rmdir(place)
     return results
 
 
@@ -399,7 +402,8 @@ class _Run:
         """Return the contents of the files that describe rows for people and other programs."""
         settings, of_dataset = self._settings, self._file.manifest
         directory, name = self._dataset
-        run = find_run(open_storage(directory).final, name)
+        # Web servers have no lists of files.
+        run = None if is_web(directory) else find_run(open_storage(directory).final, name)
         shown = run and run.settings and run.settings.get("tokenizer")
         fingerprint, sources = of_dataset.tokenizer_fingerprint, of_dataset.sources
         is_selected = any(each.get("name") == SELECTED for each in sources)

@@ -293,7 +293,8 @@ class EncodePass:
             with self._stage(names):
                 return {x: read_saved_manifest(storage, y) for x, y in names.items()}
         vocab_size, seed = self.tokenizer.vocab_size, settings.shuffle_documents
-        whole = partial(TokenFileWriter, storage, vocab_size=vocab_size, has_mask=self._has_mask)
+        columns = table.columns_of(self._has_mask)
+        whole = partial(TokenFileWriter, storage, vocab_size=vocab_size, columns=columns)
         final = partial(
             whole, shard_tokens=settings.shard_tokens, split_documents=settings.split_documents
         )

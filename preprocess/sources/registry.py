@@ -1,7 +1,8 @@
 """File formats, and how the format of a file is recognised.
 
-A format is one module in this package and one line in `FORMATS`. A file of a known format without a
-reader is an error; it is never read as text. Compressed files have the format of their content.
+A format is one module in this package, one line in `FORMATS`, and a name of the option `format`. A
+file of a known format without a reader is an error; it is never read as text. Compressed files have
+the format of their content.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Format(NamedTuple):
     Attributes:
         name: Value of --format, and name in messages.
         open: Makes a source from (file, name in the manifest, options); None: there is no reader.
-        magic: A file of another or no suffix, or of that of text, has this format if it has one
+        magic: A file whose suffix is unknown, missing, or one of text has this format if it has one
             of these at byte `place`, as no text does.
         is_stream: The file is read forwards, so it may be compressed.
         instead: What to do with a file if there is no reader.
@@ -224,6 +225,8 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
     magic = (form for form in FORMATS if form.magic and begins.startswith(form.magic, form.place))
     if by_suffix.is_text and (found := next(magic, None)) is not None:
         return found
+    if by_suffix.is_text and _is_old_tar(begins[:512]):
+        return next(form for form in FORMATS if form.name == "tar")
     if by_suffix is not TEXT:
         return by_suffix
     first, _, following = begins.removeprefix(b"\xef\xbb\xbf").strip().partition(b"\n")
@@ -242,6 +245,12 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
             f" {form.name}, or --format text if it is meant, or name it .{form.name}"
         )
     return TEXT
+
+
+def _is_old_tar(header: bytes) -> bool:
+    """Return True for the first header of a tar of Version 7, which has a checksum, no magic."""
+    match = re.match(rb"([ 0-7]{6})(\0 | \0)", header[148:156])
+    return match is not None and int(match[1], 8) == sum(header) - sum(match[0]) + 8 * ord(" ")
 
 
 def _encoding_of(begins: bytes) -> str:

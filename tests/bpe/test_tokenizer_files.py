@@ -370,6 +370,21 @@ def test_what_is_not_a_tokenizer_is_told_what_it_is(
         load(tmp_path)
 
 
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    """For reading it might never end; a pipe is."""
+    (tmp_path / "tokenizer.json").symlink_to("/dev/null")
+    with pytest.raises(TokenizerFileError, match=r"json: it is a device: expected a tokenizer fil"):
+        load_tokenizer(tmp_path)
+    train_bpe(["a text"], 256).save(tmp_path / "other.json")
+    os.mkfifo(tmp_path / "pipe.json")
+    content = (tmp_path / "other.json").read_bytes()
+    target = (tmp_path / "pipe.json").write_bytes
+    writer = threading.Thread(target=target, args=[content], daemon=True)
+    writer.start()
+    assert load_tokenizer(tmp_path / "pipe.json") == load_tokenizer(tmp_path / "other.json")
+    writer.join()
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -226,6 +226,9 @@ def test_manifests_that_are_damaged(data: Path, tmp_path: Path) -> None:
     shards = (replace(manifest.shards[0], name="../x.pkl"),)
     (directory / MANIFEST_FILE).write_text(replace(manifest, shards=shards).to_json())
     assert "'../x.pkl' is no name of a file of pickle" in verify(directory)[0].text
+    # Or with other totals than those of its files.
+    (directory / MANIFEST_FILE).write_text(replace(manifest, rows=manifest.rows + 1).to_json())
+    assert f'"rows" is {manifest.rows + 1:,}, and the files have' in verify(directory)[0].text
     (directory / MANIFEST_FILE).unlink()
     assert "missing: remove this directory" in verify(tmp_path / "out")[0].text
 

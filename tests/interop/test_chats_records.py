@@ -146,6 +146,14 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "has the field 'images', which would be lost: it is not used; remove it"),
         ({"messages": say("q", "b", system="s"), "system": "t"}, FULL,
          "has the field 'system' and another system message; remove one of them"),
+        *(({"messages": [{**USER, key: given}, *say("", "b")[1:]]}, "chatml",
+           f"does not write {key}, so they would be lost; use another template, or remove them")
+          for key, given in (("images", ["x.png"]), ("audio", {"id": "1"}), ("tools", TOOLS),
+                             ("functions", "[{}]"), ("function_calls", "weather(at='Rome')"),
+                             ("tool_responses", [{"response": "sun"}]))),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [{**CALL, "id": "weather:0"}]}]},
+         FULL.replace("{{ '<tool_call>' + f.name }}", ""),
+         "writes the call of 'weather' in message 2 nowhere, so it would be lost"),
         ({"messages": say("q", "b"), "system": "s", "system_prompt": "t"}, FULL,
          "has the field 'system' and another system message; remove one of them"),
         ({"messages": say("q", "b"), "system": {"text": "s"}}, FULL,
@@ -194,6 +202,24 @@ def test_calls_without_content_for_a_template_that_asks_for_null(of: Any) -> Non
         assert of(record, OF_NULL) == (
             '<|user|>q<|assistant|>weather: {"at": "Rome"}</s>', 'weather: {"at": "Rome"}</s>'
         )
+
+
+@pytest.mark.parametrize(
+    "form", ["call.id", "call['id'].split('.')[1]", "'<s>' + call.id"]
+)
+def test_calls_whose_names_are_in_their_ids(form: str, of: Any) -> None:
+    """As in Kimi K2, whose template writes the id of a call and its arguments."""
+    call = {**CALL, "id": "functions.weather:0"}
+    messages = [USER, {"role": "assistant", "tool_calls": [call]}, RESULT, *say("q", "b")[1:]]
+    text = of({"messages": messages}, FULL.replace("'<tool_call>' + f.name", form))[1]
+    assert "weather:0" in text
+    assert text.endswith("b<|im_end|>")
+
+
+def test_parts_that_a_template_reads(of: Any) -> None:
+    template = FULL.replace("{{ m.content or '' }}", "{{ m.content or m['function_calls'] }}")
+    messages = [USER, {"role": "assistant", "content": "", "function_calls": "weather('Rome')"}]
+    assert of({"messages": messages}, template)[1] == "weather('Rome')<|im_end|>"
 
 
 @pytest.mark.parametrize(
@@ -333,6 +359,39 @@ def test_turns_that_nothing_ends(
     said = [x.getMessage() for x in caplog.records if "not taught to stop" in x.getMessage()]
     assert len(said) == is_warned
     assert all(x.startswith(f"{template} writes no special token after the last") for x in said)
+
+
+def test_the_token_of_an_answer_ends_a_call(of: Any) -> None:
+    """As in Gemma 4, whose template writes it after a call that nothing answers, too."""
+    template = (
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ m.content + '[/INST]' }}{% else %}"
+        "{% if not loop.first and loop.previtem.role == 'tool' %}{% else %}"
+        "{{ '<bos>' + m.role + '\n' }}{% endif %}{{ m.content or '' }}"
+        "{% for c in m.tool_calls or [] %}{{ '<s>' + c.function.name + '</s>[INST]' }}{% endfor %}"
+        "{{ '' if m.tool_calls else '<|eot_id|>\n' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt and messages[-1].role != 'tool' %}"
+        "{{ '<bos>assistant\n' }}{% endif %}"
+    )
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "now"}}]}
+    for more, trained in (([], ""), ([RESULT, *say("", "noon")[1:]], "noon<|eot_id|>")):
+        assert of({"messages": [USER, call, *more]}, template)[1] == f"<s>now</s>[INST]{trained}"
+
+
+@pytest.mark.parametrize(("closes", "said", "trained"), [
+    ("", "b\n", "b\n<|user|>"), ("", "b\n\n ", "b\n\n <|user|>"), ("", "\tb\t", "\tb\t<|user|>"),
+    ("\n", "b", "b\n"), ("\n", "b\n", "b\n\n"), ("\n", "", "\n"),
+    ("<|im_end|>\n", "b\n", "b\n<|im_end|>"),
+])  # fmt: skip
+def test_only_white_space_of_the_template_ends_a_turn(
+    closes: str, said: str, trained: str, of: Any
+) -> None:
+    template = (
+        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% if m.role =="
+        f" 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+    record = {"messages": say("a", said, "c", "d")}
+    assert of(record, template)[1] == trained + f"d{closes}".removesuffix("\n" * ("<" in closes))
 
 
 def test_templates_of_a_name_on_the_hub(

@@ -12,7 +12,7 @@ import pytest
 import written
 from run_cases import assert_goes_on
 
-from preprocess import build, open_tokens
+from preprocess import build, import_tokens, open_tokens
 from preprocess.check.verify import verify
 from preprocess.dataset import columns
 from preprocess.dataset.columns import COLUMNS, Column, TokenFileError
@@ -84,13 +84,11 @@ def test_a_column_that_is_no_longer_computed(
         ({"flag": np.array([0, -1, 1])}, "x.flag: .*: flags are from 0 to 1, .* token 1 is -1"),
     ],
 )
-def test_values_that_do_not_fit(
-    values: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
+def test_values_that_do_not_fit(values: Any, message: str, tmp_path: Path) -> None:
+    of_file = (*COLUMNS[:2], FLAG)
     with (
         pytest.raises(TokenFileError, match=message),
-        written.token_file(tmp_path, "x", vocab_size=300) as writer,
+        written.token_file(tmp_path, "x", vocab_size=300, columns=of_file) as writer,
     ):
         writer.append(np.array([1, 2, 299]), np.array([3]), **values)
 
@@ -106,6 +104,19 @@ def test_outputs_without_a_new_column_are_out_of_date(
         build(**options, out=tmp_path / "out")
     build(**options, out=tmp_path / "out", overwrite=True)
     assert open_tokens(tmp_path / "out" / "train.bin").column("flag").size
+
+
+def test_imported_ids_have_no_column_of_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
+    np.array([5, 6, 299], "<u2").tofile(tmp_path / "ids")
+    import_tokens(
+        tmp_path / "ids", format="raw", dtype="uint16", end_of_text_id=299, vocab_size=300,
+        out=tmp_path / "x.bin",
+    )
+    assert open_tokens(tmp_path / "x.bin").tokens.tolist() == [5, 6, 299]
+    assert all(finding.sound for finding in verify(tmp_path / "x.bin"))
 
 
 @pytest.mark.parametrize(

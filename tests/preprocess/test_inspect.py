@@ -102,6 +102,14 @@ def test_anything_else_is_an_error(tmp_path: Path) -> None:
         format_lines(facts(tmp_path / "text.txt"))
 
 
+@pytest.mark.parametrize("device", [None, "/dev/null"])
+@pytest.mark.parametrize("name", ["x.json", "x.tiktoken"])
+def test_a_pipe_or_device_is_not_read(tmp_path: Path, name: str, device: str | None) -> None:
+    (tmp_path / name).symlink_to(device) if device else os.mkfifo(tmp_path / name)
+    with pytest.raises(TokenFileError, match=f"{name}: is a pipe or a device, expected a file or"):
+        facts(tmp_path / name)
+
+
 def test_how_far_an_unfinished_run_is_as_json(tmp_path: Path) -> None:
     work = tmp_path / ".build.partial"
     assert how_far(tmp_path, "build") == {"path": str(work), "text": "no progress yet"}

@@ -36,7 +36,14 @@ def archive(kind: str) -> bytes:
     return stream.getvalue()
 
 
+def without_magic(tar: bytes) -> bytes:
+    """Return a tar as programs of Version 7 wrote it."""
+    header = tar[:148] + b" " * 8 + tar[156:257] + bytes(255)
+    return header[:148] + b"%06o\0 " % sum(header) + header[156:] + tar[512:]
+
+
 TAR, PAX, ZIP = archive("GNU_FORMAT"), archive("PAX_FORMAT"), archive("zip")
+OLD_TAR = without_magic(TAR)
 RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
 
 
@@ -73,7 +80,9 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
     ("a.txt.bz2", bz2.compress(("Some text\n" * 9).encode("utf-16-be")),
      "bzip2 -dc '@' | iconv -f UTF-16BE -t UTF-8 > '"),
     *((name, content, "mkdir '@.d' && tar -xf '@' -C '@.d'")
-      for name in ("y", "a.txt", "a.jsonl", "a.csv", "part-00000") for content in (TAR, PAX)),
+      for name in ("y", "a.txt", "a.jsonl", "a.csv", "part-00000")
+      for content in (TAR, PAX, OLD_TAR)),
+    ("a.txt.gz", gzip.compress(OLD_TAR, mtime=0), "mkdir '@.d' && tar -xf '@' -C '@.d'"),
     *((name, gzip.compress(TAR, mtime=0), "mkdir '@.d' && tar -xf '@' -C '@.d'")
       for name in ("z.gz", "corpus.txt.gz", "a.json.gz", "z", "a.tar.gz")),
     ("a.txt.xz", lzma.compress(PAX), "mkdir '@.d' && tar -xf '@' -C '@.d'"),

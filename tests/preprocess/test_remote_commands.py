@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torture
 from remote_cases import BLOCK, flip, upload
+from web_server import Page, web_server
 
 from bpe.errors import TokenizerFileError
 from preprocess import TokenFileError, build
@@ -67,6 +68,23 @@ def test_what_they_say_is_what_they_say_of_a_directory(
     assert f"{url}/train.json" in capsys.readouterr().out
 
 
+def test_a_dataset_on_a_web_server_is_read_by_every_command(
+    places: tuple[Path, str], tmp_path: Path
+) -> None:
+    local, _ = places
+    files = {f"/{x.name}": Page(x.read_bytes()) for x in local.iterdir() if x.is_file()}
+    with web_server(files) as url:
+        for command in ("verify", "inspect", "decode"):
+            assert run([command, f"{url}/train.json"]) == 0
+        for command in (["export", "--to", "npy"], ["rows", "--format", "jsonl"]):
+            for source, out in ((local / "train.json", "mine"), (f"{url}/train.json", "far")):
+                assert run([*command, str(source), "--out", str(tmp_path / command[0] / out)]) == 0
+            made = [torture.contents(tmp_path / command[0] / x) for x in ("mine", "far")]
+            data = [{x: y for x, y in each.items() if x[-5:] != ".json"} for each in made]
+            assert data[0] == data[1]
+            assert data[0]
+
+
 def test_damage_is_located_and_what_cannot_be_done_is_refused(places: tuple[Path, str]) -> None:
     local, url = places
     (first, *_), objects = sorted(local.glob("train*.bin")), open_objects(url.rpartition("/")[0])
@@ -84,10 +102,19 @@ def test_damage_is_located_and_what_cannot_be_done_is_refused(places: tuple[Path
     objects.remove("data/tokenizer.json")
     with pytest.raises(TokenizerFileError, match=r"tokenizer\.json: there is no such file; give t"):
         next(decode_range(f"{url}/train.json"))
-    with pytest.raises(TokenFileError, match="no finished token file in this directory"):
-        verify(f"{url}/nothing")
+    for command in (verify, facts):
+        with pytest.raises(TokenFileError, match="no finished token file in this directory"):
+            command(f"{url}/nothing")
     (finding,) = verify(f"{url}/nothing.bin")
     assert finding.text == "there is no such manifest; check the URL"
     for more in ({"deep": True}, {"repair": True}):
         with pytest.raises(SettingsError, match="is for files on this machine, and s3://"):
             verify(url, **more)
+
+
+def test_a_place_whose_only_manifest_is_bad_is_described(bucket: str) -> None:
+    for suffix in ("bin", "docs", "json"):
+        open_objects(bucket).put(f"data/train.{suffix}", b"{}")
+    (bad,) = facts(f"{bucket}/data")["bad_files"]
+    assert bad["path"] == f"{bucket}/data/train.json"
+    assert "not a manifest" in bad["text"]

@@ -347,6 +347,21 @@ def test_a_lost_shard_of_rows_is_refused(
     assert len(class_of(kind)(".")) == 2
 
 
+@EACH
+def test_a_relative_path_is_of_the_directory_where_it_was_given(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of an open dataset, also after a change of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("files").mkdir()
+    source = shards(Path("files"), kind)
+    assert source.shard_names[0].startswith("files")
+    monkeypatch.chdir("/")
+    for each in (source, pickle.loads(pickle.dumps(source))):
+        assert [record["n"] for record in each] == [*range(14)]
+        assert (len(each), each[3]["n"]) == (14, 3)
+
+
 def test_wrong_states(tmp_path: Path) -> None:
     source = shards(tmp_path, "jsonl")
     state = source.state_dict()

@@ -35,6 +35,23 @@ docs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(docs)
 
 
+@pytest.mark.parametrize(
+    ("settings", "option", "module"),
+    [
+        ("BuildSettings", "format", "preprocess.sources.registry"),
+        ("RowsSettings", "format", "preprocess.rows.formats"),
+        ("ExportSettings", "to", "preprocess.export.formats"),
+        ("ImportSettings", "format", "preprocess.imports.write"),
+    ],
+)
+def test_formats_are_those_that_are_registered(settings: str, option: str, module: str) -> None:
+    found = imported(f"{module}.FORMATS")
+    if not isinstance(found, dict):
+        found = [each.name for each in found if each.open is not None]
+    formats = options_of(getattr(declared, settings))[option].metavar.split("|")
+    assert {*formats} == {*found}
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_functions_have_the_options(command: str) -> None:
     options = options_of(getattr(declared, COMMANDS[command].settings))

@@ -263,7 +263,8 @@ def test_validation_that_is_no_longer_asked_for_is_removed(
                 assert run(["build", str(path)]) == 0
             else:
                 build(PipelineConfig(**values))
-        assert spelling == "without tokens" or all(each.sound for each in verify(out))
+        assert all(each.sound for each in verify(out))
+        assert all([*path.iterdir()] for path in out.rglob("*") if path.is_dir())
         places = [path.parent for path in out.rglob("rows.json")]
         names = {str(path.relative_to(out)) for path in out.rglob("[!.]*") if path.is_file()}
         return names, {str(place.relative_to(out)): len(rows_in(place)) for place in places}
@@ -276,6 +277,18 @@ def test_validation_that_is_no_longer_asked_for_is_removed(
     names, rows = write(0)
     assert (names, rows) == (alone[0] | {"mine.txt"}, alone[1])
     assert write(0.3) == divided
+
+
+def test_a_lost_dataset_is_not_taken_for_a_removed_one(
+    text: Path, tokenizer: Path, tmp_path: Path
+) -> None:
+    tokenize_and_save(data_files=text, tokenizer=tokenizer, output_path=tmp_path / "out",
+                      output_format="jsonl", val_fraction=0.2)
+    for path in (tmp_path / "out" / "tokens").iterdir():
+        if path.name.startswith(("train", "val")):
+            path.unlink()
+    (found,) = [each for each in verify(tmp_path / "out") if not each.sound]
+    assert found.text.startswith("no finished token file in this directory")
 
 
 def test_outputs_in_a_directory_that_is_read(
@@ -360,6 +373,29 @@ def test_arguments_without_effect_are_said_once(
     assert rows_in(build(plain).rows["a"][0].path) == rows_in(result.rows["a"][0].path)
 
 
+def test_defaults_may_be_given(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    """Of rows that are packed, and without rows; they change nothing."""
+    given = {"name_or_path": tokenizer, "truncation": False, "padding": False}
+    for name, more in [("plain", {}), ("said", given)]:
+        datasets = [{"data_files": text, "name": "a", "tokenizer": {"name_or_path": tokenizer}}]
+        datasets[0]["tokenizer"] |= more | {"max_length": 16}
+        build(config(
+            text, tmp_path / name, datasets=datasets, tokenize=None, pack={"seq_length": 16}
+        ))
+    assert rows_in(tmp_path / "said" / "a") == rows_in(tmp_path / "plain" / "a")
+    datasets = [{"data_files": text, "tokenizer": given, "save_path": tmp_path / "tokens"}]
+    assert build(PipelineConfig(datasets=datasets)).manifests
+
+
+def test_files_of_validation_that_are_missing(text: Path, tokenizer: Path, tmp_path: Path) -> None:
+    given = {"data_files": text, "val_files": tmp_path / "none.txt", "tokenizer": tokenizer}
+    with pytest.raises(CorpusError, match=r"^val_files: .*none\.txt: no such file"):
+        tokenize_and_save(**given, output_path=tmp_path / "rows")
+    config = PipelineConfig(datasets=[given], output_path=tmp_path / "out")
+    with pytest.raises(CorpusError, match=r"^datasets\[0\]\.val_files: .*none\.txt: no such file"):
+        build(config)
+
+
 def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> None:
     given = {"data_files": text, "tokenizer": tokenizer, "output_path": text.parent / "rows"}
     with pytest.raises(CorpusError, match="format is that of the text, and output_format that of"):
@@ -390,6 +426,9 @@ def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> 
         (lambda: write_rows("x", output_path="y"), r"output_path: .*; did you mean out\?"),
         (lambda: tokenize_and_save(**TO_ROWS, min_lenght=3), r"min_lenght: .*; did you mean min_l"),
         (lambda: tokenize_and_save(**TO_ROWS, min_length=-1), r"^min_length: should be a whole n"),
+        # It has no sections.
+        (lambda: tokenize_and_save(**TO_ROWS, num_workers=2), r"did you mean workers\?$"),
+        (lambda: tokenize_and_save(**TO_ROWS, seq_length=8), "seq_length: .*; it is an option of "),
         (lambda: config(save=None), "save: max_length: for rows, which are not written; add a sec"),
         (lambda: config(save={"enabled": False}, tokenize=None, pack={"seq_length": 4}),
          "for rows, which are not written; add a section save"),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from preprocess import TokenFile, open_tokens
-from preprocess.dataset.columns import MASK
+from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, MASK
 from preprocess.dataset.writer import TokenFileWriter
 from preprocess.storage import LocalStorage
 
@@ -49,7 +49,7 @@ def write(
 ) -> TokenFile:
     """Write ids and ends of documents; `fields` are of the manifest, `more` is of the writer."""
     columns = {} if mask is None else {MASK.name: np.array(mask, np.uint8)}
-    more["has_mask"] = mask is not None
+    more["columns"] = (IDS, DOCUMENT_ENDS, MASK)[: 2 + len(columns)]
     with token_file(directory, name, vocab_size=vocab_size, **more) as writer:
         writer.append(np.array(ids, np.uint32), np.array(ends, np.int64), **columns)
         writer.finish(**{"end_of_text_id": END} | FIELDS | (fields or {}))
