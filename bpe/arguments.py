@@ -204,6 +204,8 @@ def _fits(value: Any, hint: Any) -> bool:
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         is_list &= kind is Iterable or hasattr(value, "__len__")
         is_list &= getattr(value, "ndim", 1) > 0  # an array without a dimension is a number
+        # The order of a set changes from process to process, and with it what is made of it.
+        is_list &= kind is Collection or not isinstance(value, set | frozenset)
         return is_list and (not inner or _all_fit(value, inner[0]))
     if kind is typing.IO:
         return hasattr(value, "write")

@@ -256,6 +256,25 @@ def test_messages(values: dict[str, Any], message: str) -> None:
     assert isinstance(caught.value, TypeError)
 
 
+def test_sets_have_no_order(valid: dict[str, Any]) -> None:
+    """Ids and documents that were made of a set would be others in each process."""
+    tokenizer, some = valid["tokenizer"], {"<a>", "<b>"}
+    for call in (
+        lambda: train_bpe([TEXT], 300, special_tokens=some),  # type: ignore[arg-type]
+        lambda: bpe.load_tokenizer(tokenizer, special_tokens=frozenset(some)),  # type: ignore[arg-type]
+        lambda: bpe.WordLevelTokenizer(some),
+        lambda: build(train="missing.txt", special_tokens=some),
+        lambda: build(train=some),
+        lambda: DatasetConfig(data_files=some),
+        lambda: JsonShardedSource(some),
+    ):
+        with pytest.raises(ArgumentError, match=r": should be .*; got .*\{"):
+            call()  # type: ignore[no-untyped-call]
+    assert tokenizer.encode("a text", allowed_special={"<|endoftext|>"})
+    ordered = dict.fromkeys(["<b>", "<a>"]).keys()
+    assert [*train_bpe([TEXT], 300, special_tokens=ordered).special_tokens] == ["<b>", "<a>"]  # type: ignore[arg-type]
+
+
 def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
     tokenizer = valid["tokenizer"]
     rows = partial(tokenize_and_save, data_files="missing.txt", output_path=tmp_path / "rows")
