@@ -21,7 +21,7 @@ _NO_TEXT = (
     (r"\n.\n.(?s:.*)\0", "it is a model of SentencePiece",
      "expected a tokenizer.json, as save_pretrained of transformers writes"),
 )  # fmt: skip
-_RANKS = r"[A-Za-z0-9+/]+=* [0-9]+\n"
+_RANKS = r"[A-Za-z0-9+/]+=* [0-9]+\r?\n"
 _NO_JSON = (
     (_RANKS, "it has tiktoken's ranks, as tokenizer.model of Llama 3",
      "copy it to NAME.tiktoken, and give the split pattern (llama3)"),

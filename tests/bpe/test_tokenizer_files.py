@@ -351,6 +351,7 @@ def test_ranks_under_another_name(tmp_path: Path) -> None:
         (b"version https://git-lfs.github.com/spec/v1\n", r"a Git LFS pointer: get the file"),
         (b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\x02", r"Piece: expected a tokenizer.json, as save"),
         (b"IQ== 0\nIg== 1\n", r"tiktoken's ranks, .*: copy it to NAME.tiktoken, and give the spl"),
+        (b"IQ== 0\r\nIg== 1\r\n", r"it has tiktoken's ranks, as tokenizer.model of"),
         (b'{"train": 1}', r"object contains unknown field `train`"),
         (b'{"decoder": NaN}', r"not JSON: .*invalid character .byte 12."),
         (b'{"version": ' * 100_000 + b"1", r"version is not implemented or damaged: expected"),
