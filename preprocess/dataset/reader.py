@@ -248,10 +248,10 @@ class TokenFile:
     def __getitem__(self, key: int | slice) -> int | npt.NDArray[np.unsignedinteger[Any]]:
         try:
             found = self.tokens[key]
-        except (IndexError, OverflowError):
+            return np.array(found) if isinstance(key, slice) else int(found)
+        except (IndexError, OverflowError, TypeError):
             n = self.n_tokens
             raise IndexError(f"positions of {n:,} ids are from 0 to {n - 1:,}; got {key}") from None
-        return np.array(found) if isinstance(key, slice) else int(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_again, (self.absolute_path, self.manifest.digest, self._given_tokenizer)

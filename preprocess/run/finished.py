@@ -28,7 +28,7 @@ from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
 from preprocess.locations import how_to_repair, join_location
 from preprocess.run.record import Record
-from preprocess.storage import Files, OutputError, open_files
+from preprocess.storage import Files, OutputError, open_files, open_storage
 
 STATS_FORMAT = "tokenmill-stats"
 # Larger files of JSON are parsed only if the format is named near their start, as we write it.
@@ -136,9 +136,11 @@ def find_token_files(location: str) -> list[str]:
     if place.is_dir() or (is_remote and not is_dataset):
         files = open_files(location)
         if not (names := manifests_in(files)):
+            problem = f"{files.where()}: no finished token file in this directory"
+            if open_storage(location).runs():
+                raise TokenFileError(f"{problem}, but an unfinished run: run its command again")
             raise TokenFileError(
-                f"{files.where()}: no finished token file in this directory; build one first:"
-                f" tokenmill build --train {files.where()}"
+                f"{problem}; build one first: tokenmill build --train {files.where()}"
             )
         return [join_location(location, name) for name in names]
     if not is_remote and not place.exists() and not place.with_suffix(".json").exists():
