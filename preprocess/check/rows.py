@@ -268,7 +268,7 @@ class _Rows:
             return False, f"damaged: {reason_of(error, path)}"
         if digest.hexdigest() == facts.content:
             # A rerun refuses a file of another size, so a repair writes it again.
-            is_sound = size == facts.bytes or not self._repairs
+            is_sound = is_whole or not self._repairs
             return is_sound, f"{n_rows:,} rows as written, in other bytes"
         text = f"damaged: {n_rows:,} rows that differ from the {facts.rows:,} that were written"
         return False, f"{text}; run verify --repair"
