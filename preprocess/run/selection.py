@@ -160,7 +160,7 @@ class MeasurePass:
 
     part: Pass
     settings: SelectSettings
-    limits: RunSettings
+    run_settings: RunSettings
     journal: Journal
     progress: Progress
     earlier: Mapping[int, Selected]  # number of each pass whose documents come first -> its result
@@ -193,7 +193,7 @@ class MeasurePass:
                 self.journal.rest()  # its thread may still sync the stream
 
     def _read(self, stage: Stage, rows: Stream) -> None:
-        at, workers = self.at, self.limits.workers
+        at, workers = self.at, self.run_settings.workers
         for block in _blocks(self._rows(self.part.number)[: at.documents]):
             if self._counts:
                 self._slice.take(block["characters"])
@@ -209,7 +209,7 @@ class MeasurePass:
                 rows.append(memoryview(data))
                 self._digest.update(data)
                 at.documents += len(of_unit)
-                at.add(item, batch, stage, self.limits.max_bad_records)
+                at.add(item, batch, stage, self.run_settings.max_bad_records)
                 if self._is_complete(of_unit):
                     break
                 is_over = at.source < len(self._sources) and self.progress.out_of_time()
@@ -299,10 +299,10 @@ class MeasurePass:
 
     def _copies(self) -> Bytes:
         """Return a bit of each document of earlier passes and this one: 1 for copies."""
-        rows, limits = [*self._before(), self._rows(self.part.number)], self.limits
+        rows, settings = [*self._before(), self._rows(self.part.number)], self.run_settings
         if not self.settings.deduplicate:
             return np.zeros(-(-sum(map(len, rows)) // 8), np.uint8)
-        limit = bytes_for_tables(limits.memory_limit, limits.workers, limits.unit_size)
+        limit = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         return find_copies(rows, min(limit, _COMPARED))
 
     def _choose(self, copies: Bytes, bits: Stream | None = None) -> Choice:
