@@ -147,7 +147,9 @@ def _token(value: Any) -> str:
 
 
 def _elements(value: Any) -> Iterable[Any]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    # The order of a set changes from process to process.
+    no_list = isinstance(value, str | bytes | Mapping | set | frozenset)
+    if no_list or not isinstance(value, Iterable):
         raise TypeError
     return value
 

@@ -510,7 +510,7 @@ def _described_files(directory: _Directory) -> set[str]:
             stems.add(stem)
     suffixes = [column.name for column in table.COLUMNS]
     suffixes.append(table.PLAN)
-    of_stem = rf"({'|'.join(map(re.escape, stems))})(_\d{{5,}})?\.({'|'.join(suffixes)})"
+    of_stem = rf"({'|'.join(map(re.escape, stems))})({table.SHARD})?\.({'|'.join(suffixes)})"
     of_stem = rf"(\.(?=.*\.partial))?{of_stem}"  # a plan that is being made
     return own | {name for name in files if stems and re.fullmatch(of_stem, name)}
 
