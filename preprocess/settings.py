@@ -390,7 +390,7 @@ class Option(Generic[Stored, Given]):
             stored = msgspec.convert(self.kind.read(value), self._stored)
         except UnicodeError:
             raise ValueError("should be valid Unicode") from None
-        except (TypeError, msgspec.MsgspecError):
+        except (TypeError, RecursionError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.expected}") from None
         if self.is_required and stored == ():
             raise ValueError("should not be empty")
