@@ -235,11 +235,12 @@ def tokenizer_config_of_a_dataset() -> None:
 
 
 def packed_rows() -> None:
+    documents = [[*ids_of(text, special=False), 2] for text in TEXTS]
     for strategy in ("greedy", "pool", "first_fit"):
         config = PipelineConfig(
             datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok")],
             pack=PackStageConfig(
-                enabled=True, seq_length=2048, eos_token_id=1, pad_token_id=2, strategy=strategy,
+                enabled=True, seq_length=2048, eos_token_id=2, pad_token_id=0, strategy=strategy,
                 include_segment_ids=True,
             ),
             save=SaveStageConfig(
@@ -254,13 +255,11 @@ def packed_rows() -> None:
         # Each document, with its end, is in the rows, cut where it is longer than a row.
         found = []
         for row, of in zip(rows, segments, strict=True):
+            assert {*row[of == 0].tolist()} <= {0}
             bounds = [0, *(np.flatnonzero(np.diff(of)) + 1), len(row)]
-            pieces = [row[a:b].tolist() for a, b in pairwise(bounds)]
-            found += [piece for piece in pieces if {*piece} != {2}]
-        tokens = sum(map(len, windows(TEXTS, 2048)))
-        assert sum(map(len, found)) == tokens
-        short = [row for row in windows(TEXTS, 2048) if len(row) < 300]
-        assert all(row in found for row in short if row[-1] == 1)
+            found += [row[a:b].tolist() for a, b in pairwise(bounds) if of[a]]
+        assert sum(map(len, found)) == sum(map(len, documents))
+        assert all(each in found for each in documents if len(each) < 300)
 
 
 def other_save_stages() -> None:
@@ -285,7 +284,8 @@ def ray_is_a_section() -> None:
         save=SaveStageConfig(),
         ray=RayConfig(enabled=True, num_workers=8, resources_per_worker={"CPU": 2}),
     )
-    assert config.builds["made"].executor == "ray"
+    made = config.builds["made"]
+    assert (made.executor, made.workers, made.ray_resources) == ("ray", 8, ("CPU=2",))
     off = RayConfig(enabled=False, num_workers=8, resources_per_worker={"CPU": 2})
     config = PipelineConfig(
         datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok", save_path="made")],
@@ -374,11 +374,11 @@ def names_and_types_in_the_files() -> None:
     assert types["input_ids"] == types["attention_mask"] == "list<item: int32>", types
     config = json.loads(Path("out/config.json").read_text())
     metadata = json.loads(Path("out/metadata.json").read_text())
-    about = config | metadata
-    assert (about["max_length"], about["truncation"]) == (2048, False)
-    assert about["tokenizer"]
-    assert about["num_examples"] == len(windows(TEXTS, 2048))
-    assert about["created_at"]
+    for about in (config, metadata):
+        found = about["tokenizer"], about["max_length"], about["truncation"]
+        assert found == ("tok", 2048, False)
+    assert metadata["num_examples"] == len(windows(TEXTS, 2048))
+    assert metadata["created_at"]
     before = {path: Path(path).read_bytes() for path in glob.glob("out/*.parquet")}
     tokenize_and_save(
         data_files="data/*.jsonl", tokenizer="tok", output_path="out2", max_length=2048
