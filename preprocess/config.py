@@ -624,6 +624,8 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     import yaml
 
     try:
+        if path.is_char_device():  # reading it might never end
+            raise ValueError("it is a device")
         loader = yaml.SafeLoader(path.read_text("utf-8"))
         node = loader.get_single_node()
         found = [*_lines(node, ())]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -12,6 +13,10 @@ from bpe.files.locations import local_path
 # Larger writes may allocate contiguous memory: 2 MiB took up to 17 times as long
 # (docs/performance.md).
 _WRITTEN_AT_ONCE = 256 * 1024
+# What file systems say that do not sync directories, such as some of SMB, 9p and FUSE.
+_UNSUPPORTED = {
+    errno.EINVAL, errno.EBADF, errno.EISDIR, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP,
+}
 
 
 def write_atomically(
@@ -70,9 +75,13 @@ def sync(descriptor: int, data_only: bool = False) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Sync the names in a directory to the disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    """Sync the names in a directory to the disk, if its file system can."""
     try:
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 import numpy as np
@@ -32,7 +32,6 @@ _AGAIN = (
 # Last key of a manifest: the digest of the text before the preceding comma.
 _OWN_DIGEST = "manifest_digest"
 
-Described = TypeVar("Described")
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Digests = dict[str, tuple[str, ...]]
 
@@ -282,37 +281,56 @@ def manifest_is_as_written(content: bytes) -> bool:
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
 
 
-def decode_manifest(
-    content: bytes, where: str, kind: type[Described], about: tuple[str, int],
-    check: Callable[[Described], None], error: type[TokenmillError], again: str,
-) -> Described:
-    """Decode the manifest of rows or of an export, which has its own digest.
+class MadeOfDataset(Struct, frozen=True, kw_only=True):
+    """Manifest of files that are made of a dataset, rows or an export; it has its own digest.
 
-    Args:
-        content: Content of the file.
-        where: Names it in messages.
-        kind: What it is decoded to.
-        about: Its format and version.
-        check: Raises ValueError if its values cannot be.
-        error: Is raised if it is damaged, of a newer version, or of another program.
-        again: What to do then, such as "export again (--overwrite)".
+    Attributes:
+        dataset: Path of the manifest of the dataset, from the directory of the files; or its URL.
+        dataset_digest: Its xxh3_128.
+        settings: Options that change the files.
     """
-    data = _parse(content, where, about, error, again)
-    if not manifest_is_as_written(content):
-        raise error(f"{where}: was changed since it was written; {again}")
-    try:
-        manifest = msgspec.convert(data, kind)
-        check(manifest)
-        return manifest
-    except ValueError as wrong:
-        raise error(f"{where}: is no manifest of its kind ({wrong}); {again}") from wrong
+
+    about: ClassVar[tuple[str, int]]  # format and version of the file
+    error: ClassVar[type[TokenmillError]]  # of a manifest that cannot be read
+    again: ClassVar[str]  # what to do then
+
+    dataset: str
+    dataset_digest: str
+    settings: dict[str, Any]
+
+    def check(self) -> None:
+        """Raise ValueError if values cannot be."""
+
+    def to_json(self) -> str:
+        """Return the exact text of the file."""
+        about = {"format": self.about[0], "format_version": self.about[1]}
+        return with_own_digest(about | msgspec.to_builtins(self))
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str) -> Self:
+        """Parse the content of a file, which `where` names in messages.
+
+        Raises:
+            TokenmillError: It is damaged, of a newer version, or of another program: `error`.
+        """
+        data = _parse(content, where, cls.about, cls.error, cls.again)
+        if not manifest_is_as_written(content):
+            raise cls.error(f"{where}: was changed since it was written; {cls.again}")
+        try:
+            manifest = msgspec.convert(data, cls)
+            manifest.check()
+            return manifest
+        except ValueError as wrong:
+            raise cls.error(
+                f"{where}: is no manifest of its kind ({wrong}); {cls.again}"
+            ) from wrong
 
 
 def _parse(
     content: str | bytes, where: str, about: tuple[str, int], error: type[TokenmillError],
     again: str,
 ) -> dict[str, Any]:
-    """Return the JSON object of a manifest; arguments are as of `decode_manifest`."""
+    """Return the JSON object of a manifest; arguments are as of `MadeOfDataset`."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as wrong:

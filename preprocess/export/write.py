@@ -12,14 +12,14 @@ import os
 import time
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import xxhash
 from msgspec import Struct
 
 from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.manifest import Count, decode_manifest, with_own_digest
+from preprocess.dataset.manifest import Count, MadeOfDataset
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS, ExportError, OutputFile, Source
 from preprocess.locations import relative_location
@@ -38,7 +38,7 @@ from preprocess.run_ahead import run_ahead
 from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, open_storage
 
-FORMAT, FORMAT_VERSION = "tokenmill-export", 1
+FORMAT = "tokenmill-export"
 _READ_BYTES = 1 << 22  # of a file that are digested again at a time
 
 
@@ -56,13 +56,10 @@ class FileFacts(Struct, frozen=True):
     digest: str
 
 
-class ExportManifest(Struct, frozen=True, kw_only=True):
+class ExportManifest(MadeOfDataset, frozen=True, kw_only=True):
     """Content of the manifest of an export.
 
     Attributes:
-        dataset: Path of the manifest of the dataset, from the directory of the export.
-        dataset_digest: Its xxh3_128.
-        settings: Options that change the files.
         tokens, documents: Totals of the dataset.
         dtype: Type of its ids; formats without it have another one.
         vocab_size: Exclusive upper bound of ids.
@@ -72,9 +69,9 @@ class ExportManifest(Struct, frozen=True, kw_only=True):
         files: The files, in the order in which they were written.
     """
 
-    dataset: str
-    dataset_digest: str
-    settings: dict[str, Any]
+    about, error = (FORMAT, 1), ExportError
+    again = "export again (--overwrite), or choose another place"
+
     tokens: Count
     documents: Count
     dtype: str
@@ -84,10 +81,11 @@ class ExportManifest(Struct, frozen=True, kw_only=True):
     tokenizer_fingerprint: str
     files: tuple[FileFacts, ...]
 
-    def to_json(self) -> str:
-        """Return the exact text of the manifest."""
-        about = {"format": FORMAT, "format_version": FORMAT_VERSION}
-        return with_own_digest(about | msgspec.to_builtins(self))
+    def check(self) -> None:
+        """Raise ValueError for a name that is of no file in the directory."""
+        for each in self.files:
+            if os.path.basename(each.name) != each.name:
+                raise ValueError(f"{each.name!r} is no name of a file in its directory")
 
 
 def read_manifest(files: Files, name: str) -> ExportManifest:
@@ -96,16 +94,7 @@ def read_manifest(files: Files, name: str) -> ExportManifest:
     Raises:
         ExportError: It is damaged, of a newer format, or of another program.
     """
-    return decode_manifest(
-        files.get(name) or b"", files.where(name), ExportManifest, (FORMAT, FORMAT_VERSION),
-        _check_names, ExportError, "export again (--overwrite), or choose another place",
-    )
-
-
-def _check_names(manifest: ExportManifest) -> None:
-    for each in manifest.files:
-        if os.path.basename(each.name) != each.name:
-            raise ValueError(f"{each.name!r} is no name of a file in its directory")
+    return ExportManifest.from_json(files.get(name) or b"", files.where(name))
 
 
 class ExportResult(NamedTuple):

@@ -7,25 +7,18 @@ other bytes, which is no damage.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import msgspec
 import xxhash
 from msgspec import Struct
 
-from preprocess.dataset.manifest import (
-    Count,
-    decode_manifest,
-    spellings_of,
-    with_own_digest,
-)
+from preprocess.dataset.manifest import Count, MadeOfDataset, spellings_of
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
 from preprocess.storage import Files, open_files
 
 MANIFEST_FILE = "rows.json"
 FORMAT = "tokenmill-rows"
-FORMAT_VERSION = 1
 
 
 class ShardFacts(Struct, frozen=True):
@@ -48,13 +41,10 @@ class ShardFacts(Struct, frozen=True):
     content: str
 
 
-class RowsManifest(Struct, frozen=True, kw_only=True):
+class RowsManifest(MadeOfDataset, frozen=True, kw_only=True):
     """Content of rows.json.
 
     Attributes:
-        dataset: Path of the manifest of the dataset, from the directory of the rows; or its URL.
-        dataset_digest: Its xxh3_128.
-        settings: Options that change the rows.
         around: Ids before and after each row.
         columns: Names of the arrays, in their order.
         vocab_size: Exclusive upper bound of ids.
@@ -68,9 +58,8 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
         beside: Name of a file that describes the rows -> its xxh3_128.
     """
 
-    dataset: str
-    dataset_digest: str
-    settings: dict[str, Any]
+    about, error, again = (FORMAT, 1), RowsError, "write the rows again (--overwrite)"
+
     around: tuple[tuple[int, ...], tuple[int, ...]]
     columns: tuple[str, ...]
     vocab_size: Count
@@ -82,17 +71,23 @@ class RowsManifest(Struct, frozen=True, kw_only=True):
     longest: Count
     text_bytes: Count
     shards: tuple[ShardFacts, ...]
-    beside: dict[str, str] = {}
+    beside: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def format(self) -> str:
         """Name of the format of the files, in `FORMATS`."""
         return str(self.settings["format"])
 
-    def to_json(self) -> str:
-        """Return the exact text of rows.json."""
-        about = {"format": FORMAT, "format_version": FORMAT_VERSION}
-        return with_own_digest(about | msgspec.to_builtins(self))
+    def check(self) -> None:
+        """Raise ValueError for a name that is of no file of rows, and other totals than theirs."""
+        for each in self.shards:
+            is_inside = os.path.basename(each.name) == each.name
+            if not is_inside or format_of(each.name) != self.format:
+                raise ValueError(f"{each.name!r} is no name of a file of {self.format}")
+        for key in ("rows", "tokens"):
+            wanted, total = getattr(self, key), sum(getattr(each, key) for each in self.shards)
+            if wanted != total:
+                raise ValueError(f'"{key}" is {wanted:,}, and the files have {total:,}')
 
 
 def has_manifest(files: Files) -> bool:
@@ -111,21 +106,7 @@ def read_manifest(directory: str | os.PathLike[str]) -> RowsManifest:
     content, where = files.get(MANIFEST_FILE), files.where(MANIFEST_FILE)
     if content is None:
         raise RowsError(f"{where}: missing; no rows were written in this directory")
-    return decode_manifest(
-        content, where, RowsManifest, (FORMAT, FORMAT_VERSION), _check_shards, RowsError,
-        "write the rows again (--overwrite)",
-    )
-
-
-def _check_shards(manifest: RowsManifest) -> None:
-    for each in manifest.shards:
-        is_inside = os.path.basename(each.name) == each.name
-        if not is_inside or format_of(each.name) != manifest.format:
-            raise ValueError(f"{each.name!r} is no name of a file of {manifest.format}")
-    for key in ("rows", "tokens"):
-        wanted, total = getattr(manifest, key), sum(getattr(each, key) for each in manifest.shards)
-        if wanted != total:
-            raise ValueError(f'"{key}" is {wanted:,}, and the files have {total:,}')
+    return RowsManifest.from_json(content, where)
 
 
 class ContentDigest:

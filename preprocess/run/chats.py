@@ -94,6 +94,8 @@ def _ends_turns(form: ChatFormat) -> bool:
 
 def _read(path: str) -> str:
     try:
+        if Path(path).is_char_device():  # reading it might never end
+            raise OSError(0, "it is a device")
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

@@ -104,6 +104,7 @@ FORMATS = [  # files of no other format are text
             ("lz4", (".lz4",), (b"\x04\x22\x4d\x18",), "lz4 -d"),
             ("brotli", (".br",), (), "brotli -d"),
             ("lzip", (".lz",), (b"LZIP\x01",), "lzip -d"),
+            ("lzma", (".lzma",), (), "xz -d"),
             ("lzop", (".lzo",), (b"\x89LZO",), "lzop -d"),
             ("compress", (".z",), (b"\x1f\x9d",), "uncompress"),
             ("snappy", (".snappy", ".sz"), (b"\xff\x06\0\0sNaPpY",), "python -m snappy -d"),

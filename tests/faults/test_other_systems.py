@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from remote_cases import make_dataset
 
-from preprocess import Sampler, open_tokens
+from preprocess import OutputError, Sampler, build, open_tokens
+from preprocess.check.verify import verify
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,6 +68,35 @@ def test_a_plan_where_no_space_can_be_reserved(
             found = Sampler(open_tokens(file.path), 3, 8, windows="packed").batch(0)
         assert all((found[name] == expected[name]).all() for name in expected)
         assert plan.read_bytes() == content
+
+
+@pytest.mark.parametrize(("call", "code"), [
+    ("fsync", errno.EINVAL), ("fsync", errno.EBADF), ("fsync", errno.ENOSYS),
+    ("fsync", errno.EOPNOTSUPP), ("open", errno.EISDIR), ("fsync", errno.EIO),
+])  # fmt: skip
+def test_directories_that_cannot_be_synced(
+    call: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on some file systems of networks and containers; an error of the disk is still one."""
+    (tmp_path / "text").write_text("some text " * 9)
+    options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 258, "val_fraction": 0}
+    build(**options, out=tmp_path / "expected")
+    real = getattr(os, call)
+
+    def refuse(place: Any, *more: Any, **named: Any) -> Any:
+        if os.path.isdir(place):
+            raise OSError(code, os.strerror(code))
+        return real(place, *more, **named)
+
+    monkeypatch.setattr(os, call, refuse)
+    if code == errno.EIO:
+        with pytest.raises(OutputError, match="Input/output error"):
+            build(**options, out=tmp_path / "out")
+        return
+    build(**options, out=tmp_path / "out")
+    assert all(each.sound for each in verify(tmp_path / "out", deep=True))
+    for name in ("tokenizer.json", "train.bin", "train.json"):
+        assert len({(tmp_path / x / name).read_bytes() for x in ("expected", "out")}) == 1
 
 
 LIMITED = """

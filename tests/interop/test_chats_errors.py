@@ -189,6 +189,7 @@ def test_what_cannot_be_chosen(model: Path, tmp_path: Path) -> None:
          r"chat_template .* cannot be read \(No such file or directory\); give a file with"),
         ({"train": path, "chat_template": str(tmp_path / "bad.jinja")}, SettingsError,
          r"cannot be read \(it is not UTF-8\); give a file with"),
+        ({"train": path, "chat_template": "/dev/null"}, SettingsError, r"\(it is a device\)"),
     ]  # fmt: skip
     for more, kind, message in found:
         with pytest.raises(kind, match=message):

@@ -247,6 +247,9 @@ def test_files_that_are_no_configuration(corpus: Path) -> None:
         build("a.txt")
     with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read as YAML \(No such file"):
         build("none.yaml")
+    Path("null.yaml").symlink_to("/dev/null")
+    with pytest.raises(SettingsError, match=r"null\.yaml: cannot be read as YAML \(it is a device"):
+        build("null.yaml")
 
 
 def test_a_missing_file_is_found_before_the_work(corpus: Path, capsys: Any) -> None:

@@ -54,6 +54,7 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
     ("a", b"7z\xbc\xaf\x27\x1c\0", "7z x"),
     ("a.rar", b"Rar!\x1a\x07\x01\0", "unrar x"),
     ("a.txt.lz", b"LZIP\x01", "lzip -d"),
+    ("a.jsonl.lzma", lzma.compress(b"x", lzma.FORMAT_ALONE), "xz -d"),
     ("a.lzo", b"\x89LZO\0", "lzop -d"),
     ("a.Z", b"\x1f\x9d\x90", "uncompress"),
     ("part-00000.snappy", b"\xff\x06\0\0sNaPpY", "snappy -d"),
