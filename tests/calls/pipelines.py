@@ -78,6 +78,39 @@ def tokenizers_of_all_kinds() -> None:
         same(rows_of(f"out_{name}/*.parquet"), expected)
 
 
+def datasets_of_all_kinds_of_tokenizers() -> None:
+    import transformers
+
+    import bpe
+    from preprocess import build, open_tokens, verify, write_rows
+
+    theirs = transformers.AutoTokenizer.from_pretrained("tok")
+    build(train="data", tokenizer=theirs, val_fraction=0, out="dataset")
+    of_tiktoken = bpe.load_tokenizer("tok").to_tiktoken()
+    build(train="data", tokenizer=of_tiktoken, val_fraction=0, out="of_tiktoken")
+    for tokenizer, place in (
+        ("tok", "dataset"), (Path("tok/tokenizer.json"), "dataset"),
+        ({"name_or_path": "tok"}, "dataset"), (TokenizerConfig(name_or_path="tok"), "dataset"),
+        (bpe.load_tokenizer("tok"), "dataset"), (theirs.backend_tokenizer, "dataset"),
+        (theirs, "dataset"), (of_tiktoken, "of_tiktoken"),
+    ):
+        file = open_tokens(f"{place}/train.bin", tokenizer=tokenizer)
+        assert file.decode(file.doc(0)).removesuffix(END) == TEXTS[0]
+        assert all(each.sound for each in verify(place, tokenizer=tokenizer))
+        (rows,) = write_rows(
+            place, out=f"{place}_rows", padding="longest", pad_token=PAD, tokenizer=tokenizer
+        )
+        assert rows.manifest.pad_id == ids_of(PAD, False)[0]
+        for each in verify(f"{place}_rows", tokenizer=tokenizer):
+            assert each.sound, each.text
+    try:
+        open_tokens("dataset/train.bin", tokenizer="of_tiktoken")
+    except TokenmillError as error:
+        assert "built with the tokenizer" in str(error)
+    else:
+        raise AssertionError("another tokenizer")
+
+
 def all_output_formats() -> None:
     readers = {
         "parquet": lambda path: pq.read_table(path)["input_ids"].to_pylist(),
