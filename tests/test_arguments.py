@@ -272,7 +272,7 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: PipelineConfig(datasets={"data_files": "x"}), "should be a list of at least one"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs=["a"]), "should be names with val"),
         (lambda: rows(tokenizer=3), "tokenizer: should be a path, a name or a tokenizer; got 3"),
-        (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: there is no such setting h"),
+        (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: there is no such setting; it"),
         (lambda: rows(tokenizer=tokenizer, batch_size=3), "missing.txt"),
         (lambda: tokenizer.save(""), "'' should not be an empty path"),
     ]:
