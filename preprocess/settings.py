@@ -147,7 +147,9 @@ def _token(value: Any) -> str:
 
 
 def _elements(value: Any) -> Iterable[Any]:
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    # The order of a set changes from process to process.
+    no_list = isinstance(value, str | bytes | Mapping | set | frozenset)
+    if no_list or not isinstance(value, Iterable):
         raise TypeError
     return value
 
@@ -388,7 +390,7 @@ class Option(Generic[Stored, Given]):
             stored = msgspec.convert(self.kind.read(value), self._stored)
         except UnicodeError:
             raise ValueError("should be valid Unicode") from None
-        except (TypeError, msgspec.MsgspecError):
+        except (TypeError, RecursionError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.expected}") from None
         if self.is_required and stored == ():
             raise ValueError("should not be empty")

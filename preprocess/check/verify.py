@@ -203,7 +203,7 @@ class _Dataset:
         """Return False, and report it, if something is no regular file: a pipe would block."""
         kinds = "|".join(("json", *(column.name for column in table.COLUMNS)))
         own = re.compile(
-            rf"{re.escape(self._name)}(_\d{{5,}})?\.({kinds})|{re.escape(TOKENIZER_FILE)}"
+            rf"{re.escape(self._name)}({table.SHARD})?\.({kinds})|{re.escape(TOKENIZER_FILE)}"
         )
         for name in filter(own.fullmatch, self._files.names() if self._is_local else ()):
             path = self._path.with_name(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, overload
@@ -22,6 +21,7 @@ from preprocess.dataset.columns import (
     MASK,
     TokenFileError,
     Values,
+    dataset_of_shard,
     manifest_name,
     shard_name,
 )
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 _RESIDENT = 1 << 32
 _MAPPED_AT_ONCE = 1 << 16  # bytes that the system maps around a page that is read
 _TOKENIZER = "tokenizer.json"
-_SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
 
 class TokenFile:
@@ -249,10 +248,10 @@ class TokenFile:
     def __getitem__(self, key: int | slice) -> int | npt.NDArray[np.unsignedinteger[Any]]:
         try:
             found = self.tokens[key]
-        except (IndexError, OverflowError):
+            return np.array(found) if isinstance(key, slice) else int(found)
+        except (IndexError, OverflowError, TypeError):
             n = self.n_tokens
             raise IndexError(f"positions of {n:,} ids are from 0 to {n - 1:,}; got {key}") from None
-        return np.array(found) if isinstance(key, slice) else int(found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_again, (self.absolute_path, self.manifest.digest, self._given_tokenizer)
@@ -421,8 +420,7 @@ def name_of(path: Path) -> str:
     >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
     ('train', 'train')
     """
-    match = _SHARD_NAME.fullmatch(path.stem)
-    return match[1] if match and not path.with_suffix(".json").exists() else path.stem
+    return path.stem if path.with_suffix(".json").exists() else dataset_of_shard(path.stem)
 
 
 def read_ids(file: TokenFile, start: int, stop: int) -> Values:

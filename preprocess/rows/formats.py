@@ -139,7 +139,7 @@ class RecordFile(ABC):
 
     def damaged(self, error: Exception, place: str = "") -> RowsError:
         """Return the error for a file that cannot be read as what it should be."""
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200] or "it ends too early"
         return RowsError(
             f"{self.path}: cannot be read as {self.kind}{place} ({reason}); get the file again, or,"
             f" of rows, run tokenmill {how_to_repair(str(self.path))}"
@@ -581,7 +581,7 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
         shape, is_fortran, dtype = npy.read_array_header_1_0(member)
         if len(shape) != 2 or dtype.kind not in "iub" or math.prod(shape) < 1:
             raise ValueError(
-                f"array {name!r} is {dtype}{[*shape]}, expected int32[rows, length]"
+                f"array {name!r} is {dtype}{[*shape]}, expected integer[rows, length], not empty"
             )
         n_bytes, n_expected = entry.file_size - member.tell(), dtype.itemsize * math.prod(shape)
         if n_bytes != n_expected:

@@ -19,7 +19,6 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -35,7 +34,7 @@ from preprocess.run.journal import Journal, JournalError
 from preprocess.run.memory_limit import bytes_for_tables
 from preprocess.run.reading import Pass
 from preprocess.run.units import Item, Reached, read_units, run_units
-from preprocess.storage import Storage, Stream
+from preprocess.storage import Storage, Stream, digest_of_file
 
 # Index of the source, length in characters, and blake2b of a document: nobody can make two
 # documents with the same one. Zeros if documents are not compared.
@@ -92,7 +91,7 @@ def select_documents(
         if chosen is None:
             chosen = measuring.choose_all(name)
             journal.save(key, chosen)
-        elif _digest(storage, name).hexdigest() != chosen.digest:
+        elif digest_of_file(storage, name).hexdigest() != chosen.digest:
             raise _damaged(storage, name)
         earlier[part.number] = chosen
         left_out.duplicate_documents += chosen.copies
@@ -109,16 +108,6 @@ def select_documents(
     for part in passes:
         storage.remove(f"rows-{part.number}")
     return left_out
-
-
-def _digest(storage: Storage, name: str, n_bytes: int | None = None) -> xxhash.xxh3_128:
-    """Return the digest of the first bytes of a work file; None: of all."""
-    digest, place = xxhash.xxh3_128(), 0
-    stop = (storage.size(name) or 0) if n_bytes is None else n_bytes
-    while place < stop and (piece := storage.read(name, place, min(place + (1 << 20), stop))):
-        digest.update(piece)
-        place += len(piece)
-    return digest
 
 
 def _damaged(storage: Storage, name: str) -> JournalError:
@@ -189,7 +178,7 @@ class MeasurePass:
         at, title, storage = self.at, "reading documents", self.journal.storage
         size = at.documents * ROW.itemsize
         if not is_selected:
-            self._digest = _digest(storage, self._name, size)
+            self._digest = digest_of_file(storage, self._name, size)
             if at.digest and self._digest.hexdigest() != at.digest:
                 raise _damaged(storage, self._name)
         if is_selected or at.is_all:
@@ -293,7 +282,7 @@ class MeasurePass:
             check_has_documents(output, self._sources, 0, 0, left_out)
         return Selected(
             starts, choice.end if choice.is_complete else None, n_copies, n_outside, choice.cuts,
-            _digest(storage, name).hexdigest(),
+            digest_of_file(storage, name).hexdigest(),
         )
 
     def _starts(self) -> list[int]:

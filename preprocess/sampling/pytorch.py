@@ -28,6 +28,7 @@ except ModuleNotFoundError as error:
 
 from bpe import load_tokenizer
 from bpe.arguments import checked, checks_names
+from bpe.errors import ArgumentError
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import Dataset as Tokens
 from preprocess.sampling.data import (
@@ -122,7 +123,13 @@ class WindowDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Return several items, which are read together."""
         n = len(self)
-        positions = np.array([operator.index(index) for index in indices], np.int64)
+        try:
+            positions = np.array([operator.index(index) for index in indices], np.int64)
+        except TypeError:
+            text = f"index: should be a whole number; got {[*indices]!r:.100}"
+            raise ArgumentError(f"{text}; for several windows, give one after another") from None
+        except OverflowError:
+            positions = np.array([n])  # is in no dataset
         positions[positions < 0] += n
         if len(positions) and not 0 <= positions.min() <= positions.max() < n:
             raise IndexError(f"there are {n:,} windows; got {list(indices)}")

@@ -171,6 +171,11 @@ def test_other_bytes_of_the_same_rows_are_no_damage(data: Path, tmp_path: Path) 
     found = verify(directory)
     assert all(each.sound for each in found)
     assert found[2].text.endswith("rows as written, in other bytes")
+    with pytest.raises(OutputError, match="run tokenmill verify --repair"):
+        write_rows(data, **options_of("jsonl", directory))
+    assert all(each.sound for each in verify(directory, repair=True))
+    (result,) = write_rows(data, **options_of("jsonl", directory))
+    assert "up to date" in result.line
 
 
 def test_rows_whose_dataset_has_changed(data: Path, tmp_path: Path) -> None:

@@ -252,9 +252,12 @@ def test_items_of_a_map_style_dataset(file: TokenFile) -> None:
     assert len({tuple(item) for item in items}) == n
     assert dataset[-1]["inputs"].tolist() == items[-1]
     assert dataset.__getitems__([]) == []
-    for index in (n, -n - 1):
+    for index in (n, -n - 1, 2**70, -(2**70)):
         with pytest.raises(IndexError, match=f"there are {n} windows; got"):
             dataset[index]
+    for wrong in ("a", 1.5, None, slice(0, 2), [0, 1]):
+        with pytest.raises(ArgumentError, match="for several windows, give one after"):
+            dataset[wrong]  # type: ignore[index]
 
 
 def test_the_loss_of_a_model_of_transformers_is_ours(file: TokenFile) -> None:

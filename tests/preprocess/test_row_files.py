@@ -98,7 +98,8 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         assert read(path)[1] == {"input_ids": [3, 4, 5], "attention_mask": [1, 1, 1]}
     for arrays, message in [
         ({"input_ids": ids + np.int64(2**40)}, "numbers that are no int32 in column"),
-        ({"input_ids": ids * 0.5}, r"is float64\[2, 3\], expected int32\[rows, length\]"),
+        ({"input_ids": ids * 0.5}, r"is float64\[2, 3\], expected integer\[rows, length\]"),
+        ({"input_ids": ids[:0]}, r"is int32\[0, 3\], expected integer\[rows, length\], not empty"),
         ({"input_ids": ids, "labels": ids[:1]}, "the arrays differ in shape, expected one"),
         ({"input_ids": np.array([[1], {}], object)}, "cannot be read as NPZ"),
     ]:
@@ -179,7 +180,7 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
         (pickle.dumps([[1], ["a"]]), inside),
         (pickle.dumps([[2**70]]), inside),
         (pickle.dumps([[2**40]]), "numbers that are no int32 in column"),
-        (pickle.dumps([[1], [2]])[:-2], r"cannot be read as a pickle \("),
+        (pickle.dumps([[1], [2]])[:-2], r"cannot be read as a pickle \(it ends too early\)"),
         (pickle.dumps([[1], [2]]) + b".", r"cannot be read as a pickle \("),
         (pickle.dumps([[1], [2]]) + pickle.dumps([1]), "the list of padding is of other rows"),
         (pickle.dumps([[1], [2]]) + pickle.dumps([1, -2]), "the list of padding is of other rows"),

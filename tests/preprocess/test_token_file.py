@@ -353,6 +353,9 @@ def test_a_saved_manifest_whose_shards_are_inside_a_document(tmp_path: Path) -> 
 def test_positions_that_no_array_has(tmp_path: Path, shard_tokens: int | None) -> None:
     more: dict[str, Any] = {"shard_tokens": shard_tokens, "split_documents": True}
     file = written.dataset(tmp_path, [3, 4, 6], **more if shard_tokens else {})
+    for place in (None, [0], [0, 1]):
+        with pytest.raises(IndexError, match="positions of 13 ids are from 0 to 12; got "):
+            file[place]  # type: ignore[call-overload]
     for place in (2**63, 2**70, -(2**63) - 1):
         with pytest.raises(IndexError, match="positions of 13 ids are from 0 to 12"):
             file[place]

@@ -218,6 +218,9 @@ def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(TokenFileError, match="no finished token file in this directory"):
         verify(tmp_path)
+    (tmp_path / ".rows.partial").mkdir()
+    with pytest.raises(TokenFileError, match="but an unfinished run: run its command again"):
+        verify(tmp_path)
     (tmp_path / "corpus.yaml").write_text("datasets: []")
     with pytest.raises(TokenFileError, match=r"one first: tokenmill build \S*/corpus\.yaml$"):
         verify(tmp_path / "corpus.yaml")
