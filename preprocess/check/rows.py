@@ -43,6 +43,7 @@ from preprocess.rows.write import (
 )
 from preprocess.run.finished import read_object
 from preprocess.sampling.data import IGNORED
+from preprocess.settings import TokenizerSource
 from preprocess.storage import REPAIR, OutputError, digest_of_file, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
@@ -335,7 +336,7 @@ class _Rows:
         return True, f"was damaged, and made again from the dataset: the same {facts.rows:,} rows"
 
 
-def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
+def _check_foreign(directory: Path, tokenizer: TokenizerSource | None) -> Iterator[Finding]:
     """Check files of rows that have no manifest: their arrays, and the range of ids."""
     vocab_size, has_mask = None, True
     if tokenizer is not None:
