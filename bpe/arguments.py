@@ -105,7 +105,7 @@ def _checking(function: Checked, with_types: bool) -> Checked:
         check(own, arguments, given, with_types)
         try:
             return function(*arguments, **given)
-        except (AttributeError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
             if not with_types and not isinstance(error, TokenmillError):
                 check(own, arguments, given)
             raise
@@ -121,9 +121,14 @@ def _are_plain(function: Any, kinds: tuple[type, ...]) -> bool:
         return False
     hints = [_hint(function, name) for name in by_place]
     return all(
-        hint is Any or (kind in (int, bool, bytes) and kind in (hint, *typing.get_args(hint)))
+        hint is Any or (kind in (int, bool, bytes) and kind in _either(hint))
         for kind, hint in zip(kinds, hints, strict=False)
     )
+
+
+def _either(hint: Any) -> tuple[Any, ...]:
+    kind, inner = _parts(hint)
+    return inner if kind is typing.Union else (hint,)
 
 
 def check(
@@ -200,6 +205,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind in _LISTS:
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         is_list &= kind is Iterable or hasattr(value, "__len__")
+        is_list &= getattr(value, "ndim", 1) > 0  # an array without a dimension is a number
         # The order of a set changes from process to process, and with it what is made of it.
         is_list &= kind is Collection or not isinstance(value, set | frozenset)
         return is_list and (not inner or _all_fit(value, inner[0]))
@@ -212,7 +218,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if not isinstance(value, kind):
         return False
     if kind.__name__ == "ndarray":
-        return str(getattr(value, "dtype", "")).lstrip("u").startswith("int")
+        found: Any = value
+        return found.ndim > 0 and str(found.dtype).lstrip("u").startswith("int")
     if not inner or not isinstance(value, Mapping):
         return True
     return _all_fit([*value], inner[0]) and _all_fit([*value.values()], inner[1])
@@ -235,7 +242,7 @@ def _all_fit(values: Any, hint: Any) -> bool:
     if hint is Any:
         return True
     if hasattr(values, "ndim"):  # an array, or a tensor
-        values = values[:1] if values.ndim else [values]
+        values = values[:1]
     elif not isinstance(values, list | tuple | set | frozenset):
         return True
     if len(values) >= _SHORT:

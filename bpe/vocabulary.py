@@ -267,7 +267,7 @@ class Vocabulary:
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of a token, special or not; raise EncodingError for an unknown id."""
         try:
-            return self.bytes_of_id[token_id]
+            return self.bytes_of_id[operator.index(token_id)]
         except KeyError:
             raise EncodingError(unknown_id_message(token_id, self.size)) from None
 

@@ -37,7 +37,7 @@ TEXT = "A text of some words and of some more words.\n" * 40
 # What none takes, and what some take.
 WRONG = [
     object(), None, True, 2.5, -1, "300", "<a>", "\ud800", b"<a>", [None], [b"<a>"], ["\ud800"],
-    ["a", 1], {"a": None}, {1: 2}, np.zeros((2, 2)), lambda: None,
+    ["a", 1], {"a": None}, {1: 2}, np.zeros((2, 2)), np.array(3), lambda: None,
     2**63, 2**70, -(2**63) - 1, np.uint64(3),
 ]  # fmt: skip
 # Results, which users do not make; and what other parts of the package call at each batch.
@@ -144,7 +144,10 @@ def arguments_of(
 def problems_of(
     name: str, member: Callable[..., Any], objects: dict[str, Any], valid: dict[str, Any]
 ) -> Iterator[str]:
-    """Call a function with each argument misspelt, and with each wrong value."""
+    """Call a function with each argument misspelt, and with each wrong value.
+
+    The first argument is given by its place, too, where short calls have a check of their own.
+    """
     function, given = member, arguments_of(name, member, valid)
     owner, _, method = name.partition(".")
     if method and "self" in inspect.signature(function).parameters:
@@ -153,14 +156,16 @@ def problems_of(
         function = getattr(objects[owner], method)
     for each in parameters(member):
         misspelt = each.name[:-2] + each.name[-1] if len(each.name) > 2 else each.name + "s"
-        for wrong, values in (
-            (misspelt, {misspelt: 1}), (misspelt, {misspelt: 1, each.name: MISSING}),
-            *((each.name, {each.name: value}) for value in WRONG)
+        is_first = each == parameters(member)[0] and each.kind is each.POSITIONAL_OR_KEYWORD
+        for wrong, values, n_places in (
+            (misspelt, {misspelt: 1}, 0), (misspelt, {misspelt: 1, each.name: MISSING}, 0),
+            *((each.name, {each.name: x}, n) for x in WRONG for n in range(1 + is_first))
         ):
             shown, is_none = f"{wrong}={values[wrong]!r}", values[wrong] is WRONG[0]
             try:
-                called = {**given, **values}
-                result = function(**{x: y for x, y in called.items() if y is not MISSING})
+                called = {x: y for x, y in {**given, **values}.items() if y is not MISSING}
+                by_place = [called.pop(wrong) for _ in range(n_places)]
+                result = function(*by_place, **called)
                 if inspect.isgenerator(result):
                     next(result, None)
                 if isinstance(result, AbstractContextManager):
@@ -291,7 +296,7 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: PipelineConfig(datasets={"data_files": "x"}), "should be a list of at least one"),
         (lambda: DatasetConfig(data_files="x", tokenizer_kwargs=["a"]), "should be names with val"),
         (lambda: rows(tokenizer=3), "tokenizer: should be a path, a name or a tokenizer; got 3"),
-        (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: there is no such setting h"),
+        (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: there is no such setting;"),
         (lambda: rows(tokenizer=tokenizer, batch_size=3), "missing.txt"),
         (lambda: tokenizer.save(""), "'' should not be an empty path"),
         (lambda: tokenizer.save("a", "b"), "Tokenizer.save: takes 1 arguments without names; name"),

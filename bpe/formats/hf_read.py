@@ -49,6 +49,8 @@ from bpe.text.normalize import normalized
 from bpe.unicode_classes import UNICODE_VERSION, WHITE_SPACE, class_table
 from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
 
+_LARGEST = 2**21 - 2  # id, and number of a merge, that the encoder takes
+
 
 class AddedEntry(msgspec.Struct, kw_only=True, frozen=True):
     """An entry of `added_tokens`, or a token in tokenizer_config.json."""
@@ -250,6 +252,10 @@ def _parts(path: Path, file: _File, entries: list[AddedEntry]) -> TokenizerParts
             )
     except VocabularyError as error:
         raise TokenizerFileError(f"{path}: {error}") from error
+    largest = max(vocabulary.size, len(pairs)) - 1
+    if largest > _LARGEST:
+        found = f"an id, or the number of a merge, is {largest:,}"
+        unsupported(path, found, f"expected at most {_LARGEST:,}")
     parts = TokenizerParts(
         vocabulary, pattern, model.tie_break, add_prefix_space=add_prefix_space,
         outside=frozenset(texts - ids.keys()),

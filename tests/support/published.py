@@ -172,6 +172,14 @@ _NO_Z = {text: number for text, number in SIZE.items() if "Z" not in text}
 _BYTES_MISSING = {"vocab": _NO_Z, "merges": [pair for pair in MERGES if "Z" not in "".join(pair)]}
 # Hugging Face's library runs them -> what the reason says.
 PECULIAR = {
+    "a large id": (
+        file(model={"vocab": SIZE | {[*SIZE][-1]: 2**21 - 1}}),
+        "an id, or the number of a merge, is 2,097,151: expected at most 2,097,150",
+    ),
+    "a large id of an added token": (
+        file([token("<a>", 2**31 - 2)], model={"vocab": SIZE | {"<a>": 2**31 - 2}}),
+        "an id, or the number of a merge, is 2,147,483,646: expected at most 2,097,150",
+    ),
     "a byte is missing": (file(model=_BYTES_MISSING), "the first is b'Z'"),
     "a byte is unknown": (
         file(
