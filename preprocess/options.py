@@ -442,7 +442,7 @@ class RanksSettings(Settings):
 class BuiltWithSettings(Settings):
     """Options to find the tokenizer of a token file."""
 
-    tokenizer: OptionalPath = option(
+    tokenizer: Tokenizer = option(
         "Tokenizer that the token file was built with.",
         default=None, default_text="tokenizer.json beside it",
     )

@@ -221,7 +221,7 @@ def _bin_file(value: Any) -> str:
     return location
 
 
-def _tokenizer(value: Any) -> Any:
+def read_tokenizer(value: Any) -> Any:
     """Convert a path or a name to text, unchanged, or load what is at a URL, or an object."""
     given = getattr(value, "given", value)  # of a `TokenizerConfig`
     if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
@@ -305,7 +305,7 @@ Locations = Annotated[
     tuple[str, ...], Kind(_locations, "a path or URL, or a list of them", "PATH", is_location=True)
 ]
 GivenTokenizer = Annotated[
-    Any, Kind(_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
+    Any, Kind(read_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
 ]
 Output = Annotated[str, Kind(_output, "a path", "PATH", is_location=True)]
 BinFile = Annotated[str, Kind(_bin_file, "a path", "FILE.bin", is_location=True)]
@@ -390,7 +390,7 @@ class Option(Generic[Stored, Given]):
             stored = msgspec.convert(self.kind.read(value), self._stored)
         except UnicodeError:
             raise ValueError("should be valid Unicode") from None
-        except (TypeError, msgspec.MsgspecError):
+        except (TypeError, RecursionError, msgspec.MsgspecError):
             raise ValueError(f"should be {self.expected}") from None
         if self.is_required and stored == ():
             raise ValueError("should not be empty")

@@ -36,7 +36,6 @@ from preprocess.rows.write import (
     METADATA_FILE,
     OutputFile,
     content_of,
-    digest_of_file,
     divided,
     files_of_sources,
     plan_rows,
@@ -44,7 +43,8 @@ from preprocess.rows.write import (
 )
 from preprocess.run.finished import read_object
 from preprocess.sampling.data import IGNORED
-from preprocess.storage import REPAIR, OutputError, open_storage
+from preprocess.settings import TokenizerSource
+from preprocess.storage import REPAIR, OutputError, digest_of_file, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
 
@@ -235,7 +235,7 @@ class _Rows:
             f"{found.rows:,} rows of {found.documents:,} documents, {found.tokens:,} tokens",
         )
         for name, digest in found.beside.items():
-            if digest_of_file(self._final, name) != digest:
+            if digest_of_file(self._final, name).hexdigest() != digest:
                 text = "was changed, or is missing: write the rows again (--overwrite)"
                 yield Finding(self._directory / name, False, text)
         with progress.stage(
@@ -257,8 +257,8 @@ class _Rows:
         facts, digest, n_rows = self._manifest.shards[number], ContentDigest(), 0
         path = self._directory / facts.name
         try:
-            size = path.stat().st_size
-            if size == facts.bytes and digest_of_file(self._final, facts.name) == facts.digest:
+            is_whole = path.stat().st_size == facts.bytes
+            if is_whole and digest_of_file(self._final, facts.name).hexdigest() == facts.digest:
                 return True, f"{facts.rows:,} rows as written"
             for batch in read_batches(path):
                 digest.update(batch)
@@ -269,7 +269,7 @@ class _Rows:
             return False, f"damaged: {reason_of(error, path)}"
         if digest.hexdigest() == facts.content:
             # A rerun refuses a file of another size, so a repair writes it again.
-            is_sound = size == facts.bytes or not self._repairs
+            is_sound = is_whole or not self._repairs
             return is_sound, f"{n_rows:,} rows as written, in other bytes"
         text = f"damaged: {n_rows:,} rows that differ from the {facts.rows:,} that were written"
         return False, f"{text}; run verify --repair"
@@ -336,7 +336,7 @@ class _Rows:
         return True, f"was damaged, and made again from the dataset: the same {facts.rows:,} rows"
 
 
-def _check_foreign(directory: Path, tokenizer: str | None) -> Iterator[Finding]:
+def _check_foreign(directory: Path, tokenizer: TokenizerSource | None) -> Iterator[Finding]:
     """Check files of rows that have no manifest: their arrays, and the range of ids."""
     vocab_size, has_mask = None, True
     if tokenizer is not None:

@@ -43,7 +43,7 @@ from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.finished import find_token_files, manifests_in, names_of_datasets
 from preprocess.run.outputs import TOKENIZER_FILE
-from preprocess.settings import SettingsError, StrPath, takes
+from preprocess.settings import SettingsError, TokenizerSource, takes
 from preprocess.storage import Files, OutputError, open_files
 from preprocess.storage.files import LocalFiles, directory_of
 
@@ -203,7 +203,7 @@ class _Dataset:
         """Return False, and report it, if something is no regular file: a pipe would block."""
         kinds = "|".join(("json", *(column.name for column in table.COLUMNS)))
         own = re.compile(
-            rf"{re.escape(self._name)}(_\d{{5,}})?\.({kinds})|{re.escape(TOKENIZER_FILE)}"
+            rf"{re.escape(self._name)}({table.SHARD})?\.({kinds})|{re.escape(TOKENIZER_FILE)}"
         )
         for name in filter(own.fullmatch, self._files.names() if self._is_local else ()):
             path = self._path.with_name(name)
@@ -279,7 +279,8 @@ class _Dataset:
             text = f"built with the tokenizer {wanted[:16]}..., and {other}"
             return self._add(name, False, text)
         self._tokenizer = tokenizer
-        path = Path(given or self._path.with_name(TOKENIZER_FILE))
+        beside = self._path.with_name(TOKENIZER_FILE)
+        path = Path(given) if isinstance(given, str) else beside
         path = path / TOKENIZER_FILE if path.is_dir() else path
         content, ours = path.read_bytes() if path.exists() else b"", tokenizer.to_json().encode()
         is_damaged = False
@@ -500,7 +501,7 @@ class _Dataset:
         return self._add(name, False, f"{source}, encoded again: {text}", (), [source])
 
 
-def _load_tokenizer_of(path: Path, given: StrPath | None) -> AnyTokenizer:
+def _load_tokenizer_of(path: Path, given: TokenizerSource | None) -> AnyTokenizer:
     """Load the given tokenizer, else tokenizer.json beside a token file; raise if missing."""
     from bpe import load_tokenizer
 

@@ -8,6 +8,7 @@ imported have ids and document ends alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -94,6 +95,8 @@ MASK = Column(
 )
 # The columns that a build writes. Every dataset begins with IDS and DOCUMENT_ENDS.
 COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS, MASK)
+# Regex of what follows NAME in the names of shards.
+SHARD = r"_\d{5,}"
 # Regex of what follows NAME. in the names of plans of packed rows, also of unfinished ones.
 PLAN = r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?"
 
@@ -110,6 +113,15 @@ def shard_name(name: str, number: int) -> str:
     'train_00003'
     """
     return f"{name}_{number:05d}"
+
+
+def dataset_of_shard(name: str) -> str:
+    """Return NAME of the dataset of a shard; another name as it is.
+
+    >>> dataset_of_shard("train_00003"), dataset_of_shard("train")
+    ('train', 'train')
+    """
+    return re.sub(rf"(?<=.){SHARD}$", "", name)
 
 
 def manifest_name(name: str) -> str:

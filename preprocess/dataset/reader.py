@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.arguments import check, checked, tells_missing
-from bpe.errors import ArgumentError
+from bpe.errors import ArgumentError, TokenmillError
 from bpe.files.locations import given_location, is_url, shown_url
 from bpe.parallel import cached_property
 from preprocess.dataset.columns import (
@@ -22,6 +22,7 @@ from preprocess.dataset.columns import (
     MASK,
     TokenFileError,
     Values,
+    dataset_of_shard,
     manifest_name,
     shard_name,
 )
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 _RESIDENT = 1 << 32
 _MAPPED_AT_ONCE = 1 << 16  # bytes that the system maps around a page that is read
 _TOKENIZER = "tokenizer.json"
-_SHARD_NAME = re.compile(r"(.+)_\d{5,}")
 
 
 class TokenFile:
@@ -295,13 +295,14 @@ def _map(bin_path: Path, data: DataFile) -> FileMap:
 
 @checked
 def open_tokens(
-    path: str | os.PathLike[str], *, tokenizer: AnyTokenizer | str | None = None
+    path: str | os.PathLike[str], *, tokenizer: Any = None
 ) -> TokenFile:
     """Open a `.bin` that tokenmill built, and check everything except its content.
 
     Args:
         path: NAME.bin or NAME.json, or its URL; for shards, NAME.json opens all of them.
-        tokenizer: The tokenizer that the ids must be of, or its fingerprint; None: unchecked.
+        tokenizer: The tokenizer that the ids must be of, as `build` takes it, or its fingerprint;
+            None: unchecked.
 
     Raises:
         TokenFileError: A file is missing, unfinished, of another size than in its manifest, or
@@ -319,15 +320,32 @@ def open_tokens(
         )
     bin_path = location if is_remote else Path(location).with_suffix(".bin")
     manifest = _read_manifest(bin_path)
-    fingerprint = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "fingerprint", "")
-    if tokenizer is not None and not fingerprint:
+    if tokenizer is None:
+        return TokenFile(bin_path, manifest)
+    found = None if _is_fingerprint(tokenizer) else _load(tokenizer)
+    fingerprint = tokenizer if found is None else found.fingerprint
+    check_tokenizer(shown_url(location) if is_remote else bin_path, manifest, fingerprint)
+    return TokenFile(bin_path, manifest, found)
+
+
+def _is_fingerprint(tokenizer: Any) -> bool:
+    return isinstance(tokenizer, str) and re.fullmatch("[0-9a-f]{64}", tokenizer) is not None
+
+
+def _load(tokenizer: Any) -> AnyTokenizer:
+    """Load a tokenizer that is given; raise ArgumentError if it is none."""
+    from bpe import load_tokenizer
+    from preprocess.settings import read_tokenizer
+
+    try:
+        return load_tokenizer(read_tokenizer(tokenizer))
+    except TokenmillError:
+        raise
+    except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"tokenizer: should be what bpe.load_tokenizer() returns, or its fingerprint; got"
+            "tokenizer: should be a path, a name or a tokenizer, or its fingerprint; got"
             f" {tokenizer!r:.100}"
-        )
-    if fingerprint:
-        check_tokenizer(shown_url(location) if is_remote else bin_path, manifest, fingerprint)
-    return TokenFile(bin_path, manifest, None if isinstance(tokenizer, str) else tokenizer)
+        ) from error
 
 
 def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> None:
@@ -403,8 +421,7 @@ def name_of(path: Path) -> str:
     >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
     ('train', 'train')
     """
-    match = _SHARD_NAME.fullmatch(path.stem)
-    return match[1] if match and not path.with_suffix(".json").exists() else path.stem
+    return path.stem if path.with_suffix(".json").exists() else dataset_of_shard(path.stem)
 
 
 def read_ids(file: TokenFile, start: int, stop: int) -> Values:

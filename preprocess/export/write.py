@@ -36,10 +36,9 @@ from preprocess.run.record import Record
 from preprocess.run.run import Run
 from preprocess.run_ahead import run_ahead
 from preprocess.settings import SettingsError, takes
-from preprocess.storage import Files, OutputError, open_storage
+from preprocess.storage import Files, OutputError, digest_of_file, open_storage
 
 FORMAT = "tokenmill-export"
-_READ_BYTES = 1 << 22  # of a file that are digested again at a time
 
 
 class FileFacts(Struct, frozen=True):
@@ -274,9 +273,8 @@ class _Export:
 
 def _write(run: Run, key: str, file: OutputFile, at: _Written, stage: Stage) -> _Written:
     """Write a file from where its last checkpoint was, which is in the journal at `key`."""
-    journal, storage, digest = run.journal, run.storage, xxhash.xxh3_128()
-    for start in range(0, at.bytes, _READ_BYTES):
-        digest.update(storage.read(file.name, start, min(start + _READ_BYTES, at.bytes)))
+    journal, storage = run.journal, run.storage
+    digest = digest_of_file(storage, file.name, at.bytes)
     if digest.hexdigest() != at.digest:
         raise JournalError(
             f"{storage.where(file.name)}: was changed since the interruption, for it does not have"

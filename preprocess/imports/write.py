@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url
 from bpe.parallel import cached_property
-from preprocess.dataset.columns import Values, token_dtype
+from preprocess.dataset.columns import SHARD, Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
@@ -297,7 +297,7 @@ class _Import:
             )
         self._ids: Ids = FORMATS[settings.format](Path(settings.path), settings.dtype)
         self._files: list[TextFile] = [self._ids.file, *self._ids.beside]
-        own = re.compile(rf"{re.escape(settings.name)}(_\d{{5,}})?\.(bin|docs|json)")
+        own = re.compile(rf"{re.escape(settings.name)}({SHARD})?\.(bin|docs|json)")
         is_here = not is_url(self._directory) and os.path.isdir(self._directory)
         for path in (each.path for each in self._files if is_here):
             is_own = own.fullmatch(path.name) is not None

@@ -31,6 +31,7 @@ from bpe.parallel import cached_property
 from preprocess.locations import how_to_repair, url_name
 from preprocess.rows.columns import Numbers, RowBatch, Values
 from preprocess.sources.base import import_zstandard
+from preprocess.sources.columnar import END_OF_STREAM, FILE_MAGIC, open_parquet
 from preprocess.sources.remote import Handle, RemoteFile, read_ahead
 
 AnyFile = Path | RemoteFile
@@ -200,9 +201,6 @@ def _as_ids(name: str, values: Any) -> Values:
 # A block, a row group or a record batch, is a batch of rows. Arrow streams, such as the cache of
 # `datasets`, are read, too.
 
-_FILE_MAGIC = b"ARROW1"
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
-_PAGES_BYTES = 1 << 20  # of a column chunk that are read at a time
 # Those of 64 bits without a sign have no array: they are hashes rather than ids.
 _DTYPES = {
     "int8": np.int32, "int16": np.int32, "int32": np.int32, "uint8": np.int32, "uint16": np.int32,
@@ -352,15 +350,15 @@ class ArrowFile(_TableFile):
         ipc = pyarrow().ipc
         options = ipc.IpcReadOptions(included_fields=columns, use_threads=False)
         with self.native(is_mapped=True) as source:
-            if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+            if source.read(len(FILE_MAGIC)) == FILE_MAGIC:
                 reader = ipc.open_file(source, options=options)
                 yield from map(reader.get_batch, range(first, reader.num_record_batches))
                 return
             source.seek(0)
             yield from islice(ipc.open_stream(source, options=options), first, None)
             # A stream that ends after a batch is no error of pyarrow's.
-            source.seek(max(0, source.size() - len(_END_OF_STREAM)))
-            if source.read() != _END_OF_STREAM:
+            source.seek(max(0, source.size() - len(END_OF_STREAM)))
+            if source.read() != END_OF_STREAM:
                 raise OSError("an Arrow stream without the mark of its end, so it is truncated")
 
 
@@ -397,15 +395,8 @@ class ParquetFile(_TableFile):
     @contextmanager
     def _opened(self) -> Iterator[Any]:
         """Open a `pyarrow.parquet.ParquetFile`."""
-        with self.native() as opened:
-            from pyarrow import parquet
-
-            # Without a buffer pyarrow would read whole column chunks; without threads of its own,
-            # for a process that is forked would not have them.
-            with parquet.ParquetFile(
-                opened, page_checksum_verification=True, buffer_size=_PAGES_BYTES, pre_buffer=False
-            ) as file:
-                yield file
+        with self.native() as opened, open_parquet(opened) as file:
+            yield file
 
 
 # --- JSON Lines: an object with a list of numbers for each column, plain or compressed ---

@@ -180,7 +180,7 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     meta = files.where(DUMP_FILE)
     try:
         counts = msgspec.json.decode(content, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise RowsError(
             f"{meta}: is no JSON object with counts ({error}); get it again, or remove it"
         ) from error

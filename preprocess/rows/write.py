@@ -61,7 +61,7 @@ from preprocess.sampling.packing import PackedWindows
 from preprocess.sampling.windows import DocumentRows
 from preprocess.settings import SettingsError, TokenizerSource, options_of, takes
 from preprocess.sources.compressed import CODECS
-from preprocess.storage import Files, OutputError, Stream, open_storage
+from preprocess.storage import OutputError, Stream, digest_of_file, open_storage
 
 Ids = tuple[int, ...]
 
@@ -261,7 +261,7 @@ class _Run:
                 )
             kept = {
                 name: facts for name, facts in there.items()
-                if name in wanted and digest_of_file(final, name) == facts.digest
+                if name in wanted and digest_of_file(final, name).hexdigest() == facts.digest
                 and (is_same or content_of(wanted[name]) == facts.content)
             }
             return is_same and not replaces and kept.keys() == wanted.keys(), kept
@@ -459,14 +459,6 @@ def content_of(output: OutputFile) -> str:
     for start, stop in reader.bounds(output.first, output.stop):
         digest.update(reader.read(start, stop))
     return digest.hexdigest()
-
-
-def digest_of_file(files: Files, name: str) -> str | None:
-    """Return the xxh3_128 of a file, None if it does not exist."""
-    digest, size = xxhash.xxh3_128(), files.size(name)
-    for start in range(0, size or 0, _BUFFER):
-        digest.update(files.read(name, start, start + _BUFFER))
-    return None if size is None else str(digest.hexdigest())
 
 
 def write_shard(

@@ -17,7 +17,13 @@ import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, TokenFileError, manifest_name
+from preprocess.dataset.columns import (
+    DOCUMENT_ENDS,
+    IDS,
+    TokenFileError,
+    dataset_of_shard,
+    manifest_name,
+)
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
 from preprocess.dataset.reader import check_tokenizer
 from preprocess.locations import how_to_repair, join_location
@@ -93,7 +99,7 @@ def names_of_datasets(files: Files) -> list[str]:
     there = {*files.names()}
     bins, docs = (
         {
-            manifest_name(stem if f"{stem}.json" in there else re.sub(r"_\d{5,}$", "", stem))
+            manifest_name(stem if f"{stem}.json" in there else dataset_of_shard(stem))
             for stem in (name.removesuffix(suffix) for name in there if name.endswith(suffix))
         }
         for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
@@ -115,7 +121,7 @@ def _find_manifests(files: Files, format_name: str) -> tuple[list[str], set[str]
             found.append(name)
             with suppress(msgspec.ValidationError):
                 stems = (each.files for each in msgspec.convert(content, _Shards).shards)
-                joined |= {manifest_name(re.sub(r"_\d{5,}$", "", x)) for x in stems if x}
+                joined |= {manifest_name(dataset_of_shard(x)) for x in stems if x}
     return found, joined
 
 

@@ -193,7 +193,7 @@ def _read_part(files: Files, name: str) -> Part:
         left_out = msgspec.json.decode(content, type=LeftOut)
         part = msgspec.json.decode(content, type=Part)
         _ = part.build
-    except (msgspec.MsgspecError, SettingsError) as error:
+    except (msgspec.MsgspecError, RecursionError, SettingsError) as error:
         raise MergeError(
             f"{files.where(name)}: is not as a task wrote it ({error}); build this part again"
             " (--overwrite)"

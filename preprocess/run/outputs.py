@@ -174,7 +174,8 @@ def check_free(
         manifest = manifest_name(stem)
         names = [manifest, *(f"{stem}{suffix}" for suffix in suffixes)]
         if shards:
-            shard = re.compile(rf"{re.escape(stem)}_\d{{5}}({'|'.join(map(re.escape, suffixes))})")
+            of_shard = rf"{re.escape(stem)}{columns.SHARD}({'|'.join(map(re.escape, suffixes))})"
+            shard = re.compile(of_shard)
             names += filter(shard.fullmatch, files.names())
         _check_ours(files, {manifest: _is_manifest(files, manifest)}, TokenFileError)
         _check_absent(files, names, run.overwrite, why, TokenFileError)

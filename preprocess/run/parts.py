@@ -86,14 +86,14 @@ class DividedRun(Struct, frozen=True):
         ))  # fmt: skip
         own: dict[str, Any] = {"settings": settings, "tokenizer_file": ""}
         if not isinstance(settings, TrainFileSettings):
-            own |= {"run": settings.run_name, "stats_file": settings.named("stats.json")}
+            own |= {"run_name": settings.run_name, "stats_file": settings.named("stats.json")}
         return Plan(**self.fields | own | {"tokenizer": self.tokenizer})
 
     @contextmanager
     def here(self) -> Iterator[None]:
         """Make relative paths begin where they do for the run; check that the outputs are seen."""
         with chdir(self.at) if os.path.isdir(self.at) else nullcontext():
-            work = open_storage(self.directory, self.fields["run"])
+            work = open_storage(self.directory, self.fields["run_name"])
             # That of another run may be at the same place on a disk of the worker.
             if self.journal and work.read(JOURNAL_FILE, 0, _BEGIN_BYTES) != self.journal:
                 raise OutputError(
@@ -113,7 +113,7 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
         of_part = {"part": number, "parts": run.n_parts}
         settings = plan.record.settings | of_part
         made_from = structs.replace(plan.record, command="count", settings=settings)
-        name = f"{run.fields['run']}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
+        name = f"{run.fields['run_name']}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
         assert isinstance(plan.settings, TrainSettings)
         # What counted other text is replaced: it is no output.
         with Run(run.directory, name, made_from, True, own_lock=True) as counted:
@@ -317,7 +317,7 @@ class Parts:
     def forget_counts(self) -> None:
         """Remove the counts of parts, after the tokenizer is trained."""
         for name in self._run.storage.runs():
-            if name.startswith(f"{self._plan.run}{_COUNTS}"):
+            if name.startswith(f"{self._plan.run_name}{_COUNTS}"):
                 with open_storage(self._plan.directory, name, own_lock=True) as storage:
                     storage.clear()
 

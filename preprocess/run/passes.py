@@ -61,7 +61,7 @@ def run_plan(
     assert not isinstance(settings, TrainFileSettings)
     is_part = settings.task_index is not None
     with Run(
-        plan.directory, plan.run, plan.record, settings.overwrite, own_lock=is_part
+        plan.directory, plan.run_name, plan.record, settings.overwrite, own_lock=is_part
     ) as run:
         finished, tokenizer = run.storage.final, plan.tokenizer
         if what := plan.describe_finished(run):

@@ -49,7 +49,7 @@ class Plan(Struct, frozen=True, dict=True):
         settings: Settings of the run.
         tokenizer: The given tokenizer; None: one is trained.
         directory: Output directory, or its URL.
-        run: Name of the work directory inside it.
+        run_name: Name of the work directory inside it.
         stats_file: Name of the stats.json.
         tokenizer_file: Name of a trained tokenizer.
         datasets: Datasets to train on, by name, which are read with options of their own.
@@ -64,7 +64,7 @@ class Plan(Struct, frozen=True, dict=True):
     settings: BuildSettings | EncodeSettings | TrainFileSettings
     tokenizer: AnyTokenizer | None
     directory: str
-    run: str
+    run_name: str
     stats_file: str
     tokenizer_file: str = TOKENIZER_FILE
     datasets: Mapping[str, BuildSettings] = {}

@@ -119,13 +119,9 @@ def make_passes(
 
 def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) -> ReadOptions:
     """Make the options for reading sources, for training if `tokenizer` is None."""
-    from bpe.split.pretokenizer import Pretokenizer
-
     if tokenizer is None:
         assert isinstance(settings, TrainSettings)
-        safe_cut, atomic = Pretokenizer(settings.pattern).safe_cut, settings.all_special_tokens
-        reading = read_options(settings, safe_cut, atomic)
-        return structs.replace(reading, chat=settings.chat)
+        return structs.replace(training_options(settings, settings), chat=settings.chat)
     reading = read_options(settings, tokenizer.safe_cut, tokenizer.atomic_texts)
     if not isinstance(settings, RunSettings) or settings.chat == "off":
         return reading
@@ -135,8 +131,8 @@ def make_read_options(settings: ReadSettings, tokenizer: AnyTokenizer | None) ->
     return structs.replace(reading, chat=settings.chat, chat_format=form)
 
 
-def training_options(dataset: BuildSettings, training: TrainSettings) -> ReadOptions:
-    """Make the options for reading a dataset to train on it together with others."""
+def training_options(dataset: TextSettings, training: TrainSettings) -> ReadOptions:
+    """Make the options for reading a dataset to train on it, perhaps together with others."""
     from bpe.split.pretokenizer import Pretokenizer
 
     safe_cut = Pretokenizer(training.pattern).safe_cut

@@ -19,7 +19,6 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
-import xxhash
 from msgspec import Struct
 from numpy.typing import NDArray
 
@@ -35,7 +34,7 @@ from preprocess.run.journal import Journal, JournalError
 from preprocess.run.memory_limit import bytes_for_tables
 from preprocess.run.reading import Pass
 from preprocess.run.units import Item, Reached, read_units, run_units
-from preprocess.storage import Storage, Stream
+from preprocess.storage import Storage, Stream, digest_of_file
 
 # Index of the source, length in characters, and blake2b of a document: nobody can make two
 # documents with the same one. Zeros if documents are not compared.
@@ -92,7 +91,7 @@ def select_documents(
         if chosen is None:
             chosen = measuring.choose_all(name)
             journal.save(key, chosen)
-        elif _digest(storage, name).hexdigest() != chosen.digest:
+        elif digest_of_file(storage, name).hexdigest() != chosen.digest:
             raise _damaged(storage, name)
         earlier[part.number] = chosen
         left_out.duplicate_documents += chosen.copies
@@ -109,16 +108,6 @@ def select_documents(
     for part in passes:
         storage.remove(f"rows-{part.number}")
     return left_out
-
-
-def _digest(storage: Storage, name: str, n_bytes: int | None = None) -> xxhash.xxh3_128:
-    """Return the digest of the first bytes of a work file; None: of all."""
-    digest, place = xxhash.xxh3_128(), 0
-    stop = (storage.size(name) or 0) if n_bytes is None else n_bytes
-    while place < stop and (piece := storage.read(name, place, min(place + (1 << 20), stop))):
-        digest.update(piece)
-        place += len(piece)
-    return digest
 
 
 def _damaged(storage: Storage, name: str) -> JournalError:
@@ -171,7 +160,7 @@ class MeasurePass:
 
     part: Pass
     settings: SelectSettings
-    limits: RunSettings
+    run_settings: RunSettings
     journal: Journal
     progress: Progress
     earlier: Mapping[int, Selected]  # number of each pass whose documents come first -> its result
@@ -189,7 +178,7 @@ class MeasurePass:
         at, title, storage = self.at, "reading documents", self.journal.storage
         size = at.documents * ROW.itemsize
         if not is_selected:
-            self._digest = _digest(storage, self._name, size)
+            self._digest = digest_of_file(storage, self._name, size)
             if at.digest and self._digest.hexdigest() != at.digest:
                 raise _damaged(storage, self._name)
         if is_selected or at.is_all:
@@ -204,7 +193,7 @@ class MeasurePass:
                 self.journal.rest()  # its thread may still sync the stream
 
     def _read(self, stage: Stage, rows: Stream) -> None:
-        at, workers = self.at, self.limits.workers
+        at, workers = self.at, self.run_settings.workers
         for block in _blocks(self._rows(self.part.number)[: at.documents]):
             if self._counts:
                 self._slice.take(block["characters"])
@@ -220,7 +209,7 @@ class MeasurePass:
                 rows.append(memoryview(data))
                 self._digest.update(data)
                 at.documents += len(of_unit)
-                at.add(item, batch, stage, self.limits.max_bad_records)
+                at.add(item, batch, stage, self.run_settings.max_bad_records)
                 if self._is_complete(of_unit):
                     break
                 is_over = at.source < len(self._sources) and self.progress.out_of_time()
@@ -293,7 +282,7 @@ class MeasurePass:
             check_has_documents(output, self._sources, 0, 0, left_out)
         return Selected(
             starts, choice.end if choice.is_complete else None, n_copies, n_outside, choice.cuts,
-            _digest(storage, name).hexdigest(),
+            digest_of_file(storage, name).hexdigest(),
         )
 
     def _starts(self) -> list[int]:
@@ -310,10 +299,10 @@ class MeasurePass:
 
     def _copies(self) -> Bytes:
         """Return a bit of each document of earlier passes and this one: 1 for copies."""
-        rows, limits = [*self._before(), self._rows(self.part.number)], self.limits
+        rows, settings = [*self._before(), self._rows(self.part.number)], self.run_settings
         if not self.settings.deduplicate:
             return np.zeros(-(-sum(map(len, rows)) // 8), np.uint8)
-        limit = bytes_for_tables(limits.memory_limit, limits.workers, limits.unit_size)
+        limit = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         return find_copies(rows, min(limit, _COMPARED))
 
     def _choose(self, copies: Bytes, bits: Stream | None = None) -> Choice:

@@ -106,7 +106,7 @@ class Source(ABC):
     has_fields = True  # documents are fields of records
     has_spans = False  # documents say what is trained on
     begin = 0  # first byte of the file that is read; not 0 of a part
-    ends_early = False  # a part, and another one follows
+    has_next_part = False  # it is a part, and not the last
     kept: Kept | None = None  # which documents are selected, which are whole then; None: all
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
@@ -155,7 +155,7 @@ class Source(ABC):
         """Return the source of bytes [start, stop); both are starts of documents, or the end."""
         part = copy(self)
         part.file, part.begin, part.n_bytes = FilePart(self.file, stop), start, stop - start
-        part.ends_early = stop < self.file.n_bytes
+        part.has_next_part = stop < self.file.n_bytes
         return part
 
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:

@@ -48,8 +48,8 @@ _UNITS_AHEAD = 2  # that a thread decodes while the one that asked for them does
 _TINY_BYTES = 256 * 1024  # of a file that needs no thread, which costs a tenth of its time
 _PAGES_BYTES = 1024 * 1024  # of a column chunk, read at a time
 _BATCH_BYTES, _BATCH_ROWS = 2 * 1024 * 1024, 4096  # decoded at a time, at most
-_FILE_MAGIC = b"ARROW1"
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+FILE_MAGIC = b"ARROW1"
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,22 +252,13 @@ class ParquetSource(ColumnarSource):
 
     format = "Parquet"
 
-    def _open(self) -> Any:
-        from pyarrow.parquet import ParquetFile
-
-        return ParquetFile(
-            self._open_file(), page_checksum_verification=True,
-            # Without a buffer pyarrow would read whole column chunks.
-            buffer_size=_PAGES_BYTES, pre_buffer=False,
-        )
-
     def _schema(self) -> pa.Schema:
-        with self._open() as opened:
+        with open_parquet(self._open_file()) as opened:
             return opened.schema_arrow
 
     def _batches(self, row: int) -> Iterator[Rows]:
         paths = [".".join(path) for path in self.columns]
-        with self._open() as opened:
+        with open_parquet(self._open_file()) as opened:
             n_rows, first = opened.metadata.num_rows, 0
             groups = [opened.metadata.row_group(i) for i in range(opened.num_row_groups)]
             if sum(group.num_rows for group in groups) != n_rows:
@@ -311,7 +302,7 @@ class ArrowSource(ColumnarSource):
                 yield reader, opened
 
     def _schema(self) -> pa.Schema:
-        begins = self.file.read(0, self.file.clip(len(_FILE_MAGIC))).tobytes()
+        begins = self.file.read(0, self.file.clip(len(FILE_MAGIC))).tobytes()
         if begins.startswith(b"FEA1"):
             path = self.file.path
             raise CorpusError(
@@ -319,7 +310,7 @@ class ArrowSource(ColumnarSource):
                 f" it: python -c \"from pyarrow import feather; feather.write_feather("
                 f"feather.read_table('{path}'), '{path}')\""
             )
-        self._is_stream = begins != _FILE_MAGIC
+        self._is_stream = begins != FILE_MAGIC
         with self._opened() as (reader, _):
             return reader.schema
 
@@ -355,12 +346,23 @@ class ArrowSource(ColumnarSource):
                 " expected one stream in a file, divide it"
             )
         # A stream that ends after a batch is no error of pyarrow's.
-        start = max(0, self.n_bytes - len(_END_OF_STREAM))
-        if self.file.read(start, self.n_bytes).tobytes() != _END_OF_STREAM:
+        start = max(0, self.n_bytes - len(END_OF_STREAM))
+        if self.file.read(start, self.n_bytes).tobytes() != END_OF_STREAM:
             raise CorpusError(
                 f"{self.file.path}: Arrow data ends at byte {self.n_bytes:,} without the mark of"
                 " the end, so the file is truncated; get the file again"
             )
+
+
+def open_parquet(file: Any) -> Any:
+    """Open a `pyarrow.NativeFile` as a `pyarrow.parquet.ParquetFile`."""
+    from pyarrow.parquet import ParquetFile
+
+    # Without a buffer pyarrow would read whole column chunks; without threads of its own, for a
+    # process that is forked would not have them.
+    return ParquetFile(
+        file, page_checksum_verification=True, buffer_size=_PAGES_BYTES, pre_buffer=False
+    )
 
 
 # Columns.

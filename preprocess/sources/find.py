@@ -377,14 +377,15 @@ class _Directory:
         own = {log.name for log in logs if self.path and log.parent == self.path.resolve()}
         own |= {*runs, LOCK_FILE, *_described_files(self)}
         removal = _content(self.files.get(REMOVAL_FILE))
-        with suppress(msgspec.MsgspecError):  # not complete, so nothing follows from it
+        # Without all of it nothing follows from it.
+        with suppress(msgspec.MsgspecError, RecursionError):
             own |= {*msgspec.json.decode(removal, type=dict[str, Any])}
         for run in runs:
             inside = self.directories[run]
             files = inside.files if isinstance(inside, _Directory) else {}
             journal = inside / JOURNAL_FILE if isinstance(inside, Path) else files.get(JOURNAL_FILE)
             last = _content(journal).rstrip(b"\n").rpartition(b"\n")[2]
-            with suppress(msgspec.MsgspecError):
+            with suppress(msgspec.MsgspecError, RecursionError):
                 own.update(*msgspec.json.decode(last, type=_Line).entry.value.values())
         return own & {*self.files, *self.directories}
 
@@ -509,7 +510,7 @@ def _described_files(directory: _Directory) -> set[str]:
             stems.add(stem)
     suffixes = [column.name for column in table.COLUMNS]
     suffixes.append(table.PLAN)
-    of_stem = rf"({'|'.join(map(re.escape, stems))})(_\d{{5,}})?\.({'|'.join(suffixes)})"
+    of_stem = rf"({'|'.join(map(re.escape, stems))})({table.SHARD})?\.({'|'.join(suffixes)})"
     of_stem = rf"(\.(?=.*\.partial))?{of_stem}"  # a plan that is being made
     return own | {name for name in files if stems and re.fullmatch(of_stem, name)}
 
@@ -526,7 +527,7 @@ def _described(place: Path | RemoteFile) -> _Described | None:
     """Decode a JSON file; None if it is not of tokenmill, and perhaps too large to be read."""
     begins, names = _content(place, _BEGIN_BYTES), spellings_of(FORMAT)
     if any(f'"format": "{each}'.encode() in begins for each in names):
-        with suppress(msgspec.MsgspecError):
+        with suppress(msgspec.MsgspecError, RecursionError):
             found = msgspec.json.decode(_content(place), type=_Described)
             return found if found.format.startswith(names) else None
     return None

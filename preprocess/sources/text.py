@@ -129,7 +129,7 @@ class TextSource(Source):
         self, start: int, stop: int, ends: Ends, begins_inside: bool = False,
         decided: Sequence[Any] = (),
     ) -> TextUnit:
-        if ends is Ends.FILE and self.ends_early:
+        if ends is Ends.FILE and self.has_next_part:
             ends = Ends.PART
         unit = self.file, self.reading_of_units, start, stop
         return TextUnit(*unit, begins_inside, ends, *decided)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from bpe.files.locations import local_path
 from preprocess.locations import is_bucket
 from preprocess.storage.errors import DamagedStateError, LockedError, OutputError, writing
-from preprocess.storage.files import Files, LocalFiles, open_files
+from preprocess.storage.files import Files, LocalFiles, digest_of_file, open_files
 from preprocess.storage.local import IN_ORDER, JOURNAL_FILE, LOCK_FILE, REPAIR, LocalStorage, Stream
 from preprocess.storage.remote import LARGEST_OBJECT
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IN_ORDER", "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError",
     "Files", "LocalFiles", "LocalStorage", "LockedError", "OutputError", "Storage",
-    "Stream", "open_files", "open_storage", "writing",
+    "Stream", "digest_of_file", "open_files", "open_storage", "writing",
 ]
 
 

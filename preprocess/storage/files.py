@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
+import xxhash
+
 from bpe.errors import ChangedError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
 from bpe.files.temporary import end_directory, make_directory
@@ -19,6 +21,7 @@ from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectStore, RemoteError, split_url
 
 READ_AT_ONCE = 16 << 20  # bytes
+_DIGESTED_AT_ONCE = 1 << 20  # bytes
 
 
 # Both have the methods that `LocalFiles` describes.
@@ -182,6 +185,15 @@ class UrlFiles:
                 if other.startswith(begin) and other.endswith(".json"):
                     copy_to(self.spool / other, self, other)
         return copy_to(self.spool / name, self, name) if name else self.spool
+
+
+def digest_of_file(files: Files, name: str, n_bytes: int | None = None) -> xxhash.xxh3_128:
+    """Return the xxh3_128 of the first bytes of a file; None: of all, of a missing one of none."""
+    digest, size = xxhash.xxh3_128(), files.size(name) or 0
+    stop = size if n_bytes is None else min(n_bytes, size)
+    for start in range(0, stop, _DIGESTED_AT_ONCE):
+        digest.update(files.read(name, start, min(start + _DIGESTED_AT_ONCE, stop)))
+    return digest
 
 
 def copy_to(path: Path, files: Files, name: str) -> Path:

@@ -298,7 +298,7 @@ def names_to_remove(content: bytes, where: str) -> dict[str, Any]:
     """Return name -> facts of the list of a removal; `where` names it."""
     try:
         return {Path(name).name: facts for name, facts in json.loads(content).items()}
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise OutputError(
             f"{where}: does not list the files of a removal; remove this file"
         ) from error

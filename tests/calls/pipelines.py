@@ -78,6 +78,39 @@ def tokenizers_of_all_kinds() -> None:
         same(rows_of(f"out_{name}/*.parquet"), expected)
 
 
+def datasets_of_all_kinds_of_tokenizers() -> None:
+    import transformers
+
+    import bpe
+    from preprocess import build, open_tokens, verify, write_rows
+
+    theirs = transformers.AutoTokenizer.from_pretrained("tok")
+    build(train="data", tokenizer=theirs, val_fraction=0, out="dataset")
+    of_tiktoken = bpe.load_tokenizer("tok").to_tiktoken()
+    build(train="data", tokenizer=of_tiktoken, val_fraction=0, out="of_tiktoken")
+    for tokenizer, place in (
+        ("tok", "dataset"), (Path("tok/tokenizer.json"), "dataset"),
+        ({"name_or_path": "tok"}, "dataset"), (TokenizerConfig(name_or_path="tok"), "dataset"),
+        (bpe.load_tokenizer("tok"), "dataset"), (theirs.backend_tokenizer, "dataset"),
+        (theirs, "dataset"), (of_tiktoken, "of_tiktoken"),
+    ):
+        file = open_tokens(f"{place}/train.bin", tokenizer=tokenizer)
+        assert file.decode(file.doc(0)).removesuffix(END) == TEXTS[0]
+        assert all(each.sound for each in verify(place, tokenizer=tokenizer))
+        (rows,) = write_rows(
+            place, out=f"{place}_rows", padding="longest", pad_token=PAD, tokenizer=tokenizer
+        )
+        assert rows.manifest.pad_id == ids_of(PAD, False)[0]
+        for each in verify(f"{place}_rows", tokenizer=tokenizer):
+            assert each.sound, each.text
+    try:
+        open_tokens("dataset/train.bin", tokenizer="of_tiktoken")
+    except TokenmillError as error:
+        assert "built with the tokenizer" in str(error)
+    else:
+        raise AssertionError("another tokenizer")
+
+
 def all_output_formats() -> None:
     readers = {
         "parquet": lambda path: pq.read_table(path)["input_ids"].to_pylist(),
@@ -235,11 +268,12 @@ def tokenizer_config_of_a_dataset() -> None:
 
 
 def packed_rows() -> None:
+    documents = [[*ids_of(text, special=False), 2] for text in TEXTS]
     for strategy in ("greedy", "pool", "first_fit"):
         config = PipelineConfig(
             datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok")],
             pack=PackStageConfig(
-                enabled=True, seq_length=2048, eos_token_id=1, pad_token_id=2, strategy=strategy,
+                enabled=True, seq_length=2048, eos_token_id=2, pad_token_id=0, strategy=strategy,
                 include_segment_ids=True,
             ),
             save=SaveStageConfig(
@@ -254,13 +288,11 @@ def packed_rows() -> None:
         # Each document, with its end, is in the rows, cut where it is longer than a row.
         found = []
         for row, of in zip(rows, segments, strict=True):
+            assert {*row[of == 0].tolist()} <= {0}
             bounds = [0, *(np.flatnonzero(np.diff(of)) + 1), len(row)]
-            pieces = [row[a:b].tolist() for a, b in pairwise(bounds)]
-            found += [piece for piece in pieces if {*piece} != {2}]
-        tokens = sum(map(len, windows(TEXTS, 2048)))
-        assert sum(map(len, found)) == tokens
-        short = [row for row in windows(TEXTS, 2048) if len(row) < 300]
-        assert all(row in found for row in short if row[-1] == 1)
+            found += [row[a:b].tolist() for a, b in pairwise(bounds) if of[a]]
+        assert sum(map(len, found)) == sum(map(len, documents))
+        assert all(each in found for each in documents if len(each) < 300)
 
 
 def other_save_stages() -> None:
@@ -285,7 +317,8 @@ def ray_is_a_section() -> None:
         save=SaveStageConfig(),
         ray=RayConfig(enabled=True, num_workers=8, resources_per_worker={"CPU": 2}),
     )
-    assert config.builds["made"].executor == "ray"
+    made = config.builds["made"]
+    assert (made.executor, made.workers, made.ray_resources) == ("ray", 8, ("CPU=2",))
     off = RayConfig(enabled=False, num_workers=8, resources_per_worker={"CPU": 2})
     config = PipelineConfig(
         datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok", save_path="made")],
@@ -374,11 +407,11 @@ def names_and_types_in_the_files() -> None:
     assert types["input_ids"] == types["attention_mask"] == "list<item: int32>", types
     config = json.loads(Path("out/config.json").read_text())
     metadata = json.loads(Path("out/metadata.json").read_text())
-    about = config | metadata
-    assert (about["max_length"], about["truncation"]) == (2048, False)
-    assert about["tokenizer"]
-    assert about["num_examples"] == len(windows(TEXTS, 2048))
-    assert about["created_at"]
+    for about in (config, metadata):
+        found = about["tokenizer"], about["max_length"], about["truncation"]
+        assert found == ("tok", 2048, False)
+    assert metadata["num_examples"] == len(windows(TEXTS, 2048))
+    assert metadata["created_at"]
     before = {path: Path(path).read_bytes() for path in glob.glob("out/*.parquet")}
     tokenize_and_save(
         data_files="data/*.jsonl", tokenizer="tok", output_path="out2", max_length=2048

@@ -1,9 +1,10 @@
-"""Damaged and hostile tokenizer files: an error that is documented, soon, or a tokenizer."""
+"""Damaged and hostile files: an error that is documented, soon, or what they are."""
 
 from __future__ import annotations
 
 import copy
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import Tokenizer
-from bpe.errors import EncodingError, TokenizerFileError
+from bpe.errors import EncodingError, TokenizerFileError, TokenmillError
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.split.pretokenizer import Pretokenizer
+from preprocess import RowsError, build, open_tokens
+from preprocess.cli import run
 
 CONFIG = {
     "eos_token": "<|endoftext|>",
@@ -80,6 +83,43 @@ def test_depth_is_bounded(depth: int, tmp_path: Path) -> None:
     )
     with pytest.raises(TokenizerFileError, match="stand too deep inside one another, more than"):
         TokenizerFiles(tmp_path, text, None).parts()
+
+
+@pytest.mark.parametrize(("name", "place"), [
+    (".tokenmill.removal", "text"), (".build.partial/journal.jsonl", "text"), ("a.json", "text"),
+    (".tokenmill.removal", "out"),
+])  # fmt: skip
+def test_files_of_ours_that_are_nested_deep(name: str, place: str, tmp_path: Path) -> None:
+    """They are not ours, or not whole; of those that are read, the error names the file."""
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("some text")
+    path = tmp_path / place / name
+    path.parent.mkdir(exist_ok=True)
+    nested = "[" * 50_000 + "]" * 50_000
+    path.write_text(f'{{"format": "tokenmill tokens", "x": {nested}}}')
+    options: dict[str, Any] = {"vocab_size": 258, "val_fraction": 0, "out": tmp_path / "out"}
+    if place == "text" and path.suffix != ".json":
+        build(train=tmp_path / "text", **options)
+        assert open_tokens(tmp_path / "out" / "train.bin").n_documents == 1
+        return
+    with pytest.raises(TokenmillError, match=name):
+        build(train=tmp_path / "text", **options)
+
+
+def test_values_of_options_that_are_nested_deep(capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["build", "--chat-template-kwargs", '{"x": ' + "[" * 50_000 + "]" * 50_000 + "}"]
+    assert run(command) == 2
+    assert "--chat-template-kwargs: should be a JSON object" in capsys.readouterr().err
+
+
+def test_counts_of_dumps_that_are_nested_deep(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="needs torch")
+    from preprocess import PickledTrainerDataset
+
+    (tmp_path / "dump-0.pkl").write_bytes(pickle.dumps([[1, 2], [3, 4]]))
+    (tmp_path / "dump-meta_data.json").write_text('{"x": ' + "[" * 50_000 + "]" * 50_000 + "}")
+    with pytest.raises(RowsError, match=r"dump-meta_data\.json: is no JSON object with counts"):
+        PickledTrainerDataset(tmp_path)
 
 
 def test_a_number_of_thousands_of_digits_is_a_key_of_no_account(tmp_path: Path) -> None:

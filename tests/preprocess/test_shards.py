@@ -156,6 +156,14 @@ def test_files_that_are_replaced_leave_none_behind(data: Path, root: Path) -> No
     assert damages(data) == []
 
 
+@pytest.mark.parametrize("number", ["00007", "100000"])
+def test_a_shard_that_is_there_is_not_overlooked(root: Path, tmp_path: Path, number: str) -> None:
+    shard = tmp_path / f"train_{number}.bin"
+    shard.write_bytes(b"mine")
+    with pytest.raises(TokenFileError, match=f"{shard}: exists; choose another directory"):
+        build(train=root / "text", out=tmp_path, shard_tokens=N, **OPTIONS)
+
+
 def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["encode", str(root / "text"), "--tokenizer", str(root / "whole" / "tokenizer.json")]
     out = ["--out", str(tmp_path / "x.bin")]
