@@ -143,7 +143,9 @@ def check(
     ]
     n = len(by_place)
     if len(arguments) > n:
-        wrong.append(f"{function.__qualname__}: takes {n} arguments without names; name the others")
+        name = function.__qualname__.removesuffix(".__init__")
+        n -= by_place[:1] in (("self",), ("cls",))
+        wrong.append(f"{name}: takes {n} arguments without names; name the others")
     values = {**dict(zip(by_place, arguments, strict=False)), **given}
     values = {name: value for name, value in values.items() if value is not MISSING}
     wrong += [f"{name}: is required" for name in required if name not in values]

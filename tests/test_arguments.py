@@ -299,6 +299,9 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: rows(tokenizer=tokenizer, seq_length=3), "seq_length: there is no such setting;"),
         (lambda: rows(tokenizer=tokenizer, batch_size=3), "missing.txt"),
         (lambda: tokenizer.save(""), "'' should not be an empty path"),
+        (lambda: tokenizer.save("a", "b"), "Tokenizer.save: takes 1 arguments without names; name"),
+        (lambda: bpe.Tokenizer.from_file("a", "b"), "Tokenizer.from_file: takes 1 arguments"),
+        (lambda: bpe.WordLevelTokenizer("a", "b"), "WordLevelTokenizer: takes 1 arguments"),
     ]:
         with pytest.raises(TokenmillError) as caught:
             call()  # type: ignore[no-untyped-call]

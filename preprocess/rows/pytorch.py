@@ -28,6 +28,7 @@ from bpe.arguments import checked
 from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import DUMP_FILE, RowsError, open_file
 from preprocess.rows.loaders import find_part, found_instead, open_rows, row_files
+from preprocess.rows.manifest import MANIFEST_FILE
 from preprocess.sampling.data import IGNORED, check_integer
 from preprocess.storage import open_files
 
@@ -162,8 +163,10 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     Raises:
         RowsError: There are none, or others than the counts say.
     """
-    files = open_files(folder)
-    paths = [x for name, x in row_files(folder).items() if re.fullmatch(r"dump-.*\.pkl", name)]
+    files, there = open_files(folder), row_files(folder)
+    paths = [x for name, x in there.items() if re.fullmatch(r"dump-.*\.pkl", name)]
+    if not paths and files.size(MANIFEST_FILE) is not None:  # a file of each input, of its name
+        paths = [x for name, x in there.items() if name.endswith(".pkl")]
     if not paths:
         instead = found_instead(files.where(), (".pkl",))
         raise RowsError(f"{files.where()}: there is no file dump-*.pkl in this folder{instead}")

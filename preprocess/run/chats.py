@@ -13,7 +13,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from bpe.arguments import checked
-from bpe.errors import CorpusError
+from bpe.errors import ArgumentError, CorpusError
 from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_template import CHATML, ChatFormat, render
@@ -181,6 +181,8 @@ class ChatTemplateTransform:
         Raises:
             CorpusError: The record is no conversation, or has nothing to train on.
         """
+        if not isinstance(record, Mapping):
+            raise ArgumentError(f"record: should be a mapping; got {record!r:.100}")
         kind = kind_of(record) if self._reading.chat == "auto" else self._reading.chat
         if kind not in KINDS or not {*KINDS[kind]} <= record.keys():
             raise CorpusError(

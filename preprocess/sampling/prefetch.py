@@ -133,10 +133,10 @@ def _stack(records: list[Mapping[str, Any]], pad_id: int) -> Batch:
             )
     found: Batch = {}
     shapes_of_rows = [np.shape(record.get("input_ids", 0)) for record in records]
-    longest = max(shapes_of_rows)
+    longest, are_rows = max(shapes_of_rows), {len(shape) for shape in shapes_of_rows} == {1}
     for name in names:
         arrays = [np.asarray(record[name]) for record in records]
-        if len(longest) == 1 and [array.shape for array in arrays] == shapes_of_rows:
+        if are_rows and [array.shape for array in arrays] == shapes_of_rows:
             filler = {"input_ids": pad_id, "labels": IGNORED}.get(name, 0)
             filled = [array for array in arrays if len(array)]  # an empty list has no type
             dtype = np.result_type(*filled) if filled else np.int64

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from chat_cases import DIALOGUES, TEMPLATES, say, with_template, write
 
-from bpe import train_bpe
+from bpe import ArgumentError, train_bpe
 from preprocess import ChatTemplateTransform, CorpusError, build, open_tokens
 from preprocess.documents import chat_template, template_sandbox
 from preprocess.documents.chat_template import ChatFormat, render
@@ -152,6 +152,9 @@ def test_bad_kinds(model: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(CorpusError, match=message):
             transform(record)
+    for wrong in (3, None, "x", [record]):
+        with pytest.raises(ArgumentError, match="record: should be a mapping; got "):
+            transform(wrong)  # type: ignore[arg-type]
     pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
     from pyarrow import parquet
 

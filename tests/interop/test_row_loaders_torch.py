@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import written
 
-from preprocess import RowsError, SamplingError, TokenFile
+from preprocess import RowsError, SamplingError, TokenFile, build
 from preprocess.rows.formats import FORMATS
 from preprocess.rows.write import write_rows
 
@@ -238,6 +238,17 @@ def test_pickled_rows_of_folders(file: TokenFile, tmp_path: Path) -> None:
         PickledTrainerDataset([paths[0], tmp_path])
     with pytest.raises(RowsError, match=r"no folders with files dump-\*\.pkl were given; give one"):
         PickledTrainerDataset([])
+
+
+def test_pickled_rows_of_one_file_for_each_input(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.txt").write_text(name * 5)
+    texts = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    build(train=texts, val_fraction=0, vocab_size=257, out=tmp_path)
+    write_rows(tmp_path, out=tmp_path / "rows", format="pickle", per_file=True, seq_length=4)
+    found = PickledTrainerDataset(tmp_path / "rows")
+    expected = [[97] * 4, [97, 256, -100, -100], [98] * 4, [98, 256, -100, -100]]
+    assert [found[i]["labels"].tolist() for i in range(4)] == expected
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -147,3 +147,10 @@ def test_wrong_arguments(source: Any, more: dict[str, Any], message: str) -> Non
 def test_records_that_differ(second: Any, message: str) -> None:
     with pytest.raises(SamplingError, match=message):
         list(AsyncDataLoader([*records(1), second], batch_size=2))
+
+
+@pytest.mark.parametrize("other", ["a", 3, [[1, 2]]])
+def test_input_ids_that_are_no_row(other: Any) -> None:
+    rows = [{"input_ids": [1, 2]}, {"input_ids": other}]
+    with pytest.raises(SamplingError, match="arrays of a batch should have one shape; 'input_ids"):
+        list(AsyncDataLoader(rows, batch_size=2))
