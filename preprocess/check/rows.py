@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bpe.errors import TokenmillError
+from bpe.files.locations import is_url
 from bpe.parallel import cached_property
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
@@ -268,8 +269,8 @@ class _Rows:
         except RowsError as error:
             return False, f"damaged: {reason_of(error, path)}"
         if digest.hexdigest() == facts.content:
-            # A rerun refuses a file of another size, so a repair writes it again.
-            is_sound = is_whole or not self._repairs
+            # A rerun refuses a file of another size, so a repair writes it again, if it can.
+            is_sound = is_whole or not self._repairs or isinstance(self._files, str)
             return is_sound, f"{n_rows:,} rows as written, in other bytes"
         text = f"damaged: {n_rows:,} rows that differ from the {facts.rows:,} that were written"
         return False, f"{text}; run verify --repair"
@@ -284,7 +285,10 @@ class _Rows:
 
     def _made_again(self) -> list[OutputFile]:
         manifest = self._manifest
-        file = open_tokens(os.path.normpath(self._directory / manifest.dataset))
+        dataset = manifest.dataset
+        if not is_url(dataset):
+            dataset = os.path.normpath(self._directory / dataset)
+        file = open_tokens(dataset)
         if file.manifest.digest != manifest.dataset_digest:
             raise TokenFileError(
                 f"{file.path}: is another dataset than the rows are of; write them again"

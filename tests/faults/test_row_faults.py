@@ -176,6 +176,11 @@ def test_other_bytes_of_the_same_rows_are_no_damage(data: Path, tmp_path: Path) 
     assert all(each.sound for each in verify(directory, repair=True))
     (result,) = write_rows(data, **options_of("jsonl", directory))
     assert "up to date" in result.line
+    # Nor are they if they cannot be made again.
+    path.write_bytes(path.read_bytes().replace(b",", b", "))
+    shutil.rmtree(data)
+    for repair in (False, True):
+        assert all(each.sound for each in verify(directory, repair=repair))
 
 
 def test_rows_whose_dataset_has_changed(data: Path, tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ def test_a_dataset_on_a_web_server_is_read_by_every_command(
             data = [{x: y for x, y in each.items() if x[-5:] != ".json"} for each in made]
             assert data[0] == data[1]
             assert data[0]
+        rows = tmp_path / "rows" / "far"
+        assert run(["verify", "--deep", str(rows)]) == 0
+        next(rows.rglob("*.jsonl")).unlink()
+        assert run(["verify", "--repair", str(rows)]) == 0
+        assert torture.contents(rows) == made[1]
 
 
 def test_damage_is_located_and_what_cannot_be_done_is_refused(places: tuple[Path, str]) -> None:
