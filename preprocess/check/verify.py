@@ -279,12 +279,13 @@ class _Dataset:
             text = f"built with the tokenizer {wanted[:16]}..., and {other}"
             return self._add(name, False, text)
         self._tokenizer = tokenizer
-        beside = self._path.with_name(TOKENIZER_FILE)
-        path = Path(given) if isinstance(given, str) else beside
+        text = "the tokenizer has the fingerprint in the manifest"
+        if given is not None and not isinstance(given, str):  # it has no file
+            return self._add(name, True, text)
+        path = Path(given or self._path.with_name(TOKENIZER_FILE))
         path = path / TOKENIZER_FILE if path.is_dir() else path
         content, ours = path.read_bytes() if path.exists() else b"", tokenizer.to_json().encode()
         is_damaged = False
-        text = "the tokenizer has the fingerprint in the manifest"
         if content and content != ours:
             same_start = content.startswith(ours) or ours.startswith(content)
             is_damaged = len(content) == len(ours) or same_start

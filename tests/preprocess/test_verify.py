@@ -14,6 +14,7 @@ import written
 from verify_cases import damages, flip
 from web_server import Page, web_server
 
+from bpe import load_tokenizer
 from preprocess import build
 from preprocess.check.inspect import facts, format_lines
 from preprocess.check.verify import verify
@@ -136,6 +137,8 @@ def test_a_tokenizer_that_lies_elsewhere_is_no_damage(
     if command == "encode":
         assert "NOT CHECKED  " + out + ": not checked with its tokenizer" in said
     assert "DAMAGED" not in said
+    found = verify(out, tokenizer=load_tokenizer(data))  # an object, which has no file
+    assert "tokenizer.json" not in {each.path.name for each in found}
     assert run(["verify", out, *given]) == 0
     assert "not checked" not in capsys.readouterr().out.splitlines()[-1]
     Path(out).write_bytes(Path(out).read_bytes()[:-2] + b"\7\0")
