@@ -174,9 +174,14 @@ def check_free(
         manifest = manifest_name(stem)
         names = [manifest, *(f"{stem}{suffix}" for suffix in suffixes)]
         if shards:
-            of_shard = rf"{re.escape(stem)}{columns.SHARD}({'|'.join(map(re.escape, suffixes))})"
-            shard = re.compile(of_shard)
-            names += filter(shard.fullmatch, files.names())
+            of_shard = rf"({re.escape(stem)}{columns.SHARD})({'|'.join(map(re.escape, suffixes))})"
+            found = filter(None, map(re.compile(of_shard).fullmatch, files.names()))
+            usual = len(columns.shard_name(stem, 0))
+            # NAME_20240101, which has a manifest, is another dataset.
+            names += (
+                x[0] for x in found
+                if len(x[1]) == usual or files.size(manifest_name(x[1])) is None
+            )
         _check_ours(files, {manifest: _is_manifest(files, manifest)}, TokenFileError)
         _check_absent(files, names, run.overwrite, why, TokenFileError)
     stats = read_stats(files, stats_file)

@@ -21,6 +21,7 @@ from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype
 from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.shards import ShardView
+from preprocess.pipeline import encode
 
 END = "<|endoftext|>"
 N = 200  # tokens of a shard
@@ -162,6 +163,17 @@ def test_a_shard_that_is_there_is_not_overlooked(root: Path, tmp_path: Path, num
     shard.write_bytes(b"mine")
     with pytest.raises(TokenFileError, match=f"{shard}: exists; choose another directory"):
         build(train=root / "text", out=tmp_path, shard_tokens=N, **OPTIONS)
+
+
+def test_a_dataset_whose_name_ends_with_a_date_is_no_shard(root: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"tokenizer": root / "whole" / "tokenizer.json"}
+    for name, more in (("x_20240101", {}), ("x", {"shard_tokens": N})):
+        encode(paths=root / "text", out=tmp_path / f"{name}.bin", **given, **more)
+    assert all(each.sound for each in verify(tmp_path))
+    # x_00007 would be replaced.
+    encode(paths=root / "text", out=tmp_path / "y_00007.bin", **given)
+    with pytest.raises(TokenFileError, match=r"y_00007\.bin: exists; choose another directory"):
+        encode(paths=root / "text", out=tmp_path / "y.bin", **given, shard_tokens=N)
 
 
 def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
