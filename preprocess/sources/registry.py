@@ -250,7 +250,7 @@ def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> For
 
 def _is_old_tar(header: bytes) -> bool:
     """Return True for the first header of a tar of Version 7, which has a checksum, no magic."""
-    match = re.match(rb"([ 0-7]{6})(\0 | \0)", header[148:156])
+    match = re.fullmatch(rb"( *[0-7]+ *)(\0 | \0)", header[148:156])
     return match is not None and int(match[1], 8) == sum(header) - sum(match[0]) + 8 * ord(" ")
 
 

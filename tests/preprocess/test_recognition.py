@@ -144,6 +144,8 @@ LATIN = "Voilà une phrase où l'été est passé, et les élèves sont rentrés
     ("ids", np.arange(20_000, 40_000, 7, np.uint16).tobytes() + b"\1\0", False),
     ("nul.html", np.arange(0, 40_000, 7, np.uint16).tobytes(), True),
     ("nul.dat", b"one\0two\n", False),
+    # Where a tar has its checksum.
+    *(("nul.txt", b"x" * 148 + each + b"\0 \n", True) for each in (b"      ", b" 1 2 3")),
 ])  # fmt: skip
 def test_files_named_as_text_that_are_left_out_as_binary(
     tmp_path: Path, name: str, content: bytes, warned: bool, capsys: Any
