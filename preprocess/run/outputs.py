@@ -251,20 +251,20 @@ def needs_tokenizer_file(
         check_configuration_absent(files, TOKENIZER_FILE, settings.overwrite)
     if files.size(TOKENIZER_FILE) is None:
         return writes
-    # The given file may lack a special token that is given.
-    if settings.end_of_text is None and _are_same_files(files, settings.tokenizer):
-        return False
-    if settings.overwrite:
-        return writes
+    where = files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
+        # The given file may lack a special token that is given.
+        if settings.end_of_text is None and _are_same_files(files, settings.tokenizer):
+            return False
         with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
             if load_tokenizer(files.path(TOKENIZER_FILE)).fingerprint == tokenizer.fingerprint:
                 return False
-    where = files.where(TOKENIZER_FILE)
-    raise OutputError(
-        f"{where}: another tokenizer exists, and token files in its directory may need it; use"
-        f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
-    )
+    if not settings.overwrite:
+        raise OutputError(
+            f"{where}: another tokenizer exists, and token files in its directory may need it; use"
+            f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
+        )
+    return writes
 
 
 def _are_same_files(files: Files, given: object) -> bool:
