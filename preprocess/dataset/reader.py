@@ -252,7 +252,10 @@ class TokenFile:
             return np.array(found) if isinstance(key, slice) else int(found)
         except (IndexError, OverflowError, TypeError):
             n = self.n_tokens
-            raise IndexError(f"positions of {n:,} ids are from 0 to {n - 1:,}; got {key}") from None
+            raise IndexError(
+                f"positions of {n:,} ids are from 0 to {n - 1:,}; expected one of them, or a slice;"
+                f" got {key!r:.100}"
+            ) from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _open_again, (self.absolute_path, self.manifest.digest, self._given_tokenizer)

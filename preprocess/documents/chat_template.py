@@ -243,6 +243,7 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
             " template, or remove them"
         )
     parts: dict[tuple[str, Any], str] = {}  # what a mark stands for, and of which call -> mark
+    ids = dict[str, str]()  # of calls, that have a mark -> with it
 
     def change(text: str, path: tuple[Any, ...]) -> str:
         number, key = path[:2]
@@ -262,8 +263,11 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
             elif path[-1] != "name":
                 return text
         else:
-            return text
-        return before + parts.setdefault((what, path[2:3]), _mark_of(len(parts))) + after
+            return ids.get(text, text) if key == "tool_call_id" else text
+        marked = before + parts.setdefault((what, path[2:3]), _mark_of(len(parts))) + after
+        if path[3:] == ("id",):
+            ids[text] = marked
+        return marked
 
     shown = _text_of(template, _changed(messages, change, numbers=True), tools)
     if shown is None:  # or because results of tools need calls
@@ -539,8 +543,14 @@ class _Turns:
         if ends and not self.text[ends[-1] : stop].strip():
             return ends[-1]
         text, said = self.text[start:stop], self.messages[turn].get("content") or ""
-        if is_whole and text[-1:].isspace() and not (said.strip() and text.endswith(said)):
-            return stop  # white space of the template ends it
+        if is_whole and text[-1:].isspace():
+            is_said = said.strip() != "" and text.endswith(said)
+            if is_said:  # unless the template removes it, and writes its own
+                without = {**self.messages[turn], "content": said.rstrip()}
+                given = [*self.messages[:turn], without]
+                is_said = not self.template.render(given, self._tools)[0][-1:].isspace()
+            if not is_said:
+                return stop  # white space of the template ends it
         return next((end for begin, end, _ in self._special if begin == stop), stop)
 
 

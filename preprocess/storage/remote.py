@@ -410,7 +410,7 @@ class _Fsspec:
         self._root = root
         try:
             self._system = library.filesystem(root.partition("://")[0])
-        except (ImportError, ValueError) as error:
+        except (ImportError, OSError, TypeError, ValueError) as error:
             raise RemoteError(
                 f"{shown_url(root)}: cannot be read: {reason_of(error)}; the schemes s3, gs, az,"
                 " http and https need only pip install 'tokenmill[remote]'"

@@ -216,6 +216,19 @@ def test_calls_whose_names_are_in_their_ids(form: str, of: Any) -> None:
     assert text.endswith("b<|im_end|>")
 
 
+def test_results_whose_template_finds_the_call_by_an_id_with_its_name(of: Any) -> None:
+    template = FULL.replace(
+        "{{ m.content or '' }}",
+        "{% if m.role != 'tool' %}{{ m.content or '' }}{% endif %}{% for x in messages %}"
+        "{% for c in x.tool_calls or [] %}{{ m.content if c.id == m.tool_call_id }}{% endfor %}"
+        "{% endfor %}",
+    )
+    call = {**CALL, "id": "functions.weather:0"}
+    result = {**RESULT, "tool_call_id": call["id"]}
+    messages = [USER, {"role": "assistant", "tool_calls": [call]}, result, *say("q", "b")[1:]]
+    assert of({"messages": messages}, template)[1].endswith("b<|im_end|>")
+
+
 def test_parts_that_a_template_reads(of: Any) -> None:
     template = FULL.replace("{{ m.content or '' }}", "{{ m.content or m['function_calls'] }}")
     messages = [USER, {"role": "assistant", "content": "", "function_calls": "weather('Rome')"}]
@@ -377,16 +390,20 @@ def test_the_token_of_an_answer_ends_a_call(of: Any) -> None:
         assert of({"messages": [USER, call, *more]}, template)[1] == f"<s>now</s>[INST]{trained}"
 
 
-@pytest.mark.parametrize(("closes", "said", "trained"), [
-    ("", "b\n", "b\n<|user|>"), ("", "b\n\n ", "b\n\n <|user|>"), ("", "\tb\t", "\tb\t<|user|>"),
-    ("\n", "b", "b\n"), ("\n", "b\n", "b\n\n"), ("\n", "", "\n"),
-    ("<|im_end|>\n", "b\n", "b\n<|im_end|>"),
+@pytest.mark.parametrize(("closes", "said", "trained", "form"), [
+    ("", "b\n", "b\n<|user|>", ""), ("", "b\n\n ", "b\n\n <|user|>", ""),
+    ("", "\tb\t", "\tb\t<|user|>", ""), ("\n", "b", "b\n", ""), ("\n", "b\n", "b\n\n", ""),
+    ("\n", "", "\n", ""), ("<|im_end|>\n", "b\n", "b\n<|im_end|>", ""),
+    # As Nemotron-Mini, which removes white space and writes its own.
+    ("\n", "b", "b\n", " | trim"), ("\n", "b\n", "b\n", " | trim"),
+    ("", "b\n", "b<|user|>", " | trim"),
 ])  # fmt: skip
 def test_only_white_space_of_the_template_ends_a_turn(
-    closes: str, said: str, trained: str, of: Any
+    closes: str, said: str, trained: str, form: str, of: Any
 ) -> None:
     template = (
-        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% if m.role =="
+        f"{{% for m in messages %}}{{{{ '<|' + m.role + '|>\n' + (m.content{form}) }}}}"
+        "{% if m.role =="
         f" 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
         "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
     )

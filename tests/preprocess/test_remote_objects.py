@@ -202,6 +202,19 @@ def test_a_failure_of_fsspec_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_a_file_system_of_fsspec_that_needs_more_than_a_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec")
+
+    def fail(scheme: str) -> None:
+        raise TypeError(f"{scheme}: missing 1 required positional argument: 'host'")
+
+    monkeypatch.setattr(fsspec, "filesystem", fail)
+    with pytest.raises(RemoteError, match="ftp://host: cannot be read: ftp: missing 1 required"):
+        open_objects("ftp://host")
+
+
 def test_libraries_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     open_objects.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
