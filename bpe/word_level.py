@@ -67,11 +67,13 @@ def split(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def create_vocabulary(texts: Iterable[str], max_size: int | None = None) -> list[str]:
+def create_vocabulary(
+    texts: Iterable[str] | Collection[str], max_size: int | None = None
+) -> list[str]:
     """Return the distinct words of texts, without special tokens, sorted by code points.
 
     Args:
-        texts: The texts.
+        texts: The texts, in any order.
         max_size: Maximum number of words; the most frequent are kept, ties in sorted order.
 
     Raises:

@@ -273,6 +273,8 @@ class _Dataset:
         try:
             tokenizer = _load_tokenizer_of(self._path, given)
         except TokenmillError as error:
+            if given is not None:
+                raise  # says nothing of the dataset
             return self._add(name, False, reason_of(error, self._path))
         if tokenizer.fingerprint != wanted:
             other = f"{given or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."

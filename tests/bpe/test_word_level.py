@@ -25,6 +25,7 @@ def test_a_vocabulary_is_sorted_and_the_most_frequent_stay() -> None:
     assert create_vocabulary(texts, 3) == ["a", "b", "c"]
     assert create_vocabulary(reversed(texts), 3) == ["a", "b", "c"]
     assert create_vocabulary(texts, 0) == create_vocabulary([]) == []
+    assert create_vocabulary({"b a", "c"}) == create_vocabulary(["c", "b a"]) == ["a", "b", "c"]
     assert WordLevelTokenizer.create_vocabulary(texts, 1) == ["b"]
     assert create_vocabulary(["a<|endoftext|>b <|x|> <|unk|>"]) == ["<|x|>", "a", "b"]
     with pytest.raises(TypeError, match=r"texts, found one text|texts: should be a l"):

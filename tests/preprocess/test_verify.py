@@ -14,7 +14,7 @@ import written
 from verify_cases import damages, flip
 from web_server import Page, web_server
 
-from bpe import load_tokenizer
+from bpe import TokenizerFileError, load_tokenizer
 from preprocess import build
 from preprocess.check.inspect import facts, format_lines
 from preprocess.check.verify import verify
@@ -42,6 +42,13 @@ def test_what_was_built_is_sound(data: Path, what: str) -> None:
     assert len(findings) == (7 if what else 14)
     assert not damages(findings)
     assert any("encode to the same ids again" in finding.text for finding in findings)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_no_damage(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "damaged.json").write_text("{")
+    for name in ("none.json", "damaged.json"):
+        with pytest.raises(TokenizerFileError, match=name):
+            verify(data, tokenizer=tmp_path / name)
 
 
 def test_a_server_that_refuses_is_no_damage(data: Path) -> None:
