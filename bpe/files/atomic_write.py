@@ -13,7 +13,7 @@ from bpe.files.locations import local_path
 # Larger writes may allocate contiguous memory: 2 MiB took up to 17 times as long
 # (docs/performance.md).
 _WRITTEN_AT_ONCE = 256 * 1024
-# What file systems say that do not sync directories, such as some of SMB, 9p and FUSE.
+# Errors of file systems that cannot sync directories, such as some of SMB, 9p and FUSE.
 _UNSUPPORTED = {
     errno.EINVAL, errno.EBADF, errno.EISDIR, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP,
 }

@@ -70,6 +70,7 @@ def verify(settings: VerifySettings) -> list[Finding]:
         TokenFileError: There are no token files to check.
         SettingsError: `deep` or `repair` of a URL.
         RemoteError: The server of a URL does not answer or refuses the request.
+        TokenmillError: The given tokenizer cannot be loaded.
     """
     given, progress = settings.path, progress_of(settings.progress)
     if is_url(given) and (settings.deep or settings.repair):

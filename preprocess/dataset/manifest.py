@@ -299,7 +299,7 @@ class MadeOfDataset(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]
 
     def check(self) -> None:
-        """Raise ValueError if values cannot be."""
+        """Raise ValueError for values that are impossible."""
 
     def to_json(self) -> str:
         """Return the exact text of the file."""

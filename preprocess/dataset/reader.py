@@ -253,8 +253,8 @@ class TokenFile:
         except (IndexError, OverflowError, TypeError):
             n = self.n_tokens
             raise IndexError(
-                f"positions of {n:,} ids are from 0 to {n - 1:,}; expected one of them, or a slice;"
-                f" got {key!r:.100}"
+                f"index: should be a slice, or a whole number below {n:,}, the number of ids; got"
+                f" {key!r:.100}"
             ) from None
 
     def __reduce__(self) -> tuple[Any, ...]:

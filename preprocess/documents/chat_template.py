@@ -42,7 +42,7 @@ CHATML = (
 _PLAIN = frozenset(ROLES[:4])  # roles of those who speak
 _USUAL_NAMES = {"role", "content"}  # of a message
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what is not said aloud
-# Other names of a message for what a template may not read.
+# Other keys of messages, which some templates ignore.
 _SELDOM = (
     "images", "image", "videos", "video", "audio", "tools", "functions", "function_calls",
     "tool_responses",
@@ -236,14 +236,17 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
     unread = ["tools"] if tools and "tools" not in template.names else []
     if template.names.isdisjoint(REASONING):
         unread += [key for key in REASONING[:1] for m in messages if str(m.get(key, "")).strip()]
-    unread += [key for m in messages for key in _SELDOM if m.get(key) and key not in template.names]
+    unread += [
+        f"the {key} of message {number}" for number, m in enumerate(messages, 1) for key in _SELDOM
+        if m.get(key) and key not in template.names
+    ]
     if unread:
         raise ChatTemplateError(
-            f"{template.where} does not write {unread[0]}, so they would be lost; use another"
-            " template, or remove them"
+            f"{template.where} does not write {unread[0]}, which would be lost; use another"
+            " template, or remove it"
         )
     parts: dict[tuple[str, Any], str] = {}  # what a mark stands for, and of which call -> mark
-    ids = dict[str, str]()  # of calls, that have a mark -> with it
+    ids = dict[str, str]()  # id of a call -> the id with its mark
 
     def change(text: str, path: tuple[Any, ...]) -> str:
         number, key = path[:2]

@@ -140,7 +140,8 @@ class RecordFile(ABC):
 
     def damaged(self, error: Exception, place: str = "") -> RowsError:
         """Return the error for a file that cannot be read as what it should be."""
-        reason = " ".join(str(error).split())[:200] or "it ends too early"
+        early = "it ends too early" if isinstance(error, EOFError) else type(error).__name__
+        reason = " ".join(str(error).split())[:200] or early
         return RowsError(
             f"{self.path}: cannot be read as {self.kind}{place} ({reason}); get the file again, or,"
             f" of rows, run tokenmill {how_to_repair(str(self.path))}"

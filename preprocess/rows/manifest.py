@@ -79,7 +79,7 @@ class RowsManifest(MadeOfDataset, frozen=True, kw_only=True):
         return str(self.settings["format"])
 
     def check(self) -> None:
-        """Raise ValueError for a name that is of no file of rows, and other totals than theirs."""
+        """Raise ValueError for a name that no file has, and totals that are not sums of files."""
         for each in self.shards:
             is_inside = os.path.basename(each.name) == each.name
             if not is_inside or format_of(each.name) != self.format:

@@ -191,7 +191,7 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
         # Some write numbers as text.
         if str(expected := counts.get(name, number)) != str(number):
             raise RowsError(
-                f"{meta}: expected {expected!r} {name}, found {number} in the files dump-*.pkl; get"
+                f"{meta}: expected {expected!r} {name}, found {number} in the .pkl files; get"
                 " those that are missing, or write the rows again"
             )
     return rows

@@ -126,8 +126,9 @@ class WindowDataset(Dataset[Any]):
         try:
             positions = np.array([operator.index(index) for index in indices], np.int64)
         except TypeError:
-            text = f"index: should be a whole number; got {[*indices]!r:.100}"
-            raise ArgumentError(f"{text}; for several windows, give one after another") from None
+            wrong = next(index for index in indices if not hasattr(index, "__index__"))
+            text = f"index: should be a whole number, of one window; got {wrong!r:.100}"
+            raise ArgumentError(text) from None
         except OverflowError:
             positions = np.array([n])  # is in no dataset
         positions[positions < 0] += n

@@ -377,7 +377,7 @@ class _Directory:
         own = {log.name for log in logs if self.path and log.parent == self.path.resolve()}
         own |= {*runs, LOCK_FILE, *_described_files(self)}
         removal = _content(self.files.get(REMOVAL_FILE))
-        # Without all of it nothing follows from it.
+        # An incomplete list of a removal is ignored.
         with suppress(msgspec.MsgspecError, RecursionError):
             own |= {*msgspec.json.decode(removal, type=dict[str, Any])}
         for run in runs:

@@ -188,7 +188,7 @@ class UrlFiles:
 
 
 def digest_of_file(files: Files, name: str, n_bytes: int | None = None) -> xxhash.xxh3_128:
-    """Return the xxh3_128 of the first bytes of a file; None: of all, of a missing one of none."""
+    """Return the xxh3_128 of `n_bytes` of a file, None: of all; a missing one is empty."""
     digest, size = xxhash.xxh3_128(), files.size(name) or 0
     stop = size if n_bytes is None else min(n_bytes, size)
     for start in range(0, stop, _DIGESTED_AT_ONCE):

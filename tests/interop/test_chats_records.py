@@ -137,9 +137,9 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "{% for m in messages %}{% for x in m.content %}{{ x.text }}{% endfor %}{% endfor %}",
          "writes message 1, of the role user, nowhere, so it would be lost"),
         ({"messages": [USER, {"role": "assistant", "content": "b", "reasoning": "c"}]}, "chatml",
-         "does not write reasoning_content, so they would be lost; use another template, or"),
+         "does not write reasoning_content, which would be lost; use another template, or"),
         ({"messages": say("q", "b"), "tools": TOOLS}, "chatml",
-         "does not write tools, so they would be lost; use another template, or remove them"),
+         "does not write tools, which would be lost; use another template, or remove it"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": "weather"}]}]}, FULL,
          "message 2 has a call without a name; correct it"),
         ({"messages": say("q", "b"), "images": ["x.png"]}, FULL,
@@ -147,7 +147,7 @@ def test_parts_reach_the_template_as_those_of_transformers(
         ({"messages": say("q", "b", system="s"), "system": "t"}, FULL,
          "has the field 'system' and another system message; remove one of them"),
         *(({"messages": [{**USER, key: given}, *say("", "b")[1:]]}, "chatml",
-           f"does not write {key}, so they would be lost; use another template, or remove them")
+           f"does not write the {key} of message ")
           for key, given in (("images", ["x.png"]), ("audio", {"id": "1"}), ("tools", TOOLS),
                              ("functions", "[{}]"), ("function_calls", "weather(at='Rome')"),
                              ("tool_responses", [{"response": "sun"}]))),

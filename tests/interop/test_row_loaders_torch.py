@@ -270,7 +270,7 @@ def test_pickled_rows_are_compared_with_their_counts(
     PickledTrainerDataset([path])
     assert capsys.readouterr().out == f"{meta}: files 3, samples 23, tokens 276\n"
     lost = (path / "dump-1.pkl").rename(tmp_path / "lost")
-    with pytest.raises(RowsError, match=r"data.json: expected 3 files, found 2 in the files dump-"):
+    with pytest.raises(RowsError, match=r"data.json: expected 3 files, found 2 in the .pkl files"):
         PickledTrainerDataset([path])
     lost.rename(path / "dump-1.pkl")
     for counts, message in [

@@ -256,8 +256,10 @@ def test_items_of_a_map_style_dataset(file: TokenFile) -> None:
         with pytest.raises(IndexError, match=f"there are {n} windows; got"):
             dataset[index]
     for wrong in ("a", 1.5, None, slice(0, 2), [0, 1]):
-        with pytest.raises(ArgumentError, match="for several windows, give one after"):
+        with pytest.raises(ArgumentError, match="index: should be a whole number, of one window"):
             dataset[wrong]  # type: ignore[index]
+    with pytest.raises(SamplingError, match="should be a sampler, ids or the path of"):
+        WindowDataset("a text")
 
 
 def test_the_loss_of_a_model_of_transformers_is_ours(file: TokenFile) -> None:
