@@ -623,9 +623,9 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     """
     import yaml
 
+    if path.is_char_device():  # reading it might never end
+        raise SettingsError(f"{path}: is a device, expected a YAML file; give the path of a file")
     try:
-        if path.is_char_device():  # reading it might never end
-            raise ValueError("it is a device")
         loader = yaml.SafeLoader(path.read_text("utf-8"))
         node = loader.get_single_node()
         found = [*_lines(node, ())]

@@ -278,7 +278,8 @@ class _Dataset:
                 raise  # says nothing of the dataset
             return self._add(name, False, reason_of(error, self._path))
         if tokenizer.fingerprint != wanted:
-            other = f"{given or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
+            what = given if given is None or isinstance(given, str) else "the given tokenizer"
+            other = f"{what or TOKENIZER_FILE} is {tokenizer.fingerprint[:16]}..."
             text = f"built with the tokenizer {wanted[:16]}..., and {other}"
             return self._add(name, False, text)
         self._tokenizer = tokenizer

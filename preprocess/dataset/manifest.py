@@ -281,7 +281,7 @@ def manifest_is_as_written(content: bytes) -> bool:
     return bool(comma) and own == f'"{xxhash.xxh3_128_hexdigest(before)}"\n}}\n'.encode()
 
 
-class MadeOfDataset(Struct, frozen=True, kw_only=True):
+class DerivedManifest(Struct, frozen=True, kw_only=True):
     """Manifest of files that are made of a dataset, rows or an export; it has its own digest.
 
     Attributes:
@@ -330,7 +330,7 @@ def _parse(
     content: str | bytes, where: str, about: tuple[str, int], error: type[TokenmillError],
     again: str,
 ) -> dict[str, Any]:
-    """Return the JSON object of a manifest; arguments are as of `MadeOfDataset`."""
+    """Return the JSON object of a manifest; arguments as the attributes of `DerivedManifest`."""
     try:
         data = json.loads(content)
     except (ValueError, RecursionError) as wrong:

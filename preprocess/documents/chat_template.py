@@ -43,7 +43,7 @@ _PLAIN = frozenset(ROLES[:4])  # roles of those who speak
 _USUAL_NAMES = {"role", "content"}  # of a message
 REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what is not said aloud
 # Other keys of messages, which some templates ignore.
-_SELDOM = (
+_RARE_KEYS = (
     "images", "image", "videos", "video", "audio", "tools", "functions", "function_calls",
     "tool_responses",
 )
@@ -237,7 +237,8 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
     if template.names.isdisjoint(REASONING):
         unread += [key for key in REASONING[:1] for m in messages if str(m.get(key, "")).strip()]
     unread += [
-        f"the {key} of message {number}" for number, m in enumerate(messages, 1) for key in _SELDOM
+        f"the {key} of message {number}"
+        for number, m in enumerate(messages, 1) for key in _RARE_KEYS
         if m.get(key) and key not in template.names
     ]
     if unread:

@@ -19,7 +19,7 @@ import xxhash
 from msgspec import Struct
 
 from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.manifest import Count, MadeOfDataset
+from preprocess.dataset.manifest import Count, DerivedManifest
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.export.formats import FORMATS, ExportError, OutputFile, Source
 from preprocess.locations import relative_location
@@ -55,7 +55,7 @@ class FileFacts(Struct, frozen=True):
     digest: str
 
 
-class ExportManifest(MadeOfDataset, frozen=True, kw_only=True):
+class ExportManifest(DerivedManifest, frozen=True, kw_only=True):
     """Content of the manifest of an export.
 
     Attributes:

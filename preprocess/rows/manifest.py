@@ -12,7 +12,7 @@ import msgspec
 import xxhash
 from msgspec import Struct
 
-from preprocess.dataset.manifest import Count, MadeOfDataset, spellings_of
+from preprocess.dataset.manifest import Count, DerivedManifest, spellings_of
 from preprocess.rows.columns import RowBatch
 from preprocess.rows.formats import RowsError, format_of
 from preprocess.storage import Files, open_files
@@ -41,7 +41,7 @@ class ShardFacts(Struct, frozen=True):
     content: str
 
 
-class RowsManifest(MadeOfDataset, frozen=True, kw_only=True):
+class RowsManifest(DerivedManifest, frozen=True, kw_only=True):
     """Content of rows.json.
 
     Attributes:

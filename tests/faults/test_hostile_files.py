@@ -90,7 +90,7 @@ def test_depth_is_bounded(depth: int, tmp_path: Path) -> None:
     (".tokenmill.removal", "out"),
 ])  # fmt: skip
 def test_files_of_ours_that_are_nested_deep(name: str, place: str, tmp_path: Path) -> None:
-    """They are not ours, or not whole; of those that are read, the error names the file."""
+    """JSON of tokenmill that is nested too deep is ignored, or an error names its file."""
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("some text")
     path = tmp_path / place / name

@@ -248,7 +248,7 @@ def test_files_that_are_no_configuration(corpus: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.yaml: cannot be read as YAML \(No such file"):
         build("none.yaml")
     Path("null.yaml").symlink_to("/dev/null")
-    with pytest.raises(SettingsError, match=r"null\.yaml: cannot be read as YAML \(it is a device"):
+    with pytest.raises(SettingsError, match=r"null\.yaml: is a device, expected a YAML file; give"):
         build("null.yaml")
 
 
