@@ -141,6 +141,10 @@ class TextTokenizer:
         """Return an encoder for one thread; ids have the type `dtype`, uint32 if None."""
         return TextEncoder(self, dtype)
 
+    def to_config_json(self) -> str:
+        """Return the text of tokenizer_config.json."""
+        return self.config_json
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json."""
         path = path_to_write(path)

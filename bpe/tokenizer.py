@@ -256,6 +256,10 @@ class Tokenizer:
         """Return the text of tokenizer.json; raise VocabularyError if it cannot be written."""
         return hf_write.tokenizer_json(self._parts)
 
+    def to_config_json(self) -> str:
+        """Return the text of tokenizer_config.json."""
+        return hf_write.config_json(self._parts)
+
     @property
     def config_json(self) -> str:
         """The text of a tokenizer_config.json that was read; "" if there was none."""

@@ -13,7 +13,6 @@ import itertools
 import mmap
 import weakref
 from collections import deque
-from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -64,9 +63,12 @@ class ReusedMemory:
         # Not a much larger one: the caller may keep the array.
         most = max(rounded, n_bytes + n_bytes // 2)
         others: list[mmap.mmap] = []
-        with suppress(IndexError):  # the pool is empty
+        try:
             while not n_bytes <= len(memory := self._free.pop()) <= most:
                 others.append(memory)
+        except IndexError:  # the pool is empty
+            pass
+        else:
             self._free.extend(reversed(others))
             return memory
         room = rounded + sum(size for size, _ in list(self._used.values())) + _SPARE

@@ -6,6 +6,7 @@ which `bpe.load_tokenizer` then has the file run. The types of `_File` are what 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -187,25 +188,31 @@ class TokenizerFiles:
             TokenizerFileError: A file is damaged, is not of a byte-level BPE, or has a setting that
                 is not implemented.
         """
-        path, beside = self.path, config_path(self.path)
-        file = parse_json(self.text, path, _File)
-        check_depth(path, [getattr(file, name) for name in STEPS])
-        added = file.added_tokens or []
-        if self.config is None:
-            return _parts(path, file, added)
-        config = parse_json(self.config, beside)
-        named = NamedTokens.of(config, beside)
-        parts = _parts(path, file, named.added_to(added, file.model.vocab))
-        # Some classes of transformers change the tokenizer by this setting, others do not.
-        if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
-            own = f"{path} has {dumps(parts.add_prefix_space)}"
-            unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
-        special = parts.vocabulary.special_tokens
-        parts = replace(
-            parts, eos_token=named.text("eos_token", special),
-            bos_token=named.text("bos_token", special),
-        )
-        return replace(parts, config="" if config == default_config(parts) else dumps(config))
+        return _parts_of(self)
+
+
+# A process that builds several datasets reads their tokenizer once.
+@functools.lru_cache(maxsize=1)
+def _parts_of(files: TokenizerFiles) -> TokenizerParts:
+    path, beside = files.path, config_path(files.path)
+    file = parse_json(files.text, path, _File)
+    check_depth(path, [getattr(file, name) for name in STEPS])
+    added = file.added_tokens or []
+    if files.config is None:
+        return _parts(path, file, added)
+    config = parse_json(files.config, beside)
+    named = NamedTokens.of(config, beside)
+    parts = _parts(path, file, named.added_to(added, file.model.vocab))
+    # Some classes of transformers change the tokenizer by this setting, others do not.
+    if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
+        own = f"{path} has {dumps(parts.add_prefix_space)}"
+        unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
+    special = parts.vocabulary.special_tokens
+    parts = replace(
+        parts, eos_token=named.text("eos_token", special),
+        bos_token=named.text("bos_token", special),
+    )
+    return replace(parts, config="" if config == default_config(parts) else dumps(config))
 
 
 def _parts(path: Path, file: _File, entries: list[AddedEntry]) -> TokenizerParts:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,17 +104,18 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             " '<|name|>', or save ranks (.tiktoken)"
         )
     # Added tokens that are ordinary tokens, too, without a merge; see `hf_read`.
-    both, pairs = False, list[tuple[Any, Any]]()
+    both = False
+    pairs: Iterable[tuple[int, int]]
     if vocabulary.has_tiktoken_ranks:
         id_of = {token: number for number, token in vocabulary.tokens.items()}
-        pairs = [(id_of[left], id_of[right]) for left, right in vocabulary.merges]
+        pairs = ((id_of[left], id_of[right]) for left, right in vocabulary.merges)
     else:
         table = vocabulary.pair_table()
         ids = inside.keys() & spelled.keys()
         ordinary = [x.id for x in added if x.id in ids and len(x.text) > 1]
         in_merges = np.concatenate([table.left_ids, table.right_ids, table.merged_ids])
         both = not np.isin(np.array(ordinary, np.int32), in_merges).all()
-        pairs = [*zip(table.left_ids.tolist(), table.right_ids.tolist(), strict=True)]
+        pairs = zip(table.left_ids.tolist(), table.right_ids.tolist(), strict=True)
     merges = [f'["{spelled[left]}", "{spelled[right]}"]' for left, right in pairs]
     vocab = [f'"{texts[number]}": {number}' for number in sorted(texts)]
     settings = json.loads(parts.settings) if parts.settings else default_settings(parts)
@@ -131,8 +133,8 @@ def tokenizer_json(parts: TokenizerParts) -> str:
             "pattern": parts.pattern,
             "tie_break": parts.tie_break,
             "ranked_by": None if both else "bytes" if vocabulary.has_tiktoken_ranks else "merges",
-            "vocab": Lines("{}", "\n".join(vocab)),
-            "merges": Lines("[]", "\n".join(merges)),
+            "vocab": Lines("{}", vocab),
+            "merges": Lines("[]", merges),
         },
     }
     return layout(top) + "\n"
@@ -212,7 +214,12 @@ def save(path: str | os.PathLike[str], parts: TokenizerParts) -> None:
     """
     path = path_to_write(path)
     text = tokenizer_json(parts)
-    config = json.loads(parts.config) if parts.config else default_config(parts)
     # The tokenizer last: a process that waits for it finds its configuration.
-    write_atomically(config_path(path), f"{layout(config)}\n".encode())
+    write_atomically(config_path(path), config_json(parts).encode())
     write_atomically(path, text.encode())
+
+
+def config_json(parts: TokenizerParts) -> str:
+    """Return the text of tokenizer_config.json."""
+    config = json.loads(parts.config) if parts.config else default_config(parts)
+    return layout(config) + "\n"

@@ -131,14 +131,14 @@ class Lines(NamedTuple):
     """A list or an object that is written with one entry per line."""
 
     brackets: str
-    entries: str  # the JSON of each, joined by newlines, of which JSON has none itself
+    entries: list[str]  # JSON
 
     @classmethod
     def of(cls, entries: list[Any] | dict[str, int]) -> Lines:
         """Write the entries of a list, or of an object of numbers."""
         if isinstance(entries, dict):
-            return cls("{}", "\n".join(f"{dumps(name)}: {x}" for name, x in entries.items()))
-        return cls("[]", "\n".join(map(dumps, entries)))
+            return cls("{}", [f"{dumps(name)}: {x}" for name, x in entries.items()])
+        return cls("[]", list(map(dumps, entries)))
 
 
 def layout(value: object, indent: str = "") -> str:
@@ -150,7 +150,7 @@ def layout(value: object, indent: str = "") -> str:
     elif isinstance(value, Lines):
         if not value.entries:
             return value.brackets
-        brackets, body = value.brackets, value.entries.replace("\n", f",\n{inner}")
+        brackets, body = value.brackets, f",\n{inner}".join(value.entries)
     else:
         return dumps(value)
     return f"{brackets[0]}\n{inner}{body}\n{indent}{brackets[1]}"

@@ -77,9 +77,9 @@ class Kernel:
         if entry is None:
             return lambda first: self._run_by_numba(first, *others)
         block, run, kind = entry.block(words), entry.run, first.kind
-        block.keep = others, keep
+        kept = others, keep  # the block has their addresses
 
-        def call(first: machine_code.Packed) -> Any:
+        def call(first: machine_code.Packed, _kept: Any = kept) -> Any:
             if first.kind is not kind:
                 raise machine_code.KernelError(f"{self.name} is bound to arguments of another kind")
             block[0] = first.address

@@ -22,6 +22,7 @@ import mmap
 import os
 import pickle
 import sys
+from array import array
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -156,19 +157,17 @@ class Entry:
     def __init__(self, code: MachineCode, n_words: int) -> None:
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(_address(code))
         self._n_words = n_words
-        # At least a word for an exception. Instances of a subclass can have attributes.
-        words = ctypes.c_int64 * (n_words + max(1, len(code.results)))
-        self._block_type = type("Block", (words,), {})
+        self._no_results = [0] * max(1, len(code.results))  # at least a word for an exception
         self._read = [(_READ[kind], n_words + number) for number, kind in enumerate(code.results)]
         self._is_tuple = code.is_tuple
 
-    def block(self, words: list[int]) -> Any:
+    def block(self, words: list[int]) -> array[int]:
         """Return a block with these argument words, for one call at a time."""
-        return self._block_type(*words)
+        return array("q", words + self._no_results)
 
-    def run(self, block: Any) -> Any:
+    def run(self, block: array[int]) -> Any:
         """Run the kernel: return or raise what it does."""
-        if self._function(block) != OK:
+        if self._function(block.buffer_info()[0]) != OK:
             raise _raised(block[self._n_words])
         if self._is_tuple:
             return tuple([read(block[place]) for read, place in self._read])
@@ -189,6 +188,8 @@ _DTYPES = {np.dtype(character): np.dtype(character).name for character in "?bBhH
 
 _kinds: dict[Any, Any] = {}
 
+from_buffer, addressof = ctypes.c_char.from_buffer, ctypes.addressof
+
 
 class Packed:
     """A tuple of arrays as a block of words, for any number of calls; keeps the arrays alive.
@@ -204,8 +205,8 @@ class Packed:
         # The same object for equal kinds, which `Kernel.bind` compares by identity.
         kind = "tuple", type(values), kinds
         self.kind = _kinds.setdefault(kind, kind)
-        self._block = (ctypes.c_int64 * len(words))(*words)
-        self.address = ctypes.addressof(self._block)
+        self._block = array("q", words)
+        self.address, _ = self._block.buffer_info()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Packed, (self.values,)
@@ -224,11 +225,18 @@ def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
     cls = type(value)
     # Other subclasses of arrays, as masked ones, mean more than their elements.
     if cls is np.ndarray or cls is np.memmap:
-        name, flags = _DTYPES.get(value.dtype), value.flags
+        name, flags, shape = _DTYPES.get(value.dtype), value.flags, value.shape
         if name is not None and flags.c_contiguous and flags.aligned:
-            words.append(value.ctypes.data)
-            words.extend(value.shape)
-            return "array", name, value.ndim, flags.writeable
+            is_writable = flags.writeable
+            if is_writable and 0 not in shape:  # a quarter of the time of `ctypes.data`
+                words.append(addressof(from_buffer(value)))
+            else:
+                words.append(value.ctypes.data)
+            words.extend(shape)
+            return "array", name, len(shape), is_writable
+    elif cls is int and -(2**63) <= value < 2**63:
+        words.append(value)
+        return "int"
     elif cls is Packed:
         words.append(value.address)
         return value.kind
@@ -236,9 +244,9 @@ def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
         words.append(bool(value))
         return "bool"
     elif cls is np.uint64 or (cls is int and 2**63 <= value < 2**64):
-        words.append(int(value))
+        words.append((int(value) ^ 1 << 63) - (1 << 63))  # the same 64 bits
         return "uint"
-    elif cls is np.int64 or (cls is int and -(2**63) <= value < 2**63):
+    elif cls is np.int64:
         words.append(int(value))
         return "int"
     elif isinstance(value, tuple):

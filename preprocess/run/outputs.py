@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bpe.errors import TokenizerFileError, TokenmillError
-from bpe.files.temporary import temporary_directory
-from bpe.formats.json_file import config_path
 from preprocess.dataset import columns
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT, Manifest
@@ -100,10 +97,10 @@ def put_rejects(
 
 def put_tokenizer(storage: Storage, tokenizer: AnyTokenizer, file_name: str) -> None:
     """Write a tokenizer and its configuration into a storage; raise OutputError if it cannot be."""
-    with writing(storage.final.where(file_name)), temporary_directory() as directory:
-        tokenizer.save(directory / file_name)
-        for path in sorted(directory.glob("[!.]*")):
-            storage.put(path.name, path.read_bytes())
+    texts = tokenizer.to_config_json(), tokenizer.to_json()
+    with writing(storage.final.where(file_name)):
+        for name, text in zip(list_tokenizer_files(file_name), texts, strict=True):
+            storage.put(name, text.encode())
 
 
 def list_tokenizer_files(file_name: str) -> list[str]:
@@ -253,8 +250,9 @@ def needs_tokenizer_file(
         return writes
     where = files.where(TOKENIZER_FILE)
     if tokenizer is not None and settings.tokenizer is not None:
-        # The given file may lack a special token that is given.
-        if settings.end_of_text is None and _are_same_files(files, settings.tokenizer):
+        config, text = (files.get(name) or b"" for name in list_tokenizer_files(TOKENIZER_FILE))
+        is_same = config == tokenizer.to_config_json().encode()
+        if is_same and sha256_of(text) == tokenizer.fingerprint:  # without reading it
             return False
         with suppress(TokenizerFileError):  # an unreadable file is another tokenizer
             if load_tokenizer(files.path(TOKENIZER_FILE)).fingerprint == tokenizer.fingerprint:
@@ -265,15 +263,3 @@ def needs_tokenizer_file(
             f" it (--tokenizer {where}), choose another directory, or replace it (--overwrite)"
         )
     return writes
-
-
-def _are_same_files(files: Files, given: object) -> bool:
-    """Return True if a given tokenizer.json and its configuration are those of the outputs."""
-    if not isinstance(given, str):
-        return False
-    path = Path(given, TOKENIZER_FILE) if os.path.isdir(given) else Path(given)
-    named = zip(list_tokenizer_files(TOKENIZER_FILE), (config_path(path), path), strict=True)
-    return all(
-        files.get(name) == (each.read_bytes() if os.path.isfile(each) else None)
-        for name, each in named
-    )

@@ -172,8 +172,6 @@ def read_pieces(
     if not isinstance(dataset, TokenFile):  # of any type, for which no kernel is compiled
         copy_pieces(tokens, table, padding, inputs, targets)
         return
-    from preprocess.sampling import pieces as kernels
-
     dataset.count_reads(table.shape[1], inputs.size)
     starts, n_inputs, n_targets, *_ = table
 
@@ -182,7 +180,7 @@ def read_pieces(
         if begins is not starts:
             part = np.array(table[:, chosen], order="C")
             part[0] = begins
-        return bool(kernels.copy_pieces(ids, part, padding, IGNORED, inputs, targets))
+        return bool(kernels().copy_pieces(ids, part, padding, IGNORED, inputs, targets))
 
     read_spans(tokens, starts, starts + np.maximum(n_inputs, n_targets + 1), copy)
 
@@ -208,12 +206,18 @@ def gather(
         places: int64[n_spans], positions in `out`.
         out: uint8|int32[m], filled in these places.
     """
-    from preprocess.sampling.pieces import copy_spans
-
     def copy(part: Any, begins: Batch, chosen: Chosen) -> bool:
-        return bool(copy_spans(part, begins, lengths[chosen], places[chosen], out))
+        return bool(kernels().copy_spans(part, begins, lengths[chosen], places[chosen], out))
 
     read_spans(values, starts, starts + lengths, copy)
+
+
+@functools.cache
+def kernels() -> Any:
+    """Return the kernels that read pieces, imported when they are first used."""
+    from preprocess.sampling import pieces
+
+    return pieces
 
 
 def read_spans(
@@ -257,8 +261,7 @@ def outside() -> TokenFileError:
 def new_batch(batch_size: int, context_length: int, dtype: Any = np.int64) -> npt.NDArray[Any]:
     """Return dtype[batch_size, context_length], uninitialized, from reused memory."""
     n_bytes = np.dtype(dtype).itemsize * batch_size * context_length
-    found: npt.NDArray[Any] = outputs.array(n_bytes).view(dtype)
-    return found.reshape(batch_size, context_length)
+    return np.ndarray((batch_size, context_length), dtype, outputs.array(n_bytes))
 
 
 def torch_device(device: Any) -> torch.device:

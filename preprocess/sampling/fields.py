@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.parallel import cached_property
-from preprocess.sampling.data import IGNORED, new_batch, outside
+from preprocess.sampling.data import IGNORED, kernels, new_batch, outside
 from preprocess.sampling.windows import divided
 
 Array = npt.NDArray[Any]
@@ -24,20 +24,25 @@ class Fields:
 
     Args:
         inputs: int64[n_windows, context_length].
-        targets: int64, of the same shape.
+        read_targets: Returns the targets as a new array, int64, of the same shape.
         pieces: Returns what the rows were read from, table as of `Windows.pieces`.
-        ends: Returns uint64[n_documents], where documents end, for windows across documents; None:
-            each piece is a document or a part of one.
+        documents: Returns a packed tuple of uint64[n_documents], where documents end, for windows
+            across documents; None: each piece is a document or a part of one.
         trained: Returns int64, of the shape of the targets, not above 0 for targets that are not
             trained on; None: all are.
     """
 
     def __init__(
-        self, inputs: Array, targets: Array, pieces: Callable[[], Array],
-        ends: Callable[[], Array] | None = None, trained: Callable[[], Array] | None = None,
+        self, inputs: Array, read_targets: Callable[[], Array], pieces: Callable[[], Array],
+        documents: Callable[[], Any] | None = None, trained: Callable[[], Array] | None = None,
     ) -> None:
-        self.inputs, self.targets = inputs, targets
-        self._find_pieces, self._ends, self._trained = pieces, ends, trained
+        self.inputs, self._read_targets = inputs, read_targets
+        self._find_pieces, self._documents, self._trained = pieces, documents, trained
+
+    @cached_property
+    def targets(self) -> Array:
+        """The tokens after the inputs: int64."""
+        return self._read_targets()
 
     @cached_property
     def pieces(self) -> Array:
@@ -47,7 +52,7 @@ class Fields:
     @cached_property
     def _segments(self) -> Array:
         """The documents, and parts of them, in the rows: table as of `Windows.pieces`."""
-        return self.pieces if self._ends is None else divided(self.pieces, self._ends())
+        return self.pieces if self._documents is None else divided(self.pieces, self._documents())
 
     @cached_property
     def attention_mask(self) -> Array:
@@ -93,9 +98,14 @@ class Fields:
     @cached_property
     def document_targets(self) -> Array:
         """The targets, `IGNORED` where the target is of another document: int64."""
-        found = self.targets.copy()
-        _, sizes, n_targets, places, _ = self._segments
-        found.reshape(-1)[(places + sizes - 1)[n_targets < sizes]] = IGNORED
+        found = self._read_targets()
+        # Of pieces that are documents they have no target in the file.
+        if self._documents is not None:
+            is_sound = kernels().ignore_last_targets(
+                self.pieces, self._documents(), IGNORED, found.reshape(-1)
+            )
+            if not is_sound:
+                raise outside()
         return found
 
     @property
@@ -136,9 +146,7 @@ def number_segments(before: Array, table: Array, out: Array) -> None:
     Raises:
         TokenFileError: The table has other places.
     """
-    from preprocess.sampling.pieces import number_segments as run
-
-    if not run(before, table, out.reshape(-1)):
+    if not kernels().number_segments(before, table, out.reshape(-1)):
         raise outside()
 
 
@@ -147,9 +155,7 @@ def number_positions(table: Array, out: Array) -> None:
 
     `out` may be int64, too.
     """
-    from preprocess.sampling.pieces import number_positions as run
-
-    if not run(table, out.reshape(-1)):
+    if not kernels().number_positions(table, out.reshape(-1)):
         raise outside()
 
 

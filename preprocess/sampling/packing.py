@@ -146,10 +146,8 @@ class PackedWindows:
         with view as here:
             if here is not None and self._with_tokens is None:
                 self._with_tokens = pack((*self._plan, *here.arrays))
-            n_in_rows = np.empty(len(numbers), np.int64)
             n_pieces = read_packed(
-                self._with_tokens, numbers, padding, IGNORED, n_in_rows, inputs, targets,
-                segment_ids,
+                self._with_tokens, numbers, padding, IGNORED, inputs, targets, segment_ids
             )
         if n_pieces < 0:
             raise _damaged(self._path, "the pieces that it had when it was opened")
@@ -192,8 +190,7 @@ class PackedWindows:
         offsets, length = self._plan.offsets, self._context_length
         n = int((offsets[numbers + 1] - offsets[numbers]).sum())
         table = np.empty((5, min(max(n, 0), len(numbers) * length)), np.int64)
-        n_in_rows = np.empty(len(numbers), np.int64)
-        if find_pieces(self._packed_plan, numbers, length, table, n_in_rows) != n:
+        if find_pieces(self._packed_plan, numbers, length, table) != n:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return table
 

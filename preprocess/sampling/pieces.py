@@ -16,7 +16,7 @@ _AHEAD = 6  # pieces, or rows
 
 
 @kernel
-def find_pieces(plan, rows, row_length, table, n_in_rows):
+def find_pieces(plan, rows, row_length, table):
     """Find the pieces of some rows of a plan.
 
     Args:
@@ -24,13 +24,12 @@ def find_pieces(plan, rows, row_length, table, n_in_rows):
         rows: int64[n], each in [0, offsets.size - 1).
         row_length: Of a row.
         table: int64[5, n_pieces], filled from the left.
-        n_in_rows: int64[n], filled with the number of tokens of each row.
 
     Returns:
         The number of pieces; -1 if there are more than the table has places for, or none in a row.
 
     Example: offsets 0 1 3, starts 2 0 5, lengths -3 2 1, rows 1 0, row_length 4 -> table
-        0 5 2 / 2 1 3 / 1 0 3 / 0 2 4 / 2 4 8; n_in_rows 3 3; 3.
+        0 5 2 / 2 1 3 / 1 0 3 / 0 2 4 / 2 4 8; 3.
     """
     offsets, starts, lengths = plan[0], plan[1], plan[2]
     n = 0
@@ -54,49 +53,102 @@ def find_pieces(plan, rows, row_length, table, n_in_rows):
             place += length
             table[4, n] = place
             n += 1
-        n_in_rows[row] = place - row * row_length
         table[4, n - 1] = (row + 1) * row_length
     return n
 
 
 @kernel
-def divide_pieces(table, ends, first, last, out):
+def document_at(ends, position):
+    """Return the number of the document that has the token at a position.
+
+    Args:
+        ends: uint64[n_documents], the position after each document.
+        position: Of a token; after the last document, the number of documents is returned.
+
+    Example: ends 3 3 9, position 3 -> 2.
+    """
+    low, high = 0, ends.size
+    while low < high:
+        middle = (low + high) // 2
+        # An end that overflows int64 becomes negative.
+        if np.int64(ends[middle]) <= position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def divide_pieces(table, documents, out):
     """Divide pieces where documents end; the last token of a document has no target.
 
     Args:
         table: int64[5, n_pieces].
-        ends: uint64[n_documents], the position after each document.
-        first: int64[n_pieces], the document of the first token of each piece.
-        last: int64[n_pieces], the document of its last token.
+        documents: A tuple of uint64[n_documents], the position after each document.
         out: int64[5, n], filled from the left with a table of the parts, none of them empty.
 
     Returns:
-        The number of parts; -1 if there are more than `out` has places for, or ends that descend.
+        The number of parts, also of those that `out` has no place for; -1 for ends that descend.
 
-    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9, first 0, last 1 -> out 1 3 / 2 2 / 1 2 / 0 2 / 2 6;
-        2.
+    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9 -> out 1 3 / 2 2 / 1 2 / 0 2 / 2 6; 2.
     """
-    n = 0
+    ends, n = documents[0], 0
     for i in range(table.shape[1]):
-        begin, stop, number = table[0, i], table[0, i] + table[1, i], first[i]
-        shift = table[3, i] - begin
+        begin, stop = table[0, i], table[0, i] + table[1, i]
+        number, shift, end = document_at(ends, begin), table[3, i] - begin, begin
         while begin < stop:
-            # An end that overflows int64 becomes negative.
-            end = np.int64(ends[number]) if number < ends.size else stop
+            before, end = end, np.int64(ends[number]) if number < ends.size else stop
             cut, n_out = min(end, stop), min(end, stop) - begin
             if end <= stop:
                 n_out -= 1
-            if cut < begin or (cut == stop) != (number == last[i]) or n == out.shape[1]:
+            if end < before:
                 return -1
             if cut > begin:
-                out[0, n], out[1, n], out[2, n] = begin, cut - begin, n_out
-                out[3, n], out[4, n] = begin + shift, cut + shift
+                if n < out.shape[1]:
+                    out[0, n], out[1, n], out[2, n] = begin, cut - begin, n_out
+                    out[3, n], out[4, n] = begin + shift, cut + shift
                 n += 1
             begin = cut
             number += 1
-        if n:
+        if number < ends.size and np.int64(ends[number]) < end:
+            return -1
+        if 0 < n <= out.shape[1]:
             out[4, n - 1] = table[4, i]
     return n
+
+
+@kernel
+def ignore_last_targets(table, documents, ignored, targets):
+    """Replace the targets of the last tokens of documents, which belong to the next document.
+
+    Args:
+        table: int64[5, n_pieces].
+        documents: A tuple of uint64[n_documents], the position after each document.
+        ignored: Written in their places.
+        targets: int64[n], of the pieces.
+
+    Returns:
+        False if a piece is outside of `targets`, or ends descend; it is the last looked at.
+
+    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9, ignored -1, targets 5 6 7 8 -1 -1 -> 5 -1 7 8 -1 -1;
+        True.
+    """
+    ends = documents[0]
+    for i in range(table.shape[1]):
+        begin, n, place = table[0, i], table[1, i], table[3, i]
+        if place < 0 or n < 0 or n > targets.size - place:
+            return False
+        number, end = document_at(ends, begin), begin
+        while number < ends.size and end - begin < n:
+            before, end = end, np.int64(ends[number])
+            if end < before:
+                return False
+            if 0 < end - begin <= n:
+                targets[place + end - begin - 1] = ignored
+            number += 1
+        if number < ends.size and np.int64(ends[number]) < end:
+            return False
+    return True
 
 
 @kernel
@@ -146,7 +198,7 @@ def copy_pieces(tokens, table, padding, ignored, inputs, targets):
 
 
 @kernel
-def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segment_ids):
+def read_packed(plan, rows, padding, ignored, inputs, targets, segment_ids):
     """Read rows of a plan: what `find_pieces`, `copy_pieces` and `number_segments` do, in one call.
 
     The calls, and the arrays between them, would take a third of the time of a batch.
@@ -156,7 +208,6 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
         rows: int64[n], each in [0, offsets.size - 1).
         padding: Of inputs.
         ignored: Of targets: padding, and after the last token of a document.
-        n_in_rows: int64[n], filled with the number of tokens of each row.
         inputs: int64[n, row_length], filled.
         targets: int64[n, row_length], filled.
         segment_ids: int32[n, row_length], filled; or with no rows, left alone.
@@ -165,8 +216,8 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
         The number of pieces; -1 if one is outside of the plan, of the tokens or of its row.
 
     Example: offsets 0 1 3, starts 2 0 5, lengths -3 2 1, tokens 10 11 12 13 14 15 16, rows 1 0,
-        padding 7, ignored -1 -> n_in_rows 3 3, inputs 10 11 15 7 / 12 13 14 7, targets 11 -1 -1 -1
-        / 13 14 15 -1, segment_ids 1 1 2 0 / 1 1 1 0; 3.
+        padding 7, ignored -1 -> inputs 10 11 15 7 / 12 13 14 7, targets 11 -1 -1 -1 / 13 14 15 -1,
+        segment_ids 1 1 2 0 / 1 1 1 0; 3.
     """
     offsets, starts, lengths, tokens = plan[0], plan[1], plan[2], plan[3]
     row_length, total = inputs.shape[1], 0
@@ -213,7 +264,6 @@ def read_packed(plan, rows, padding, ignored, n_in_rows, inputs, targets, segmen
                     part[k] = number
             place += length
         total += stop - first
-        n_in_rows[row] = place
         inputs[row, place:], targets[row, place:] = padding, ignored
         if segment_ids.shape[0]:
             segment_ids[row, place:] = 0

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import xxhash
 
 from bpe.arguments import MISSING, check, checks_names, tells_missing
+from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
     Dataset,
@@ -135,6 +136,10 @@ class Sampler:
             dataset = open_tokens(dataset)
         self.dataset = open_dataset(dataset)
         self._n_tokens = len(token_array(self.dataset))
+        self._padding, self._has_mask = 0, False
+        if isinstance(self.dataset, TokenFile):
+            self._padding = self.dataset.manifest.end_of_text_id or 0
+            self._has_mask = self.dataset.has_mask
         check_choice("order", order, ORDERS)
         self._check_fields()
         self._windows = self._make_windows()
@@ -297,36 +302,40 @@ class Sampler:
 
     def _read(self, numbers: Numbers) -> Fields:
         """Read windows by their numbers, and pad those with fewer tokens."""
-        file, windows, n = self.dataset, self._windows, len(numbers)
-        length, padding = self.layout["context_length"], 0
-        inputs, targets = new_batch(n, length), new_batch(n, length)
-        find_pieces = partial(windows.pieces, numbers)
-        fields = Fields(inputs, targets, find_pieces)
-        if isinstance(file, TokenFile):
-            padding = file.manifest.end_of_text_id or 0
-            is_crossing = isinstance(windows, StrideWindows)
-            fields = Fields(
-                inputs, targets, find_pieces,
-                (lambda: file.document_ends) if is_crossing else None,
-                partial(self._trained, file, numbers) if file.has_mask else None,
-            )
-        starts = windows.whole_windows(numbers) if isinstance(windows, StrideWindows) else None
+        windows, n, length = self._windows, len(numbers), self.layout["context_length"]
+        starts = documents = None
+        if isinstance(windows, StrideWindows):
+            starts, documents = windows.whole_windows(numbers), lambda: self._documents
+        trained = partial(self._trained, numbers) if self._has_mask else None
+        how = partial(windows.pieces, numbers), documents, trained
         if n and starts is not None:
-            found = read_windows(file, starts, length + 1)
-            inputs[:], targets[:] = found[:, :-1], found[:, 1:]
-            return fields
+            found = read_windows(self.dataset, starts, length + 1)
+            return Fields(_copied(found[:, :-1]), lambda: _copied(found[:, 1:]), *how)
+        inputs, targets = new_batch(n, length), new_batch(n, length)
+        fields = Fields(inputs, targets.copy, *how)
+        fields.targets = targets
         if isinstance(windows, PackedWindows):
             is_asked = "segment_ids" in self.layout["fields"]  # less time now than later
             segment_ids = new_batch(n if is_asked else 0, length, np.int32)
-            if windows.read(numbers, padding, inputs, targets, segment_ids):
+            if windows.read(numbers, self._padding, inputs, targets, segment_ids):
                 if is_asked:
                     fields.segment_ids = segment_ids
                 return fields
-        read_pieces(file, fields.pieces, padding, inputs, targets)
+        read_pieces(self.dataset, fields.pieces, self._padding, inputs, targets)
         return fields
 
-    def _trained(self, file: TokenFile, numbers: Numbers) -> Array:
+    @cached_property
+    def _documents(self) -> Any:
+        """A packed tuple of uint64[n_documents], where documents end."""
+        from bpe.runtime.jit import pack
+
+        assert isinstance(self.dataset, TokenFile)
+        return pack((self.dataset.document_ends,))
+
+    def _trained(self, numbers: Numbers) -> Array:
         """Return the loss mask of the targets of windows: int64[n, context_length]."""
+        file = self.dataset
+        assert isinstance(file, TokenFile)
         shape = len(numbers), self.layout["context_length"]
         inputs, targets = new_batch(*shape), new_batch(*shape)
         read_pieces(file, self._windows.pieces(numbers), 0, inputs, targets, file.loss_mask)
@@ -380,6 +389,13 @@ class Sampler:
                     " sampler with the dataset and options of the state"
                 )
         return check_integer("the step of a state", state["step"], 0)
+
+
+def _copied(ids: Array) -> Array:
+    """Copy ids to a batch: int64, of the same shape."""
+    found = new_batch(*ids.shape)
+    found[:] = ids
+    return found
 
 
 def _make(dataset: Dataset, layout: dict[str, Any], step: int) -> Sampler:

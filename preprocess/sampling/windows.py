@@ -6,13 +6,14 @@ of a window that ends with the data, or with its document, has no target.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+import functools
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from preprocess.dataset.shards import distinct
-from preprocess.sampling.data import outside
+from preprocess.sampling.data import kernels, outside
 
 Numbers = npt.NDArray[np.int64]
 
@@ -186,12 +187,10 @@ class DocumentWindows(DocumentSpans):
         return self._pieces(*self.find(numbers))
 
     def _pieces(self, starts: Numbers, left: Numbers) -> Numbers:
-        table = np.empty((5, len(starts)), np.int64)
+        table = _whole_pieces(len(starts), self._length).copy()
         table[0] = starts
         np.minimum(left + 1, self._length, out=table[1])
         np.minimum(left, self._length, out=table[2])
-        table[3] = np.arange(0, table.shape[1] * self._length, self._length)
-        np.add(table[3], self._length, out=table[4])
         return table
 
 
@@ -209,8 +208,12 @@ class StrideWindows(DocumentWindows):
         super().__init__(np.array([n_tokens], np.uint64), context_length, stride, drop_last)
 
     def pieces(self, numbers: Numbers) -> Numbers:
-        starts = numbers * self._stride
-        return self._pieces(starts, int(self._ends[0]) - 1 - starts)
+        if self.n_partial:
+            starts = numbers * self._stride
+            return self._pieces(starts, int(self._ends[0]) - 1 - starts)
+        table = _whole_pieces(len(numbers), self._length).copy()
+        np.multiply(numbers, self._stride, out=table[0])
+        return table
 
     def whole_windows(self, numbers: Numbers) -> Numbers | None:
         """Return where windows begin, if all have `context_length` targets; else None."""
@@ -218,18 +221,23 @@ class StrideWindows(DocumentWindows):
         return numbers * self._stride if is_whole else None
 
 
-def divided(table: Numbers, ends: npt.NDArray[np.uint64]) -> Numbers:
+@functools.lru_cache(16)
+def _whole_pieces(n: int, length: int) -> Numbers:
+    """Return the table of windows at 0 that have `length` inputs and targets each."""
+    places = np.arange(n) * length
+    return np.stack(np.broadcast_arrays(0, length, length, places, places + length))
+
+
+def divided(table: Numbers, documents: Any) -> Numbers:
     """Divide pieces where documents end: table as of `Windows.pieces`.
 
-    The last token of a document has no target in its segment. Raises TokenFileError for ends that
-    do not ascend.
+    The last token of a document has no target in its segment. `documents` is a packed tuple of
+    uint64[n_documents], where documents end. Raises TokenFileError for ends that descend.
     """
-    from preprocess.sampling.pieces import divide_pieces
-
-    first = ends.searchsorted(table[0].view(np.uint64), "right")
-    last = ends.searchsorted((table[0] + table[1]).view(np.uint64), "left")
-    found = np.empty((5, max(int((last - first).sum()), 0) + len(first)), np.int64)
-    n = divide_pieces(table, ends, first, last, found)
+    n, found = 4 * table.shape[1], np.empty((5, 0), np.int64)
+    while n > found.shape[1]:  # once, unless documents are short
+        found = np.empty((5, n), np.int64)
+        n = kernels().divide_pieces(table, documents, found)
     if n < 0:
         raise outside()
-    return found if n == found.shape[1] else np.ascontiguousarray(found[:, :n])
+    return np.ascontiguousarray(found[:, :n])

@@ -85,17 +85,16 @@ def test_spans_out_of_bounds_are_refused(start: int, length: int, place: int) ->
 def test_pieces_of_rows_by_hand() -> None:
     offsets, starts = np.array([0, 1, 3]), np.array([2, 0, 5])
     lengths = np.array([-3, 2, 1], np.int32)
-    table, n_in_rows = np.full((5, 3), 9), np.full(2, 9)
+    table = np.full((5, 3), 9)
     plan = offsets, starts, lengths
-    assert kernels.find_pieces(plan, np.array([1, 0]), 4, table, n_in_rows) == 3
+    assert kernels.find_pieces(plan, np.array([1, 0]), 4, table) == 3
     assert table.tolist() == [[0, 5, 2], [2, 1, 3], [1, 0, 3], [0, 2, 4], [2, 4, 8]]
-    assert n_in_rows.tolist() == [3, 3]
     for bad in ([0, 4, 3], [0, 0, 3], [0, -1, 3], [0, 2, 9], [0, 1, 2**62]):
         rows, small = np.array([0, 1]), np.full((5, 3), 9)
-        found = kernels.find_pieces((np.array(bad), starts, lengths), rows, 4, small, n_in_rows)
+        found = kernels.find_pieces((np.array(bad), starts, lengths), rows, 4, small)
         assert found == -1, bad
     table = np.full((5, 2), 9)
-    assert kernels.find_pieces(plan, np.array([0, 1]), 4, table, n_in_rows) == -1
+    assert kernels.find_pieces(plan, np.array([0, 1]), 4, table) == -1
 
 
 @given(st.data())
@@ -115,8 +114,8 @@ def test_packed_rows_are_those_of_the_kernels_for_each_step(data: Any) -> None:
     plan = np.array(offsets), np.array(starts), np.array(lengths, np.int32)
     rows = np.array(data.draw(st.lists(st.integers(0, len(offsets) - 2), max_size=12)), np.int64)
     n_pieces, shape = int((plan[0][rows + 1] - plan[0][rows]).sum()), (len(rows), row_length)
-    table, n_in_rows = np.empty((5, n_pieces), np.int64), np.empty(len(rows), np.int64)
-    assert kernels.find_pieces(plan, rows, row_length, table, n_in_rows) == n_pieces
+    table = np.empty((5, n_pieces), np.int64)
+    assert kernels.find_pieces(plan, rows, row_length, table) == n_pieces
     expected = [np.full(shape, -1), np.full(shape, -1), np.full(shape, -1, np.int32)]
     inputs, targets, segments = (each.reshape(-1) for each in expected)
     assert kernels.copy_pieces(tokens, table, 5, -100, inputs, targets)
@@ -124,9 +123,7 @@ def test_packed_rows_are_those_of_the_kernels_for_each_step(data: Any) -> None:
     for n_segment_rows in (len(rows), 0):
         found = [np.full(shape, -2), np.full(shape, -2)]
         found.append(np.full((n_segment_rows, row_length), -2, np.int32))
-        n_found = np.full(len(rows), -2)
-        assert kernels.read_packed((*plan, tokens), rows, 5, -100, n_found, *found) == n_pieces
-        assert n_found.tolist() == n_in_rows.tolist()
+        assert kernels.read_packed((*plan, tokens), rows, 5, -100, *found) == n_pieces
         for some, all_rows in zip(found, expected, strict=True):
             assert some.tolist() == all_rows[: len(some)].tolist()
 
@@ -148,8 +145,7 @@ def test_packed_rows_out_of_bounds_are_refused(part: int, place: int, value: int
     for rows in ([0], [1, 0]):
         n = len(rows)
         out = [np.full((n, 4), -1), np.full((n, 4), -1), np.full((n, 4), -1, np.int32)]
-        n_in_rows = np.zeros(n, np.int64)
-        assert kernels.read_packed((*plan, tokens), np.array(rows), 5, 6, n_in_rows, *out) == -1
+        assert kernels.read_packed((*plan, tokens), np.array(rows), 5, 6, *out) == -1
         assert all((each[n - 1] == -1).all() for each in out)
 
 
@@ -158,7 +154,8 @@ def test_segments_and_positions_are_numbered(sizes: list[int], length: int, stri
     ends, of = np.cumsum(sizes), np.repeat(np.arange(len(sizes)), sizes)
     windows = StrideWindows(len(of), length, stride, False)
     pieces = windows.pieces(np.arange(len(windows)))
-    table = divided(pieces, ends.astype(np.uint64))
+    documents = (ends.astype(np.uint64),)
+    table = divided(pieces, documents)
     shape = len(windows), length
     segments, positions = np.full(shape, 9, np.int32), np.full(shape, 9)
     number_segments(table[3] % length, table, segments)
@@ -174,6 +171,26 @@ def test_segments_and_positions_are_numbered(sizes: list[int], length: int, stri
     # The last token of a document has no target.
     lasts = table[0] + table[1]
     assert (table[1] - table[2] == np.isin(lasts, ends)).all()
+    targets = np.zeros(shape, np.int64)
+    assert kernels.ignore_last_targets(pieces, documents, -100, targets.reshape(-1))
+    expected = np.zeros(targets.size, np.int64)
+    expected[(table[3] + table[1] - 1)[table[2] < table[1]]] = -100
+    assert targets.reshape(-1).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("ends", [[4, 2, 9], [2**64 - 1, 9], [3, 2**63, 5, 9], [9, 3], []])
+def test_damaged_ends_of_documents_are_refused_or_stay_inside(ends: list[int]) -> None:
+    table = np.array([[1, 0], [6, 3], [6, 3], [0, 6], [6, 9]])
+    documents, targets = (np.array(ends, np.uint64),), np.full(11, -1)
+    try:
+        found = divided(table, documents)
+    except TokenFileError:
+        pass
+    else:
+        assert found[1].sum() == 9
+        assert (found[3] + found[1] <= found[4]).all()
+    kernels.ignore_last_targets(table, documents, -100, targets[1:10].copy())
+    assert kernels.ignore_last_targets(table, documents, -100, targets[1:6].copy()) is False
 
 
 @pytest.mark.parametrize(

@@ -171,12 +171,13 @@ def test_windows_of_documents_that_are_not_short(
     sampler_of(file, **options).load_state_dict(earlier)
 
 
-def test_damaged_document_ends_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", ["segment_ids", "position_ids", "document_targets"])
+def test_damaged_document_ends_are_named(tmp_path: Path, field: str) -> None:
     file = dataset(tmp_path, [3] * 8, seed=None)
     path = Path(file.path).with_suffix(".docs")
     ends = np.fromfile(path, np.uint64)
     ends[2] = 100
     path.write_bytes(ends.tobytes())
-    sampler = sampler_of(open_tokens(file.path), fields=("segment_ids",), context_length=23)
+    sampler = sampler_of(open_tokens(file.path), fields=(field,), context_length=23)
     with pytest.raises(TokenFileError, match="positions are outside of the dataset, so its docu"):
         next(iter(sampler))

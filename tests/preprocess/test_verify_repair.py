@@ -319,7 +319,7 @@ def test_a_full_disk_is_no_damage(data: Path, monkeypatch: pytest.MonkeyPatch) -
 
     (data / "tokenizer.json").unlink()
     before = contents(data)
-    monkeypatch.setattr("bpe.Tokenizer.save", full)
+    monkeypatch.setattr(LocalStorage, "put", full)
     with pytest.raises(OutputError, match=r"tokenizer\.json: could not be written: No space left"):
         verify(data, repair=True)
     assert contents(data) == before
