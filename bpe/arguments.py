@@ -40,6 +40,7 @@ _NOUNS = {
     os.PathLike: "a path", typing.IO: "a stream",
 }
 MISSING: Any = object()  # default of required arguments where `tells_missing` decorates
+_PLAIN = (int, bool, bytes, types.NoneType)  # of which any value fits
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 
@@ -121,7 +122,7 @@ def _are_plain(function: Any, kinds: tuple[type, ...]) -> bool:
         return False
     hints = [_hint(function, name) for name in by_place]
     return all(
-        hint is Any or (kind in (int, bool, bytes) and kind in _either(hint))
+        hint is Any or kind is hint is str or (kind in _PLAIN and kind in _either(hint))
         for kind, hint in zip(kinds, hints, strict=False)
     )
 
@@ -179,6 +180,7 @@ def _hint(function: Any, name: str) -> Any:
         return Any
 
 
+@lru_cache(maxsize=1024)
 def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return the kind of a type, and the types in it, of an alias or annotation those it is for."""
     # NumPy's types are aliases by a `type` statement from 2.5 on.

@@ -249,7 +249,7 @@ class Encoder:
         self._check_fits((1 << int(tables.model.packing[0])) - 1)
         self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._arena_number = tables, -1
-        self._work, self.has_cache = new_work(), False
+        self._set_work(new_work(), has_cache=False)
         self._ids = np.empty(1024, np.uint32)
         self._n_bytes = 0
         self._encode_bound: Callable[[bytes], list[int] | None] | None = None
@@ -324,8 +324,8 @@ class Encoder:
         if self._n_bytes > _FILLED_AFTER:
             self._tables.fill_tokens()
         if not self.has_cache:
-            self._work = self._work._replace(thread_cache=zeros(_THREAD_CACHE, np.uint64))
-            self.has_cache = True
+            cache = zeros(_THREAD_CACHE, np.uint64)
+            self._set_work(self._work._replace(thread_cache=cache), has_cache=True)
         ids = self._memory_for(len(buffer) + 2 * len(spans) + layout.COPIED, memory)
         narrow = ids.view(np.uint16) if self._dtype == np.uint16 else _NO_UINT16
         written: NDArray[Any] = narrow if len(narrow) else ids
@@ -361,7 +361,7 @@ class Encoder:
     def _encode_all(self, text: Text, out: Output, state: NDArray[np.int64]) -> None:
         """Call the kernel until the text is done, with larger caches and more work if needed."""
         work, n_words = self._work, len(text.starts)
-        packed_work, packed_text, packed_out = pack(work), pack(text), pack(out)
+        packed_work, packed_text, packed_out = self._packed_work, pack(text), pack(out)
         is_contended = False  # another thread is enlarging the cache
         while state[layout.NEXT_WORD] < n_words:
             cache, packed = self._cache()
@@ -384,8 +384,11 @@ class Encoder:
         if len(self._ids) > _MAX_IDLE_IDS or not stays_warm:
             self._ids = np.empty(1024, np.uint32)
         if not stays_warm:
-            self._work = self._work._replace(thread_cache=np.empty(0, np.uint64))
-            self.has_cache = False
+            cache = np.empty(0, np.uint64)
+            self._set_work(self._work._replace(thread_cache=cache), has_cache=False)
+
+    def _set_work(self, work: Work, has_cache: bool) -> None:
+        self._work, self._packed_work, self.has_cache = work, pack(work), has_cache
 
     def encode_text(self, data: bytes) -> list[int]:
         """Return the ids of one document, UTF-8, without normalizer."""

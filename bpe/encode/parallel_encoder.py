@@ -37,6 +37,10 @@ Encoded: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int64]]
 # takes as long as to encode 50 KB.
 _PART_BYTES = 1 << 21
 
+# Texts of up to so many bytes, with up to so many special tokens, are encoded between these one
+# after another: to encode spans at once takes as long as to encode forty short texts.
+_SHORT, _FEW = 1 << 14, 32
+
 _STREAM_BYTES = 1 << 16  # of a stream that are collected before a cut is searched
 
 _WARM_ENCODERS = 4  # that keep some 8 MiB while nobody uses them
@@ -177,16 +181,30 @@ class ParallelEncoder:
 
     def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
         """Return the ids of one document; special tokens of the matcher become their ids."""
-        at_once = self.normalizer is None and len(data) < 2 * _PART_BYTES
-        if at_once and (matcher is None or not matcher.occurs_in(data)):
-            encoder = self._idle_encoder()
-            ids = encoder.encode_text(data)
-            if encoder.has_cache:
-                self._put_back(encoder)
-            else:
-                self._idle_encoders.append(encoder)
+        is_plain = matcher is None or not matcher.occurs_in(data)
+        ids: list[int] = []
+        if self.normalizer is None and len(data) < (2 * _PART_BYTES if is_plain else _SHORT):
+            if matcher is None or is_plain:
+                return self._encode_plain(data)
+            found = [*matcher.find(data, 0, len(data))]
+            if len(found) <= _FEW:
+                begin = 0
+                for start, stop, token_id in found:
+                    ids += self._encode_plain(data[begin:start])
+                    ids.append(token_id)
+                    begin = stop
+                return ids + self._encode_plain(data[begin:])
+        ids = self.encode(*join_documents([data]), matcher)[0].tolist()
+        return ids
+
+    def _encode_plain(self, data: bytes) -> list[int]:
+        """Return the ids of text in which special tokens are ordinary text."""
+        encoder = self._idle_encoder()
+        ids = encoder.encode_text(data)
+        if encoder.has_cache:
+            self._put_back(encoder)
         else:
-            ids = self.encode(*join_documents([data]), matcher)[0].tolist()
+            self._idle_encoders.append(encoder)
         return ids
 
     def encode(

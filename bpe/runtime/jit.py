@@ -67,7 +67,8 @@ class Kernel:
         entry = self._entry(arguments, words, keep)
         if entry is None:
             return self._run_by_numba(*arguments)
-        return entry.run(entry.block(words))
+        block = entry.block(words)
+        return entry.run(block, block.buffer_info()[0])
 
     def bind(self, first: machine_code.Packed, *others: Any) -> Callable[[Any], Any]:
         """Return a function of `first`, or others of its kind; `others` are fixed. One thread."""
@@ -77,13 +78,13 @@ class Kernel:
         if entry is None:
             return lambda first: self._run_by_numba(first, *others)
         block, run, kind = entry.block(words), entry.run, first.kind
-        kept = others, keep  # the block has their addresses
+        address, kept = block.buffer_info()[0], (others, keep)  # the block has their addresses
 
         def call(first: machine_code.Packed, _kept: Any = kept) -> Any:
             if first.kind is not kind:
                 raise machine_code.KernelError(f"{self.name} is bound to arguments of another kind")
             block[0] = first.address
-            return run(block)
+            return run(block, address)
 
         return call
 

@@ -165,9 +165,9 @@ class Entry:
         """Return a block with these argument words, for one call at a time."""
         return array("q", words + self._no_results)
 
-    def run(self, block: array[int]) -> Any:
-        """Run the kernel: return or raise what it does."""
-        if self._function(block.buffer_info()[0]) != OK:
+    def run(self, block: array[int], address: int) -> Any:
+        """Run the kernel with the block at an address: return or raise what it does."""
+        if self._function(address) != OK:
             raise _raised(block[self._n_words])
         if self._is_tuple:
             return tuple([read(block[place]) for read, place in self._read])

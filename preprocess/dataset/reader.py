@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, overload
@@ -158,14 +159,15 @@ class TokenFile:
         Raises:
             IndexError: There is no such document.
         """
-        n = self.n_documents
+        ends = self.document_ends
+        n = len(ends)
         if _unknown or type(number) is not int:
             check(TokenFile.doc, (self, number), _unknown)
         if not -n <= number < n:
             raise IndexError(f"{self.path}: there is no document {number:,} of {n:,}")
         number %= n
-        start = int(self.document_ends[number - 1]) if number else 0
-        return self[start : int(self.document_ends[number])]
+        start = int(ends[number - 1]) if number else 0
+        return np.array(self.tokens[start : int(ends[number])])
 
     @checked
     def decode(self, ids: npt.ArrayLike) -> str:
@@ -278,7 +280,7 @@ def _open_again(path: str, digest: str, tokenizer: AnyTokenizer | None) -> Token
 
 def _map(bin_path: Path, data: DataFile) -> FileMap:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
-    path, manifest_path = bin_path.with_name(data.name), bin_path.with_suffix(".json")
+    path = bin_path.with_name(data.name)
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno()).st_size
@@ -286,8 +288,8 @@ def _map(bin_path: Path, data: DataFile) -> FileMap:
                 return FileMap(file.fileno(), found)
     except FileNotFoundError:
         raise TokenFileError(
-            f"{path}: missing, though its manifest {manifest_path} exists; restore it or build the"
-            " files again"
+            f"{path}: missing, though its manifest {bin_path.with_suffix('.json')} exists; restore"
+            " it or build the files again"
         ) from None
     raise TokenFileError(
         f"{path}: expected {data.n_bytes:,} bytes ({data.count:,} {data.column.per}s of"
@@ -376,9 +378,11 @@ def _files_beside(url: str) -> tuple[UrlFiles, str]:
 def _read_manifest(bin_path: Path | str) -> Manifest:
     if isinstance(bin_path, Path):
         path = bin_path.with_suffix(".json")
-        if not path.exists():
-            raise TokenFileError(f"{bin_path}: {_why_missing(bin_path)}")
-        if not (path.is_file() or path.is_dir()):  # reading it might never end
+        try:
+            mode = os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            raise TokenFileError(f"{bin_path}: {_why_missing(bin_path)}") from None
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading it might never end
             raise TokenFileError(f"{path}: is a pipe or a device, expected a manifest; remove it")
         return Manifest.from_json(path.read_bytes(), path)
     files, stem = _files_beside(bin_path)

@@ -74,6 +74,12 @@ def test_encode_is_the_reference_with_special_tokens(text: str) -> None:
     assert array.tolist() == ids
 
 
+@pytest.mark.parametrize("n", [31, 32, 33, 1000])
+def test_many_special_tokens_are_recognised_as_few(n: int) -> None:
+    text = "x" + "ab<|endoftext|>" * n
+    assert TOKENIZER.encode(text) == expected_ids(text, TOKENIZER.special_tokens)
+
+
 @settings(max_examples=300)
 @given(special_text)
 def test_encode_ordinary_is_the_reference_without(text: str) -> None:
@@ -116,6 +122,7 @@ def test_parts_on_several_threads_give_the_same(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bpe.encode.parallel_encoder, "_PART_BYTES", part_bytes)
         patch.setattr(bpe.encode.parallel_encoder, "available_workers", lambda: n_threads)
+        patch.setattr(bpe.encode.parallel_encoder, "_SHORT", 0)
         patch.setattr(bpe.special, "_LARGE", large)
         assert TOKENIZER.encode_batch(texts) == expected
         assert TOKENIZER.encode("".join(texts)) == whole
