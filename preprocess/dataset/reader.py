@@ -282,15 +282,18 @@ def _map(bin_path: Path, data: DataFile) -> FileMap:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
     path = bin_path.with_name(data.name)
     try:
-        with open(path, "rb") as file:
-            found = os.fstat(file.fileno()).st_size
-            if found == data.n_bytes:
-                return FileMap(file.fileno(), found)
+        descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {bin_path.with_suffix('.json')} exists; restore"
             " it or build the files again"
         ) from None
+    try:
+        found = os.fstat(descriptor).st_size
+        if found == data.n_bytes:
+            return FileMap(descriptor, found)
+    finally:
+        os.close(descriptor)
     raise TokenFileError(
         f"{path}: expected {data.n_bytes:,} bytes ({data.count:,} {data.column.per}s of"
         f" {data.dtype.name} in its manifest), found {found:,}; it was damaged or replaced: build"
