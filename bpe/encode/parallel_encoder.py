@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from bpe.parallel import Lock, available_workers, run_in_order
 from bpe.runtime.arrays import zeros
 from bpe.special import Normalizer, SpecialTokenMatcher, utf8
+from bpe.split.patterns import PATTERNS
 from bpe.text.spans import close_gaps, find_pieces, spans_of
 from bpe.text.utf8 import check_utf8
 from bpe.vocabulary import AddedToken
@@ -38,8 +40,9 @@ Encoded: TypeAlias = tuple[NDArray[np.uint32], NDArray[np.int64]]
 _PART_BYTES = 1 << 21
 
 # Texts of up to so many bytes, with up to so many special tokens, are encoded between these one
-# after another: to encode spans at once takes as long as to encode forty short texts.
-_SHORT, _FEW = 1 << 14, 32
+# after another, as `Encoder.encode_text` does with arguments packed once: to encode spans at once
+# takes as long as to encode forty short texts.
+_SHORT, _FEW = 1 << 11, 32
 
 _STREAM_BYTES = 1 << 16  # of a stream that are collected before a cut is searched
 
@@ -181,13 +184,13 @@ class ParallelEncoder:
 
     def encode_text(self, data: bytes, matcher: SpecialTokenMatcher | None = None) -> list[int]:
         """Return the ids of one document; special tokens of the matcher become their ids."""
-        is_plain = matcher is None or not matcher.occurs_in(data)
         ids: list[int] = []
-        if self.normalizer is None and len(data) < (2 * _PART_BYTES if is_plain else _SHORT):
-            if matcher is None or is_plain:
+        if self.normalizer is None and len(data) < 2 * _PART_BYTES:
+            if matcher is None or not matcher.occurs_in(data):
                 return self._encode_plain(data)
-            found = [*matcher.find(data, 0, len(data))]
-            if len(found) <= _FEW:
+            is_short = len(data) <= _SHORT and self._pattern in PATTERNS
+            found = [*islice(matcher.find(data, 0, len(data)), _FEW + 1)] if is_short else []
+            if 0 < len(found) <= _FEW:
                 begin = 0
                 for start, stop, token_id in found:
                     ids += self._encode_plain(data[begin:start])

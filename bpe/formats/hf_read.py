@@ -6,7 +6,7 @@ which `bpe.load_tokenizer` then has the file run. The types of `_File` are what 
 
 from __future__ import annotations
 
-import functools
+import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -188,11 +188,18 @@ class TokenizerFiles:
             TokenizerFileError: A file is damaged, is not of a byte-level BPE, or has a setting that
                 is not implemented.
         """
-        return _parts_of(self)
+        content = hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).digest(), self.config
+        if (found := _last.get(content)) is None:
+            found = _parts_of(self)
+            _last.clear()
+            _last[content] = found
+        return found
 
 
-# A process that builds several datasets reads their tokenizer once.
-@functools.lru_cache(maxsize=1)
+# A process that builds several datasets parses their tokenizer once.
+_last: dict[tuple[bytes, str | None], TokenizerParts] = {}
+
+
 def _parts_of(files: TokenizerFiles) -> TokenizerParts:
     path, beside = files.path, config_path(files.path)
     file = parse_json(files.text, path, _File)

@@ -188,7 +188,7 @@ _DTYPES = {np.dtype(character): np.dtype(character).name for character in "?bBhH
 
 _kinds: dict[Any, Any] = {}
 
-from_buffer, addressof = ctypes.c_char.from_buffer, ctypes.addressof
+_from_buffer, _addressof = ctypes.c_char.from_buffer, ctypes.addressof
 
 
 class Packed:
@@ -229,7 +229,7 @@ def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
         if name is not None and flags.c_contiguous and flags.aligned:
             is_writable = flags.writeable
             if is_writable and 0 not in shape:  # a quarter of the time of `ctypes.data`
-                words.append(addressof(from_buffer(value)))
+                words.append(_addressof(_from_buffer(value)))
             else:
                 words.append(value.ctypes.data)
             words.extend(shape)

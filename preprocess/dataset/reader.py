@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, overload
@@ -381,11 +380,10 @@ def _files_beside(url: str) -> tuple[UrlFiles, str]:
 def _read_manifest(bin_path: Path | str) -> Manifest:
     if isinstance(bin_path, Path):
         path = bin_path.with_suffix(".json")
-        try:
-            mode = os.stat(path).st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            raise TokenFileError(f"{bin_path}: {_why_missing(bin_path)}") from None
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading it might never end
+        if not (path.is_file() or path.is_dir()):
+            if not path.exists():
+                raise TokenFileError(f"{bin_path}: {_why_missing(bin_path)}")
+            # Reading it might never end.
             raise TokenFileError(f"{path}: is a pipe or a device, expected a manifest; remove it")
         return Manifest.from_json(path.read_bytes(), path)
     files, stem = _files_beside(bin_path)

@@ -96,8 +96,8 @@ class ShardView:
             uint16|uint32[n, length].
         """
         found: Ids
-        with self.at(lambda: (starts, starts + length)) as here:
-            if len(here.arrays) == 1:
+        if len(self.arrays) == 1:
+            with self.at(lambda: (starts, starts + length)) as here:
                 found = windows_of(here.arrays[0], length)[starts]
                 return found
         found = np.empty((len(starts), length), self.dtype)

@@ -303,10 +303,11 @@ class Sampler:
     def _read(self, numbers: Numbers) -> Fields:
         """Read windows by their numbers, and pad those with fewer tokens."""
         windows, n, length = self._windows, len(numbers), self.layout["context_length"]
-        starts = documents = None
+        starts, crosses = None, False
         if isinstance(windows, StrideWindows):
-            starts, documents = windows.whole_windows(numbers), lambda: self._documents
+            starts, crosses = windows.whole_windows(numbers), isinstance(self.dataset, TokenFile)
         trained = partial(self._trained, numbers) if self._has_mask else None
+        documents = (lambda: self._documents) if crosses else None
         how = partial(windows.pieces, numbers), documents, trained
         if n and starts is not None:
             found = read_windows(self.dataset, starts, length + 1)

@@ -221,11 +221,14 @@ class StrideWindows(DocumentWindows):
         return numbers * self._stride if is_whole else None
 
 
-@functools.lru_cache(16)
+@functools.lru_cache(4)
 def _whole_pieces(n: int, length: int) -> Numbers:
     """Return the table of windows at 0 that have `length` inputs and targets each."""
-    places = np.arange(n) * length
-    return np.stack(np.broadcast_arrays(0, length, length, places, places + length))
+    table = np.zeros((5, n), np.int64)
+    table[1:3] = length
+    table[3] = np.arange(n) * length
+    table[4] = table[3] + length
+    return table
 
 
 def divided(table: Numbers, documents: Any) -> Numbers:
