@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile
+from preprocess.reused_memory import ReusedMemory
 from preprocess.sampling.data import IGNORED, gather
 from preprocess.sampling.fields import number_positions, number_segments
 from preprocess.sampling.packing import PackedWindows
@@ -27,6 +28,8 @@ RowPlan = DocumentRows | PackedWindows  # `len` is the number of rows
 COLUMNS = ("input_ids", "attention_mask", "labels", "segment_ids", "position_ids")
 _AT_ONCE = 1 << 20  # tokens of rows whose arrays are made at a time
 _ROWS_AT_ONCE = 1 << 16
+# For the columns of the rows that are being written, and the smaller ones of a shard's last rows.
+_memory = ReusedMemory(limit=16, largest=1 << 24)
 
 
 @dataclass(frozen=True)
@@ -190,7 +193,7 @@ class _Made:
 
     def _filled(self, padding: int) -> Values:
         """Return an array that has the value at padding, and anything at tokens."""
-        found = np.empty(int(self.offsets[-1]), np.int32)
+        found: Values = _memory.array(4 * int(self.offsets[-1])).view(np.int32)
         if not self._is_full:
             found.fill(padding)
         return found
