@@ -214,7 +214,7 @@ class NoTokenizer:
 
     vocab_size = 50_257
     eod, pad = 50_256, 50_255
-    unique_identifiers = {"class": "NoTokenizer"}  # noqa: RUF012
+    unique_identifiers = {"class": "NoTokenizer"}  # noqa: RUF012 (Megatron only reads it)
 
 
 @side("loaders", "megatron-core")
@@ -274,6 +274,7 @@ def loader_streaming(job: Job, clock: Clock) -> Result:
                 out.write({"tokens": np.array(tokens[start : start + length])})
     _read(directory)
 
+    # The base class is Any for mypy if the library is not installed.
     class Shards(StreamingDataset):  # type: ignore[misc, unused-ignore]
         def __getitem__(self, at: Any) -> tuple[Any, Any]:
             window = torch.from_numpy(super().__getitem__(at)["tokens"].astype(np.int64))

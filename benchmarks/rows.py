@@ -77,7 +77,7 @@ def rows(job: Job, rounds: int) -> Table:
         for _ in range(rounds):
             _remove(directory / name)
             started = time.perf_counter()
-            (made,) = write_rows(
+            (made,) = write_rows(  # the type of `format` is one of several words
                 directory / "text.bin", out=directory / name, format=name,  # type: ignore[arg-type]
                 workers=job.threads, **options,
             )

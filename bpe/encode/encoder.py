@@ -388,6 +388,7 @@ class Encoder:
             self._set_work(self._work._replace(thread_cache=cache), has_cache=False)
 
     def _set_work(self, work: Work, has_cache: bool) -> None:
+        """Replace the memory of kernels, which is packed once for many calls."""
         self._work, self._packed_work, self.has_cache = work, pack(work), has_cache
 
     def encode_text(self, data: bytes) -> list[int]:

@@ -201,6 +201,7 @@ _last: dict[tuple[bytes, str | None], TokenizerParts] = {}
 
 
 def _parts_of(files: TokenizerFiles) -> TokenizerParts:
+    """Parse files; raises as `TokenizerFiles.parts`."""
     path, beside = files.path, config_path(files.path)
     file = parse_json(files.text, path, _File)
     check_depth(path, [getattr(file, name) for name in STEPS])

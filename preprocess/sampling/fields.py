@@ -99,7 +99,7 @@ class Fields:
     def document_targets(self) -> Array:
         """The targets, `IGNORED` where the target is of another document: int64."""
         found = self._read_targets()
-        # Of pieces that are documents they have no target in the file.
+        # Pieces that are documents were read without the target of their last token.
         if self._documents is not None:
             is_sound = kernels().ignore_last_targets(
                 self.pieces, self._documents(), IGNORED, found.reshape(-1)

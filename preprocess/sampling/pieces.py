@@ -88,7 +88,8 @@ def divide_pieces(table, documents, out):
         out: int64[5, n], filled from the left with a table of the parts, none of them empty.
 
     Returns:
-        The number of parts, also of those that `out` has no place for; -1 for ends that descend.
+        The number of parts, which may be more than the columns of `out`: those are not written; -1
+        if ends descend.
 
     Example: table 1 / 4 / 4 / 0 / 6, ends 3 9 -> out 1 3 / 2 2 / 1 2 / 0 2 / 2 6; 2.
     """
