@@ -10,11 +10,13 @@ from __future__ import annotations
 import inspect
 import operator
 import os
+import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from numbers import Real
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bpe.errors import ArgumentError, TokenmillError
@@ -40,7 +42,7 @@ _NOUNS = {
     os.PathLike: "a path", typing.IO: "a stream",
 }
 MISSING: Any = object()  # default of required arguments where `tells_missing` decorates
-_PLAIN = (int, bool, bytes, types.NoneType)  # of which any value fits
+_NO_NAME = re.compile("[\0\ud800-\udc7f]")
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 
@@ -101,7 +103,8 @@ def _checking(function: Checked, with_types: bool) -> Checked:
 
     @wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
-        if not given and _are_plain(own, tuple(map(type, arguments))):
+        places = None if given else _doubtful(own, tuple(map(type, arguments)))
+        if places is not None and all(_fits(arguments[at], hint) for at, hint in places):
             return function(*arguments)
         check(own, arguments, given, with_types)
         try:
@@ -115,21 +118,24 @@ def _checking(function: Checked, with_types: bool) -> Checked:
 
 
 @lru_cache(maxsize=1024)
-def _are_plain(function: Any, kinds: tuple[type, ...]) -> bool:
-    """Return True if values of these types, given by place, fit without a look at them."""
+def _doubtful(function: Any, kinds: tuple[type, ...]) -> tuple[tuple[int, Any], ...] | None:
+    """Return the places and types of arguments, given by place, whose values must be looked at.
+
+    None if so many are not taken. `kinds` are the types of the values.
+    """
     by_place, required = _parameters(function)[1:]
     if not len(required) <= len(kinds) <= len(by_place):
-        return False
-    hints = [_hint(function, name) for name in by_place]
-    return all(
-        hint is Any or kind is hint is str or (kind in _PLAIN and kind in _either(hint))
-        for kind, hint in zip(kinds, hints, strict=False)
-    )
+        return None
+    hints = [(at, _hint(function, name)) for at, name in enumerate(by_place[: len(kinds)])]
+    return tuple((at, hint) for at, hint in hints if not _is_certain(kinds[at], hint))
 
 
-def _either(hint: Any) -> tuple[Any, ...]:
-    kind, inner = _parts(hint)
-    return inner if kind is typing.Union else (hint,)
+def _is_certain(kind: type, hint: Any) -> bool:
+    """Return True if any value of a type fits."""
+    if kind is str:
+        return hint is str  # where paths fit, too, names are looked at
+    either = _parts(hint)[1] if _parts(hint)[0] is typing.Union else (hint,)
+    return hint is Any or kind in either or (Path in either and issubclass(kind, Path))
 
 
 def check(
@@ -237,7 +243,7 @@ def _is_whole(value: Any) -> bool:
 
 def _is_name(text: str) -> bool:
     """Return True if files can have a name."""
-    return not any(each == "\0" or "\ud800" <= each < "\udc80" for each in text)
+    return _NO_NAME.search(text) is None
 
 
 def _all_fit(values: Any, hint: Any) -> bool:
@@ -246,6 +252,8 @@ def _all_fit(values: Any, hint: Any) -> bool:
     if hasattr(values, "ndim"):  # an array, or a tensor
         values = values[:1]
     elif not isinstance(values, list | tuple | set | frozenset):
+        return True
+    if all(_is_certain(kind, hint) for kind in set(map(type, values))):
         return True
     if len(values) >= _SHORT:
         values = {type(each): each for each in values}.values()

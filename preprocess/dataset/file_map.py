@@ -10,7 +10,7 @@ import errno
 import functools
 import mmap
 import os
-import weakref
+import sys
 from typing import Any
 
 import numpy as np
@@ -40,30 +40,37 @@ def _map(address: int | None, n_bytes: int, flags: int, descriptor: int) -> int:
 
 
 class FileMap:
-    """The bytes of an open file, mapped as long as any view of `data` lives.
+    """The bytes of an open file, mapped as long as the object or any view of `data` lives.
 
     Args:
         descriptor: Of the file, which may be closed afterwards. -1: zeros that take no memory.
         n_bytes: Size of the file.
-
-    Attributes:
-        data: read-only uint8[n_bytes].
 
     Raises:
         OSError: The file cannot be mapped.
     """
 
     def __init__(self, descriptor: int, n_bytes: int) -> None:
-        self.data: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        self._address = 0
+        self._address, self._n_bytes = 0, n_bytes
         if n_bytes:  # nothing cannot be mapped
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANON if descriptor < 0 else mmap.MAP_SHARED
-            found = _map(None, n_bytes, flags, descriptor)
-            memory: Any = (ctypes.c_ubyte * n_bytes).from_address(found)
-            # At the end of the process, threads may still read.
-            weakref.finalize(memory, _c_library().munmap, found, n_bytes).atexit = False
-            self._address, self.data = found, np.frombuffer(memory, np.uint8)
-        self.data.flags.writeable = False
+            self._address = _map(None, n_bytes, flags, descriptor)
+
+    def __del__(self) -> None:
+        # At the end of the process, threads may still read.
+        if self._address and not sys.is_finalizing():
+            _c_library().munmap(self._address, self._n_bytes)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """Tell NumPy where the bytes are, and that they are read-only."""
+        address = self._address, True
+        return {"version": 3, "shape": (self._n_bytes,), "typestr": "|u1", "data": address}
+
+    @property
+    def data(self) -> npt.NDArray[np.uint8]:
+        """All bytes: read-only uint8[n_bytes]."""
+        return np.asarray(self) if self._n_bytes else np.frombuffer(b"", np.uint8)
 
     def view(self, dtype: Any, count: int = -1, start: int = 0) -> npt.NDArray[Any]:
         """Return an array of values from byte `start` on."""
@@ -80,5 +87,5 @@ class FileMap:
 
     def give_back(self) -> None:
         """Let the system take the pages, which are mapped again when they are read."""
-        if len(self.data):
-            _c_library().madvise(self._address, len(self.data), mmap.MADV_DONTNEED)
+        if self._n_bytes:
+            _c_library().madvise(self._address, self._n_bytes, mmap.MADV_DONTNEED)

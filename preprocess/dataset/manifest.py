@@ -233,15 +233,16 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
     def _checked(self) -> Manifest:
         """Leave out unknown digests; raise ValueError if the fields contradict each other."""
-        if self.dtype != (dtype := table.token_dtype(self.vocab_size).name):
+        dtype = f"uint{8 * table.token_dtype(self.vocab_size).itemsize}"
+        if self.dtype != dtype:
             raise ValueError(
                 f"dtype {self.dtype} does not fit a vocabulary of {self.vocab_size:,} ids, whose"
                 f" files are {dtype}"
             )
-        parts = []
+        parts, columns = [], self.columns
         for number, part in enumerate(self.parts):
             where = f"shard {number:,}: " if self.shards else ""
-            for column in self.columns:
+            for column in columns:
                 n_bytes = part.count(column) * column.dtype_for(self.vocab_size).itemsize
                 n_blocks = -(-n_bytes // table.BLOCK_BYTES)
                 if (found := len(part.digests.get(column.name, ""))) != n_blocks:
@@ -249,7 +250,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
                         f'{where}"{column.name}_digests" should have {n_blocks:,} entries and has'
                         f" {found:,}"
                     )
-            digests = {column.name: part.digests.get(column.name, ()) for column in self.columns}
+            digests = {column.name: part.digests.get(column.name, ()) for column in columns}
             parts.append(replace(part, digests=digests))
         for name in ("n_tokens", "n_documents"):
             wanted, total = getattr(self, name), sum(getattr(part, name) for part in parts)

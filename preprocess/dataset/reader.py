@@ -77,7 +77,7 @@ class TokenFile:
         else:
             self.path: Path | str = path.with_suffix(".json") if manifest.shards else path
             self.absolute_path = os.path.abspath(self.path)
-            self.directory = Path(self.absolute_path).parent
+            self.directory = Path(os.path.dirname(self.absolute_path))
             self._open_files(path)
         self.tokens: Values | ShardView = self.column(IDS.name)
 
@@ -279,7 +279,7 @@ def _open_again(path: str, digest: str, tokenizer: AnyTokenizer | None) -> Token
 
 def _map(bin_path: Path, data: DataFile) -> FileMap:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
-    path = bin_path.with_name(data.name)
+    path = os.path.join(os.path.dirname(bin_path), data.name)
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -320,12 +320,13 @@ def open_tokens(
     location = given_location(path)
     is_remote = is_url(location)
     shown = shown_url(location) if is_remote else location
-    if os.path.splitext(shown)[1] not in (".bin", ".json"):
+    stem, suffix = os.path.splitext(shown)
+    if suffix not in (".bin", ".json"):
         raise TokenFileError(
             f"{shown}: the .bin of a built corpus or its .json is expected; for a file of raw ids "
             "that another tool made: tokenmill import, or np.memmap(path, dtype=...) in Python"
         )
-    bin_path = location if is_remote else Path(location).with_suffix(".bin")
+    bin_path = location if is_remote else Path(f"{stem}.bin")
     manifest = _read_manifest(bin_path)
     if tokenizer is None:
         return TokenFile(bin_path, manifest)
