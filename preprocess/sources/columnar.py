@@ -20,6 +20,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
@@ -54,13 +55,17 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 @dataclass(frozen=True, eq=False)
 class RowsUnit(RecordUnit):
-    """Rows [first, end) of a file: record batches of the columns with text, or conversations."""
+    """Rows [first, end) of a file: record batches of the columns with text, or conversations.
+
+    `json_in` is what `_json_in` returns of a conversation.
+    """
 
     first: int
     end: int
     rows: list[Any]
     _: KW_ONLY
     is_last: bool = False
+    json_in: Any = None
 
     @property
     def where(self) -> str:
@@ -100,7 +105,8 @@ class RowsUnit(RecordUnit):
         return data  # `prepare` decides about invalid UTF-8
 
     def conversation(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {name: _without_null(value) for name, value in data.items()}
+        record = {name: _without_null(value) for name, value in data.items()}
+        return _decoded(record, self.json_in) if self.json_in else record
 
     def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:
         left_out = {each.record for each in rejected}
@@ -218,11 +224,12 @@ class ColumnarSource(RecordSource):
         yield replace(last, is_last=True)
 
     def _unit(self, start: int, stop: int, first: int, held: list[pa.RecordBatch]) -> RowsUnit:
-        end, rows = first + sum(map(len, held)), list[Any](held)
+        end, rows, json_in = first + sum(map(len, held)), list[Any](held), None
         if self.has_spans:
-            rows = [record for batch in held for record in batch.to_pylist()]
+            json_in = held and _json_in(self._pyarrow.struct(held[0].schema))
+            rows = [x for batch in held for x in batch.to_pylist(maps_as_pydicts="strict")]
         unit = self.file, self.reading_of_units, start, stop, self.fields
-        return RowsUnit(*unit, first, end, rows)
+        return RowsUnit(*unit, first, end, rows, json_in=json_in)
 
     def _slices(self, row: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield (columns that are read of some rows, bytes of the file up to their end).
@@ -427,6 +434,38 @@ def _without_null(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_null(each) for key, each in value.items() if each is not None}
     return value
+
+
+def _json_in(kind: pa.DataType) -> Any:
+    """Return where values of a type are JSON, such as those of the type `Json` of `datasets`.
+
+    True: a value is; a list with where it is in elements, or a dict of that in fields; else None.
+    """
+    import pyarrow as pa
+
+    if isinstance(kind, pa.JsonType):
+        return True
+    if pa.types.is_struct(kind):
+        found = {each.name: where for each in kind if (where := _json_in(each.type))}
+        return found or None
+    inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
+    return [where] if inner and (where := _json_in(inner)) else None
+
+
+def _decoded(value: Any, json_in: Any) -> Any:
+    """Return a value of a row with its JSON, whose places `_json_in` returns, decoded."""
+    if value is None or json_in is None:
+        return value
+    if json_in is True:
+        try:
+            return msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            reason = f"a value of the type JSON is none ({error}): {value[:100]!r}; correct it"
+            raise BadRecordError(reason) from error
+    if isinstance(value, list):
+        return [_decoded(each, json_in[0]) for each in value]
+    of = json_in if isinstance(json_in, dict) else dict.fromkeys(value, json_in[0])
+    return {key: _decoded(each, of.get(key)) for key, each in value.items()}
 
 
 @contextmanager

@@ -321,6 +321,65 @@ def test_records_of_all_formats_give_the_same_bytes(model: Path, tmp_path: Path)
     assert '<tool_call>weather{"at": "Rome"}<|im_end|>' in file.decode(file.doc(0))
 
 
+def test_json_and_maps_inside_of_columns(model: Path, tmp_path: Path) -> None:
+    """As the type `Json` of `datasets`, to which it gives columns of mixed types, and of Spark."""
+    pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    from pyarrow import feather, parquet
+
+    def of_json(name: str) -> Any:
+        marks = {"ARROW:extension:name": "arrow.json", "ARROW:extension:metadata": ""}
+        return pa.field(name, pa.string(), metadata=marks)
+
+    text, each = pa.string(), of_json("item")
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"at": None, "n": 2}}}
+    messages = [USER, {"role": "assistant", "content": 'a "b"', "tool_calls": [call]}]
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"a": [None]}}}]
+    inside = pa.struct([("name", text), of_json("parameters")])
+    of_tools = pa.list_(pa.struct([("type", text), ("function", inside)]))
+    parts = pa.struct([("role", text), of_json("content"), pa.field("tool_calls", pa.list_(each))])
+    calls = [json.dumps(call)]
+
+    def parameters(given: Any) -> list[Any]:
+        return [{"type": "function", "function": {"name": "weather", "parameters": given}}]
+
+    given = [
+        (pa.list_(each), [*map(json.dumps, messages)], of_tools, parameters('{"a": [null]}')),
+        (pa.list_(parts), [{"role": "user", "content": '"q"'},
+                           {"role": "assistant", "content": r'"a \"b\""', "tool_calls": calls}],
+         text, json.dumps(tools)),
+        (pa.list_(pa.map_(text, each)),
+         [{name: json.dumps(part) for name, part in message.items()} for message in messages],
+         pa.list_(each), [*map(json.dumps, tools)]),
+    ]  # fmt: skip
+    own = with_template(model, tmp_path / "own", FULL)
+    transform = ChatTemplateTransform(own)
+    expected = transform({"messages": messages, "tools": tools})["input_ids"].tolist()
+    for number, (kind, row, kind_of_tools, row_of_tools) in enumerate(given):
+        table = pa.table(
+            [pa.array([row, None], kind), pa.array([row_of_tools] * 2, kind_of_tools)],
+            pa.schema([("messages", kind), ("tools", kind_of_tools)]),
+        )
+        for name in (f"{number}.parquet", f"{number}.arrow"):
+            path = tmp_path / name
+            if name.endswith("parquet"):
+                parquet.write_table(table, path)
+            else:
+                feather.write_feather(table, str(path), "uncompressed")
+            out = tmp_path / f"{name}-out"
+            build(train=path, val_fraction=0, tokenizer=own, out=out, on_bad_record="skip")
+            file = open_tokens(out / "train.bin")
+            assert file.n_documents == 1
+            assert file.doc(0).tolist()[:-1] == expected
+            (bad,) = map(json.loads, (out / "rejects.jsonl").read_text().splitlines())
+            assert bad["reason"].startswith("messages is null, expected a list of messages")
+    for wrong in ("{1}", "[" * 100_000):
+        rows, path = pa.array([[wrong]], pa.list_(each)), tmp_path / "x.parquet"
+        parquet.write_table(pa.table([rows], pa.schema([("messages", rows.type)])), path)
+        message = r"x.parquet: row 0: a value of the type JSON is none \(.*\): '.{1,100}'; correct"
+        with pytest.raises(CorpusError, match=message):
+            build(train=path, val_fraction=0, tokenizer=own, out=tmp_path / "out")
+
+
 def test_templates_with_names(model: Path, tmp_path: Path) -> None:
     """In all places in which transformers looks, and as it chooses."""
     templates = {"default": TEMPLATES["chatml"], "tool_use": FULL, "rag": "no"}
