@@ -20,6 +20,7 @@ import json
 import operator
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Never
@@ -339,11 +340,10 @@ class Tokenizer:
 
         If that cannot be written, of the ranks, special tokens, pattern and eos_token.
         """
-        try:
-            text = self.to_json()
-        except (VocabularyError, PatternError):
-            ranks = rank_files.tiktoken_ranks(self.vocabulary.ranks())
-            text = json.dumps([ranks, self.vocabulary.special_tokens, self.pattern, self.eos_token])
+        with suppress(VocabularyError, PatternError):
+            return self._parts.fingerprint
+        ranks = rank_files.tiktoken_ranks(self.vocabulary.ranks())
+        text = json.dumps([ranks, self.vocabulary.special_tokens, self.pattern, self.eos_token])
         return hashlib.sha256(text.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:

@@ -37,8 +37,10 @@ from bpe.formats.hf_write import (
 from bpe.formats.json_file import (
     check_depth,
     config_path,
+    decode_text,
     dumps,
     parse_json,
+    read_content,
     read_text,
     refuse,
     refuse_value,
@@ -168,18 +170,23 @@ class NamedTokens(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """Text of a tokenizer.json, and of the configuration in its directory, if any."""
+    """Content of a tokenizer.json, and text of the configuration in its directory, if any."""
 
     path: Path
-    text: str
+    content: bytes
     config: str | None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TokenizerFiles:
-        """Read the files; raise TokenizerFileError if one is unreadable, empty, or not UTF-8."""
+        """Read the files; raise TokenizerFileError if one is unreadable or empty."""
         path = Path(path)
-        text, beside = read_text(path), config_path(path)
-        return cls(path, text, read_text(beside) if beside.exists() else None)
+        content, beside = read_content(path), config_path(path)
+        return cls(path, content, read_text(beside) if beside.exists() else None)
+
+    @property
+    def text(self) -> str:
+        """The text of the tokenizer.json; raises TokenizerFileError if it is not UTF-8."""
+        return decode_text(self.content, self.path)
 
     def parts(self) -> TokenizerParts:
         """Parse the files.
@@ -188,11 +195,11 @@ class TokenizerFiles:
             TokenizerFileError: A file is damaged, is not of a byte-level BPE, or has a setting that
                 is not implemented.
         """
-        content = hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).digest(), self.config
-        if (found := _last.get(content)) is None:
+        key = hashlib.sha256(self.content).digest(), self.config
+        if (found := _last.get(key)) is None:
             found = _parts_of(self)
             _last.clear()
-            _last[content] = found
+            _last[key] = found
         return found
 
 

@@ -11,6 +11,7 @@ Hugging Face renumbers them if there are gaps. Additional keys (`unicode_version
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -24,6 +25,7 @@ from bpe.errors import VocabularyError, listed
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
 from bpe.formats.json_file import Lines, config_path, dumps, layout
+from bpe.parallel import cached_property
 from bpe.reference import TIE_BREAKS
 from bpe.special import pad_token_of
 from bpe.split.patterns import pattern_name, to_huggingface
@@ -57,6 +59,11 @@ class TokenizerParts:
     settings: str = ""
     config: str = ""
     bos_token: str | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the text of tokenizer.json, in hexadecimal; raises as `tokenizer_json`."""
+        return hashlib.sha256(tokenizer_json(self).encode()).hexdigest()
 
 
 def check_parts(parts: TokenizerParts) -> TokenizerParts:

@@ -47,7 +47,7 @@ def huggingface_files(source: Any, argument: str = "source") -> TokenizerFiles:
     if document.get("padding") or document.get("truncation"):
         document |= {"padding": None, "truncation": None}
         text = json.dumps(document, ensure_ascii=False, indent=2)
-    return TokenizerFiles(name, text, None if config is None else json.dumps(config))
+    return TokenizerFiles(name, text.encode(), None if config is None else json.dumps(config))
 
 
 def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:

@@ -40,6 +40,11 @@ def config_path(path: Path) -> Path:
 
 def read_text(path: Path) -> str:
     """Read a text file; error messages have its path."""
+    return decode_text(read_content(path), path)
+
+
+def read_content(path: Path) -> bytes:
+    """Read a file that should be text; error messages have its path."""
     try:
         if path.is_char_device():  # reading it might never end
             refuse(path, "it is a device", "expected a tokenizer file")
@@ -49,6 +54,11 @@ def read_text(path: Path) -> str:
     if not data.strip():
         refuse(path, "it is empty", "expected a tokenizer file; was writing it interrupted?")
     _refuse_others(path, data[:1000].decode("latin-1"), _NO_TEXT)
+    return data
+
+
+def decode_text(data: bytes, path: Path) -> str:
+    """Decode the content of a file; error messages have its path."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

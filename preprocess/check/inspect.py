@@ -27,6 +27,7 @@ from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import (
     TokenFile,
     check_tokenizer,
+    fingerprint_of,
     open_tokens,
     read_bounds,
     read_ids,
@@ -111,7 +112,8 @@ def _tokenizer_of(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer
             " with (--tokenizer)"
         )
     tokenizer = load_tokenizer(path)
-    check_tokenizer(file.path, file.manifest, tokenizer.fingerprint)
+    found = fingerprint_of(tokenizer, path, file.manifest.tokenizer_fingerprint)
+    check_tokenizer(file.path, file.manifest, found)
     return tokenizer
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -189,10 +190,11 @@ class TokenFile:
                     " was built with: open_tokens(path, tokenizer=...)"
                 )
             tokenizer = load_tokenizer(path)
-            check_tokenizer(self.path, self.manifest, tokenizer.fingerprint)
+            found = fingerprint_of(tokenizer, path, self.manifest.tokenizer_fingerprint)
+            check_tokenizer(self.path, self.manifest, found)
             self._tokenizer = tokenizer
-        found = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
-        return found.decode("utf-8", "replace")
+        content = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
+        return content.decode("utf-8", "replace")
 
     def tokenizer_file(self) -> tuple[Path | None, str]:
         """Return the tokenizer.json of the dataset, None if there is none, and its location."""
@@ -354,6 +356,18 @@ def _load(tokenizer: Any) -> AnyTokenizer:
             "tokenizer: should be a path, a name or a tokenizer, or its fingerprint; got"
             f" {tokenizer!r:.100}"
         ) from error
+
+
+def fingerprint_of(tokenizer: AnyTokenizer, source: Any, expected: str) -> str:
+    """Return the fingerprint of a tokenizer that was loaded from a source, such as a path.
+
+    The text of tokenizer.json is not made again if the file is the expected one.
+    """
+    if isinstance(source, Path) and source.is_file():
+        found = hashlib.sha256(source.read_bytes()).hexdigest()
+        if found == expected:
+            return found
+    return tokenizer.fingerprint
 
 
 def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> None:

@@ -433,7 +433,7 @@ def test_any_tokenizer_comes_back_from_its_text(
     vocabulary = Vocabulary(base.tokens, base.merges, ids, ignore_merges=ignore_merges)
     parts = TokenizerParts(vocabulary, "gpt2", "huggingface")
     text = tokenizer_json(parts)
-    assert TokenizerFiles(Path("t.json"), text, None).parts() == parts
+    assert TokenizerFiles(Path("t.json"), text.encode(), None).parts() == parts
 
 
 def with_added(**flags: bool) -> Tokenizer:

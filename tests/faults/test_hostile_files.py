@@ -66,7 +66,7 @@ def test_a_regex_that_explodes_is_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     document = copy.deepcopy(SOUND)
     document["pre_tokenizer"]["pretokenizers"][0] = step | {"invert": False}
     document["model"].pop("pattern", None)
-    parts = TokenizerFiles(tmp_path, json.dumps(document), None).parts()
+    parts = TokenizerFiles(tmp_path, json.dumps(document).encode(), None).parts()
     pretokenizer = Pretokenizer(parts.pattern)
     assert pretokenizer.split(b"aab c") == [b"aab", b" ", b"c"]
     monkeypatch.setattr("bpe.split.regex_splitter._TIMEOUT", 0.1)
@@ -82,7 +82,7 @@ def test_depth_is_bounded(depth: int, tmp_path: Path) -> None:
         '"pre_tokenizer": 0', f'"pre_tokenizer": {nested}'
     )
     with pytest.raises(TokenizerFileError, match="stand too deep inside one another, more than"):
-        TokenizerFiles(tmp_path, text, None).parts()
+        TokenizerFiles(tmp_path, text.encode(), None).parts()
 
 
 @pytest.mark.parametrize(("name", "place"), [
