@@ -276,7 +276,7 @@ class Tokenizer:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """Tokens, merges and special tokens."""
+        """Tokens, merges and special tokens. Tokenizers of one file share it: do not modify it."""
         return self._parts.vocabulary
 
     @property

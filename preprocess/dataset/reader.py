@@ -283,7 +283,7 @@ def _map(bin_path: Path, data: DataFile) -> FileMap:
     """Map a data file read-only; raise TokenFileError if its size is not that in the manifest."""
     path = os.path.join(os.path.dirname(bin_path), data.name)
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: missing, though its manifest {bin_path.with_suffix('.json')} exists; restore"
