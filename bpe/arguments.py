@@ -81,7 +81,7 @@ def checked(function: Checked, with_types: bool = True) -> Checked:
 def checks_names(function: Checked) -> Checked:
     """Decorator: as `checked`, but types are checked only if the function raises an error.
 
-    For functions that convert the values of their arguments.
+    For functions that convert the values of their arguments; truth values and sets are checked.
     """
     return checked(function, with_types=False)
 
@@ -159,8 +159,10 @@ def check(
     wrong += [f"{name}: is given twice" for name in by_place[: len(arguments)] if name in given]
     for name in names:
         hint = _hint(function, name)
-        if name in values and (with_types or hint is bool) and not _fits(values[name], hint):
-            wrong.append(f"{name}: should be {noun(hint)}; got {values[name]!r:.100}")
+        value = values.get(name)
+        is_typed = with_types or hint is bool or isinstance(value, set | frozenset)
+        if name in values and is_typed and not _fits(value, hint):
+            wrong.append(f"{name}: should be {noun(hint)}; got {value!r:.100}")
     if wrong:
         raise ArgumentError("; ".join(wrong))
 
@@ -251,7 +253,9 @@ def _all_fit(values: Any, hint: Any) -> bool:
         return True
     if hasattr(values, "ndim"):  # an array, or a tensor
         values = values[:1]
-    elif not isinstance(values, list | tuple | set | frozenset):
+    elif not isinstance(values, list | tuple | set | frozenset) and not (
+        isinstance(values, Collection) and len(values) < _SHORT  # others may make each when asked
+    ):
         return True
     if all(_is_certain(kind, hint) for kind in set(map(type, values))):
         return True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bpe.arguments import checked
+from bpe.arguments import check, checked
 from bpe.errors import EncodingError
 from bpe.files.atomic_write import write_atomically
 from bpe.files.locations import path_to_write
@@ -168,12 +168,18 @@ class TextEncoder:
         """Encode documents, see `bpe.encode.encoder.Encoder.encode`; `memory` is not used.
 
         Raises:
+            ArgumentError: An argument is of another type.
             EncodingError: The arrays or spans are others, a document is cut, or an id does not
                 fit into the encoder's type.
         """
         from bpe.text.spans import check_spans
 
         check_spans(buffer, spans)
+        around: dict[str, Any] = {
+            "prefix_id": prefix_id, "suffix_id": suffix_id, "memory": memory,
+            "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
+        }
+        check(TextEncoder.encode, (self, buffer, spans), around)
         if starts_mid_document or ends_mid_document:
             raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         texts = [buffer[start:stop].tobytes().decode() for start, stop in spans]

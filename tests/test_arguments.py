@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import types
+from collections import UserList, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
@@ -267,12 +268,29 @@ def test_sets_have_no_order(valid: dict[str, Any]) -> None:
         lambda: build(train=some),
         lambda: DatasetConfig(data_files=some),
         lambda: JsonShardedSource(some),
+        lambda: Sampler(np.arange(9), 2, 4, fields=some),  # type: ignore[arg-type]
     ):
         with pytest.raises(ArgumentError, match=r": should be .*; got .*\{"):
             call()  # type: ignore[no-untyped-call]
     assert tokenizer.encode("a text", allowed_special={"<|endoftext|>"})
     ordered = dict.fromkeys(["<b>", "<a>"]).keys()
     assert [*train_bpe([TEXT], 300, special_tokens=ordered).special_tokens] == ["<b>", "<a>"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [deque, UserList])
+def test_all_sequences_are_looked_into(kind: Any, valid: dict[str, Any]) -> None:
+    tokenizer, wrong = valid["tokenizer"], kind(["a", None])
+    for call in (
+        lambda: train_bpe(wrong, 260),
+        lambda: train_bpe([TEXT], 300, special_tokens=wrong),
+        lambda: tokenizer.encode_batch(wrong),
+        lambda: bpe.load_tokenizer(valid["load_tokenizer.name"], special_tokens=wrong),
+        lambda: bpe.WordLevelTokenizer(wrong),
+        lambda: JsonShardedSource(wrong),
+    ):
+        with pytest.raises(ArgumentError, match=r": should be .* list of .*; got .*None"):
+            call()  # type: ignore[no-untyped-call]
+    assert train_bpe(kind([TEXT]), 260) == train_bpe([TEXT], 260)
 
 
 def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from bpe.arguments import check
 from bpe.encode import encode_pretokens as kernels
 from bpe.encode import model as tables_of
 from bpe.encode import work as layout
@@ -49,6 +50,7 @@ _SMALL_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19  # words of 8 bytes, see `pret
 _GROUPS_PER_CALL, _GROUPS_WHILE_CONTENDED, _NO_LIMIT = 512, 64, 2**62
 _FILLED_AFTER = 2**20  # bytes encoded before the table of tokens is filled, so that it pays
 _NO_AFFIXES = np.array([-1, -1, 0], np.int64)
+_USUAL = (int, int, bool, bool, None)  # types of arguments around documents, and no memory
 _NO_UINT16 = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
 # Texts up to this many bytes are encoded by two kernel calls with arguments packed once; work is
@@ -276,15 +278,18 @@ class Encoder:
             dtype[n_tokens], the ids; int64[n_documents + 1], the offsets of documents in them.
 
         Raises:
+            ArgumentError: An argument is of another type.
             EncodingError: The arrays or spans are others, or the prefix or suffix id does not fit
                 into the encoder's type.
         """
-        self._check_fits(max(prefix_id, suffix_id))
-        check_spans(buffer, spans)
         around: dict[str, Any] = {
             "prefix_id": prefix_id, "suffix_id": suffix_id,
             "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
         }
+        check_spans(buffer, spans)
+        if (*map(type, around.values()), memory) != _USUAL:  # which is quick
+            check(Encoder.encode, (self, buffer, spans), {**around, "memory": memory})
+        self._check_fits(max(prefix_id, suffix_id))
         if self._normalizer is not None:
             documents = close_gaps(buffer, spans)
             return self._normalizer.encode(

@@ -73,6 +73,20 @@ def test_wrong_arrays(name: str, buffer: Any, spans: Any, message: str) -> None:
         ENCODERS[name](buffer, spans)
 
 
+@pytest.mark.parametrize("name", ENCODERS)
+def test_wrong_arguments_around_documents(name: str) -> None:
+    spans = np.array([[0, 11]], np.int64)
+    for argument, wrong, expected in [
+        *((x, y, "a whole number") for x in ("prefix_id", "suffix_id") for y in ("5", None, 2.5)),
+        *((f"{x}_mid_document", None, "True or False") for x in ("starts", "ends")),
+        *[("memory", 3, "a function")] * (name != "word level"),  # which does not use it
+    ]:
+        with pytest.raises(ArgumentError, match=f"^{argument}: should be {expected}.*; got "):
+            ENCODERS[name](TEXT, spans, **{argument: wrong})
+    ids, _ = ENCODERS[name](TEXT, spans, prefix_id=np.int64(3), suffix_id=4)
+    assert (ids[0], ids[-1]) == (3, 4)
+
+
 def test_bytes_between_spans_have_no_ids() -> None:
     encode = PLAIN.new_encoder().encode
     with pytest.raises(EncodingError, match=r"spans is int64\[3\], .*expected int64\[n, 2\], cont"):
