@@ -197,8 +197,7 @@ def _existing(path: Path) -> Path:
 
 def _disk(path: Path) -> str:
     place = _existing(path)
-    state = os.statvfs(place)
-    free = state.f_bavail * state.f_frsize
+    free = open_storage(place).space()[0]
     block = os.urandom(1024 * 1024)
     with writing(place), tempfile.TemporaryFile(dir=place) as file:
         began = time.perf_counter()

@@ -267,6 +267,8 @@ def amount(n_bytes: float) -> str:
     >>> [amount(n) for n in (999, 12_345_678, 5e9)]
     ['999 bytes', '12.3 MB', '5.0 GB']
     """
+    if n_bytes == math.inf:
+        return "an unknown number of bytes"
     units = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
     found = (f"{n_bytes / scale:,.1f} {unit}" for unit, scale in units if n_bytes >= scale)
     return next(found, f"{n_bytes:,.0f} bytes")

@@ -217,9 +217,9 @@ def _check_absent(
     files: Files, names: Sequence[str], overwrite: bool, why: str,
     error: type[TokenmillError] = OutputError,
 ) -> None:
-    """Raise an error if files are there, without `overwrite`."""
-    there = [] if overwrite else [name for name in names if files.size(name) is not None]
-    if there:
+    """Raise an error if files are there, without `overwrite`; or, also with it, a directory."""
+    there = [name for name in names if files.size(name) is not None]
+    if there and not overwrite:
         raise error(
             f"{files.where(there[0])}: exists; {why}choose another directory or name, or replace"
             " it (--overwrite)"

@@ -296,7 +296,7 @@ class BucketStorage(UrlFiles):
         places = {key.partition("/")[0] for key in keys if key[0] == "." and "/" in key}
         return sorted(x[1 : -len(PARTIAL)] for x in places if x.endswith(PARTIAL))
 
-    def space(self) -> tuple[int, int]:
+    def space(self) -> tuple[float, int]:
         return self._here.space()
 
 

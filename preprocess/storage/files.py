@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import weakref
@@ -39,6 +40,12 @@ def open_files(location: str | os.PathLike[str]) -> Files:
     return UrlFiles(text) if is_url(text) else LocalFiles(Path(text))
 
 
+def free_space(place: Path) -> float:
+    """Return the free bytes of a disk; infinity where its file system does not know its size."""
+    state = os.statvfs(place)
+    return state.f_bavail * state.f_frsize if state.f_blocks else math.inf
+
+
 class LocalFiles:
     """Complete files of a directory, which need not exist, by name."""
 
@@ -50,17 +57,28 @@ class LocalFiles:
         return sorted(os.listdir(self.directory)) if self.directory.is_dir() else []
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
+        """Return the size of a file in bytes, None if it does not exist.
+
+        Raises:
+            OutputError: It is a directory.
+        """
         try:
-            return os.stat(self.directory / name).st_size
+            state = os.stat(self.directory / name)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                 return None  # also a link that leads nowhere
             raise
+        if stat.S_ISDIR(state.st_mode):
+            raise OutputError(
+                f"{self.directory / name}: is a directory, where a file is expected; move it away,"
+                " or choose another directory or name"
+            )
+        return state.st_size
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes of all files in bytes, by name; raises as `names`."""
-        sizes = {name: self.size(name) for name in self.names()}
+        names = [name for name in self.names() if not (self.directory / name).is_dir()]
+        sizes = {name: self.size(name) for name in names}
         return {name: size for name, size in sizes.items() if size is not None}
 
     def get(self, name: str) -> bytes | None:
@@ -105,10 +123,9 @@ class LocalFiles:
         """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
         return self.directory / name
 
-    def space(self) -> tuple[int, int]:
+    def space(self) -> tuple[float, int]:
         """Return (free bytes of the disk, bytes of the files)."""
-        state = os.statvfs(self.directory)
-        return state.f_bavail * state.f_frsize, sum(self.sizes().values())
+        return free_space(self.directory), sum(self.sizes().values())
 
 
 class UrlFiles:

@@ -28,7 +28,7 @@ from preprocess.storage.errors import (
     OutputError,
     writing,
 )
-from preprocess.storage.files import Files, LocalFiles
+from preprocess.storage.files import Files, LocalFiles, free_space
 from preprocess.storage.lock import ObjectLock, SystemLock, acquire_lock
 
 JOURNAL_FILE = "journal.jsonl"
@@ -231,10 +231,9 @@ class LocalStorage(LocalFiles):
                     os.unlink(self.directory / name)
                 os.rmdir(self.directory)
 
-    def space(self) -> tuple[int, int]:
+    def space(self) -> tuple[float, int]:
         """Return (free bytes of the local disk, bytes of the work files there)."""
-        state = os.statvfs(self._location)
-        return state.f_bavail * state.f_frsize, sum(self.sizes().values())
+        return free_space(self._location), sum(self.sizes().values())
 
     # --- files under their final names ---
 

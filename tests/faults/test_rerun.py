@@ -103,6 +103,16 @@ def test_a_configuration_without_its_tokenizer_is_left_alone(
     assert configuration.read_text() != "mine"
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "train.bin", "train.json", "stats.json"])
+def test_a_directory_with_the_name_of_an_output(options: dict[str, Any], name: str) -> None:
+    """Found before the work, also where outputs are replaced, and left as it is."""
+    (options["out"] / name).mkdir(parents=True)
+    for more in ({}, {"overwrite": True}):
+        with pytest.raises(TokenmillError, match=f"{name}: is a directory, where a file is exp"):
+            build(**options, **more)
+        assert [each.name for each in options["out"].iterdir()] == [name]
+
+
 def grow(path: Path) -> None:
     with open(path, "a") as file:
         file.write("more")

@@ -18,6 +18,8 @@ from run_cases import contents, cut_off
 
 from bpe.errors import TokenmillError
 from preprocess import build, pipeline, storage
+from preprocess.check.doctor import run_doctor
+from preprocess.check.preview import preview_build
 from preprocess.report.progress import Progress
 from preprocess.run import journal
 from preprocess.storage import OutputError
@@ -151,6 +153,24 @@ def test_a_disk_that_is_too_small_for_compressed_text(
         build(**options | {"train": path, "val_fraction": 0})
     monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (10_000_000, 0))
     build(**options | {"train": path, "val_fraction": 0})
+
+
+def test_a_file_system_that_does_not_know_its_size(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some network and FUSE file systems report 0 blocks: that is no full disk."""
+    system = os.statvfs
+
+    def unknown(path: Any) -> Any:
+        return os.statvfs_result((*system(path)[:2], 0, 0, 0, *system(path)[5:]))
+
+    monkeypatch.setattr(os, "statvfs", unknown)
+    lines = "".join(preview_build(**options))
+    assert "disk: an unknown number of bytes are free" in lines
+    build(**options)
+    (disk,) = (each for each in run_doctor(tmp_path) if each.name == "disk")
+    assert disk.fit
+    assert disk.text.startswith("an unknown number of bytes free")
 
 
 def test_a_disk_that_is_too_small_is_found_before_the_work(
