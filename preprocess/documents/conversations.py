@@ -196,7 +196,7 @@ def _objects(value: Any, where: str) -> list[Any]:
             value = msgspec.json.decode(value)
         except msgspec.DecodeError as error:
             raise BadConversationError(f"{where} is no JSON ({error}); correct it") from error
-    value = [] if value is None else [value] if isinstance(value, dict) else value
+    value = [] if value is None else [value] * bool(value) if isinstance(value, dict) else value
     for each in _expect(value, list, where, "a list of objects"):
         _expect(each, dict, f"an element of {where}", "an object")
     return [*value]

@@ -28,7 +28,8 @@ def read_chat_templates(tokenizer: Any) -> dict[str, str]:
     """Return name -> chat template of a tokenizer, as transformers reads them; {}: it has none.
 
     They are chat_template.jinja, which is "default", and additional_chat_templates/NAME.jinja; else
-    `chat_template` in tokenizer_config.json, a text or a list of objects with name and template.
+    `chat_template` in tokenizer_config.json: a text, a list of objects with name and template, or
+    an object of name -> template.
 
     Args:
         tokenizer: Path of a tokenizer.json or its directory, or a name on Hugging Face's hub; or
@@ -51,10 +52,11 @@ def read_chat_templates(tokenizer: Any) -> dict[str, str]:
         found = {"default": given}
     elif not found and given is not None:
         try:
-            found = {x.name: x.template for x in msgspec.convert(given, list[_Named])}
+            read = msgspec.convert(given, list[_Named] | dict[str, str])
+            found = read if isinstance(read, dict) else {x.name: x.template for x in read}
         except msgspec.ValidationError:
-            refuse(beside, "chat_template is no text", "expected a Jinja template, or a list of"
-                   " objects with name and template")
+            refuse(beside, "chat_template is no text", "expected a Jinja template, a list of"
+                   " objects with name and template, or an object of names and templates")
     if found and "default" not in found:
         refuse(beside, f"its chat templates are named {', '.join(map(repr, found))}", "expected one"
                 " that is named default; choose the file of a template: --chat-template")

@@ -573,7 +573,8 @@ def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
         shape, is_fortran, dtype = npy.read_array_header_1_0(member)
         if len(shape) != 2 or dtype.kind not in "iub" or math.prod(shape) < 1:
             raise ValueError(
-                f"array {name!r} is {dtype}{[*shape]}, expected integer[rows, length], not empty"
+                f"array {name!r} is {dtype}{[*shape]}, expected integer[rows, length], not empty,"
+                " with rows padded to one length"
             )
         n_bytes, n_expected = entry.file_size - member.tell(), dtype.itemsize * math.prod(shape)
         if n_bytes != n_expected:

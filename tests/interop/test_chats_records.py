@@ -96,6 +96,7 @@ def of(model: Path, tmp_path: Path) -> Any:
         ({"prompt": "q", "completion": "b", "system": "kind"}, say("q", "b", system="kind"), None),
         ({"messages": say("q", "b"), "system": None, "tools": "[]", "images": []},
          say("q", "b"), None),
+        ({"messages": say("q", "b"), "tools": "{}"}, say("q", "b"), None),
         ({"messages": say("q", "b"), "tools": TOOLS}, say("q", "b"), TOOLS),
         ({"messages": say("q", "b"), "tools": json.dumps(TOOLS), "functions": []},
          say("q", "b"), TOOLS),

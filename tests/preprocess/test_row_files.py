@@ -100,6 +100,10 @@ def test_npz_files_with_other_arrays(tmp_path: Path) -> None:
         ({"input_ids": ids + np.int64(2**40)}, "numbers that are no int32 in column"),
         ({"input_ids": ids * 0.5}, r"is float64\[2, 3\], expected integer\[rows, length\]"),
         ({"input_ids": ids[:0]}, r"is int32\[0, 3\], expected integer\[rows, length\], not empty"),
+        (
+            {"input_ids": np.array([[1, 2], [3]], object)},
+            r"is object\[2\], expected .*, with rows padded to one length",
+        ),
         ({"input_ids": ids, "labels": ids[:1]}, "the arrays differ in shape, expected one"),
         ({"input_ids": np.array([[1], {}], object)}, "cannot be read as NPZ"),
     ]:
