@@ -25,16 +25,20 @@ Checked = TypeVar("Checked", bound=Any)
 
 # Names of one thing, ours and those of other tools.
 _ALIKE = (
-    ("train", "data_files", "paths", "path", "input", "inputs", "input_files", "train_file"),
-    ("out", "save_path", "output_path", "output_dir", "output"),
-    ("content_field", "text_field", "text_column", "text_key", "json_keys"),
-    ("val", "val_files"),
+    ("train", "data_files", "paths", "path", "folders", "input", "inputs", "input_files",
+     "input_path", "train_file", "train_files", "train_path", "data_dir", "data_path"),
+    ("out", "save_path", "output_path", "output_dir", "out_dir", "output"),
+    ("content_field", "text_field", "text_column", "text_column_name", "text_key", "json_keys",
+     "dataset_text_field"),
+    ("val", "val_files", "validation_file"),
     ("max_length", "max_len", "max_seq_length", "max_seq_len", "model_max_length"),
-    ("seq_length", "seq_len", "sequence_length", "block_size", "context_length"),
-    ("format", "output_format"), ("workers", "num_proc", "num_workers", "n_jobs"),
-    ("end_of_text", "eos_token"), ("begin_of_text", "bos_token"),
-    ("val_fraction", "validation_split", "test_size"),
-    ("tokenizer", "name_or_path", "tokenizer_name", "tokenizer_path", "tokenizer_name_or_path"),
+    ("seq_length", "seq_len", "sequence_length", "block_size", "context_length", "context_size"),
+    ("format", "output_format"),
+    ("workers", "num_proc", "num_workers", "n_jobs", "num_processes", "preprocessing_num_workers"),
+    ("end_of_text", "eos_token", "eos_token_id"), ("begin_of_text", "bos_token"),
+    ("val_fraction", "validation_split", "test_size"), ("source", "dataset", "text", "txt"),
+    ("tokenizer", "name_or_path", "tokenizer_name", "tokenizer_path", "tokenizer_name_or_path",
+     "model_name", "model_name_or_path"),
 )
 _NOUNS = {
     str: "text", int: "a whole number", float: "a number", bool: "True or False", bytes: "bytes",
@@ -57,7 +61,8 @@ def nearest(name: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
     near = alike(name, known) or [x for x in known if x.startswith(name)]
-    return next(iter(near or get_close_matches(name, known, 1)), "")
+    likeness = 0.6 if len(name) < 4 else 0.7  # of names with a wrong letter
+    return next(iter(near or get_close_matches(name, known, 1, likeness)), "")
 
 
 def checked(function: Checked, with_types: bool = True) -> Checked:

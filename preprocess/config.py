@@ -111,6 +111,9 @@ class _Section(_PartSettings):
         known = {section: options_of(kind) for section, kind in _SECTIONS.items()}
         if where := next((x for x in known if unknown in known[x]), ""):
             return f" here; it belongs in the section {where}"
+        same = {x: alike(unknown, each) for x, each in ({"": options_of(cls)} | known).items()}
+        if where := next((x for x in same if same[x]), ""):
+            return f"; did you mean {same[where][0]} in the section {where}?"
         near = {x: nearest(unknown, known[x]) for x in known}
         others = (f"; did you mean {y} in the section {x}?" for x, y in near.items() if y)
         return super().advice(unknown) or next(others, "")

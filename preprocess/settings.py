@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import date
 from functools import reduce, wraps
+from itertools import chain
 from numbers import Real
 from typing import (
     TYPE_CHECKING,
@@ -448,9 +449,10 @@ def advice(
     kind, _, why = meant.partition(": ")
     if why:
         return f"; it {why}" if kind == "refused" else f"; leave it out: {why}"
-    if not same and (having := [name for name, each in elsewhere.items() if meant in each]):
-        it = "it" if meant == unknown else shown(meant)
-        return f"; {it} is an option of {', '.join(having)}"
+    for name in () if same else (meant, *alike(meant, {*chain(*elsewhere.values())})):
+        if having := [x for x, each in elsewhere.items() if name in each]:
+            it = "it" if name == unknown else shown(name)
+            return f"; {it} is an option of {', '.join(having)}"
     near = same[0] if same else nearest(unknown, known)
     return f"; did you mean {shown(near)}?" if near else ""
 

@@ -328,6 +328,14 @@ def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
         ("tokenize_and_save", "data_file", "did you mean data_files?"),
         ("DatasetConfig", "tokenization_folder", "did you mean save_path?"),
         ("DatasetConfig", "batch_size", "it belongs in the section tokenize"),
+        ("build", "block_size", "seq_length is an option of write_rows"),  # not vocab_size
+        ("build", "train_files", "did you mean train?"),  # not train_on
+        ("build", "validation_file", "did you mean val?"),
+        ("tokenize_and_save", "eos_token_id", "did you mean end_of_text?"),  # not keep_tokens
+        ("tokenize_and_save", "text_column_name", "did you mean content_field?"),
+        ("TokenizerConfig", "eos_token", "did you mean end_of_text in the section tokenize?"),
+        ("SaveStageConfig", "num_rows", "num_rows: there is no such setting\n"),  # not num_workers
+        ("SaveStageConfig", "revision", "revision: there is no such setting\n"),  # not compression
         ("TokenizeStageConfig", "max_len", "did you mean max_length?"),
         ("TokenizeStageConfig", "chars_to_tokenize", "did you mean max_characters?"),
     ],
@@ -336,7 +344,7 @@ def test_unknown_names_are_answered(function: str, unknown: str, message: str) -
     """Those of other programs by what they are called here, others by the nearest."""
     with pytest.raises(SettingsError) as caught:
         getattr(preprocess, function)(**{unknown: 1})
-    assert message in str(caught.value)
+    assert message in f"{caught.value}\n"
     if function == "TokenizeStageConfig":
         config: Any = {"datasets": [{"data_files": "x"}], "tokenize": {unknown: 1}}
         with pytest.raises(SettingsError, match=re.escape(f"tokenize.{unknown}: there is no")) as c:
