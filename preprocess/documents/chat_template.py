@@ -273,7 +273,13 @@ def _check_written(template: Template, messages: Messages, tools: Any) -> None:
             ids[text] = marked
         return marked
 
-    shown = _text_of(template, _changed(messages, change, numbers=True), tools)
+    def change_tool(text: str, path: tuple[Any, ...]) -> str:
+        is_name = path[1:] in (("function", "name"), ("name",))
+        what = f"the tool {text!r}"
+        return parts.setdefault((what, path), _mark_of(len(parts))) if is_name else text
+
+    changed = _changed(messages, change, numbers=True)
+    shown = _text_of(template, changed, _changed(tools, change_tool))
     if shown is None:  # or because results of tools need calls
         return
     for (what, _), mark in parts.items():
