@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from bpe.arguments import alike, bind, nearest
 from bpe.errors import TokenmillError, with_arguments
+from bpe.formats.json_file import decoded
 from preprocess.locations import join_location
 from preprocess.options import (
     BuildSettings,
@@ -629,7 +630,7 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     if path.is_char_device():  # reading it might never end
         raise SettingsError(f"{path}: is a device, expected a YAML file; give the path of a file")
     try:
-        loader = yaml.SafeLoader(path.read_text("utf-8"))
+        loader = yaml.SafeLoader(decoded(path.read_bytes()))
         node = loader.get_single_node()
         found = [*_lines(node, ())]
         values = None if node is None else loader.construct_document(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Sequence
@@ -60,10 +61,16 @@ def read_content(path: Path) -> bytes:
 def decode_text(data: bytes, path: Path) -> str:
     """Decode the content of a file; error messages have its path."""
     try:
-        return data.decode("utf-8-sig")
+        return decoded(data)
     except UnicodeDecodeError as error:
         found = f"byte {error.start} is not UTF-8 ({error.reason})"
         refuse(path, found, "expected a text file; it is damaged, or not a tokenizer")
+
+
+def decoded(data: bytes) -> str:
+    """Decode a text file: UTF-8, or UTF-16 that begins with its mark, as PowerShell writes it."""
+    is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if is_utf_16 else "utf-8-sig")
 
 
 def has_ranks(path: Path) -> bool:

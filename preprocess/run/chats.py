@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.errors import ArgumentError, CorpusError
+from bpe.formats.json_file import decoded
 from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_template import CHATML, ChatFormat, render
@@ -96,7 +97,7 @@ def _read(path: str) -> str:
     try:
         if Path(path).is_char_device():  # reading it might never end
             raise OSError(0, "it is a device")
-        return Path(path).read_text("utf-8")
+        return decoded(Path(path).read_bytes()).replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise SettingsError(

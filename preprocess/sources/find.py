@@ -29,7 +29,8 @@ import msgspec
 from msgspec import Struct
 
 from bpe.errors import CorpusError
-from bpe.files.locations import is_url, is_web, shown_url
+from bpe.files.locations import given_location, is_url, is_web, shown_url
+from bpe.formats.json_file import decoded
 from bpe.parallel import cached_property, run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.manifest import FORMAT, spellings_of
@@ -185,9 +186,10 @@ def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[_Given]:
 
 def _listed_paths(location: str) -> list[str]:
     """Return the lines of a list of paths, without blank ones."""
-    data: InputFile = open_url(location) if is_url(location) else open_file(Path(location))
+    path = given_location(location)
+    data: InputFile = open_url(path) if is_url(path) else open_file(Path(path))
     try:
-        text = data.read(0, data.n_bytes).tobytes().decode("utf-8-sig")
+        text = decoded(data.read(0, data.n_bytes).tobytes())
     except UnicodeDecodeError as error:
         raise CorpusError(
             f"{data.path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"

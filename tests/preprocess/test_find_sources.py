@@ -11,6 +11,7 @@ import pytest
 from source_cases import documents_of
 
 from bpe.errors import TokenmillError
+from bpe.files.locations import LocationError
 from preprocess import CorpusError, build
 from preprocess.check.compare import compare
 from preprocess.documents.batch import ReadOptions
@@ -97,6 +98,8 @@ def test_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("empty").write_text(" \n")
     with pytest.raises(CorpusError, match="empty: the list has no path; write one in each line"):
         names(["@empty"])
+    with pytest.raises(LocationError, match="'' should not be an empty path"):
+        names(["@"])
     Path("binary").write_bytes(b"a\n\xff")
     with pytest.raises(CorpusError, match="binary: the list of paths is not UTF-8 at byte 2; corr"):
         names(["@binary"])

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from source_cases import documents_of
 
-from preprocess import CorpusError, SettingsError, build, open_tokens
+from bpe import load_tokenizer, train_bpe
+from preprocess import ChatTemplateTransform, CorpusError, SettingsError, build, open_tokens
 from preprocess.cli import run
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import find_sources, registry
@@ -122,6 +123,31 @@ def test_what_cannot_be_read_of_standard_input(
     saved = r".* \(of standard input, saved as standard-input\)$"
     with pytest.raises(CorpusError, match=f"^{said}{saved}"):
         build(train="-", out=tmp_path / "out", val_fraction=0, vocab_size=257)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])
+def test_what_is_no_corpus_may_be_utf_16(tmp_path: Path, encoding: str) -> None:
+    """PowerShell writes it where the output of a command goes to a file."""
+
+    def write(name: str, text: str) -> str:
+        (tmp_path / name).write_bytes(f"\ufeff{text}".encode(encoding))
+        return str(tmp_path / name)
+
+    path = tmp_path / "naïve.txt"
+    path.write_text("one<|endoftext|>two")
+    assert documents_of(Path("@" + write("list", f"{path}\r\n"))) == ["one", "two"]
+    tokenizer = train_bpe(["some text"], 258, special_tokens=["<|endoftext|>"])
+    loaded = load_tokenizer(write("t.json", tokenizer.to_json()))
+    assert loaded.fingerprint == tokenizer.fingerprint
+    settings = f"datasets: [{{data_files: '{path}', save_path: '{tmp_path / 'out'}'}}]\r\n"
+    settings += "tokenizer: {vocab_size: 257}\r\n"
+    assert run(["build", write("c.yaml", settings), "--quiet"]) == 0
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\r\n{% endfor %}"
+    transform = ChatTemplateTransform(tokenizer, chat_template=write("x.jinja", template))
+    record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    ids = transform(record)["input_ids"].tolist()
+    assert tokenizer.decode(ids) == "user: a\nassistant: b\n"
 
 
 def test_binary_files_with_many_zeros_are_no_text(tmp_path: Path) -> None:
