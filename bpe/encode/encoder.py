@@ -50,7 +50,7 @@ _SMALL_THREAD_CACHE, _THREAD_CACHE = 2**14, 2**19  # words of 8 bytes, see `pret
 _GROUPS_PER_CALL, _GROUPS_WHILE_CONTENDED, _NO_LIMIT = 512, 64, 2**62
 _FILLED_AFTER = 2**20  # bytes encoded before the table of tokens is filled, so that it pays
 _NO_AFFIXES = np.array([-1, -1, 0], np.int64)
-_USUAL = (int, int, bool, bool, None)  # types of arguments around documents, and no memory
+_USUAL = (int, int, bool, bool)  # types of arguments around documents
 _NO_UINT16 = np.empty(0, np.uint16)
 _PLACES = np.uint64(2**kernels.TOKEN_BITS - 1)
 # Texts up to this many bytes are encoded by two kernel calls with arguments packed once; work is
@@ -287,7 +287,8 @@ class Encoder:
             "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
         }
         check_spans(buffer, spans)
-        if (*map(type, around.values()), memory) != _USUAL:  # which is quick
+        is_usual = tuple(map(type, around.values())) == _USUAL  # which is quick
+        if not is_usual or not (memory is None or callable(memory)):
             check(Encoder.encode, (self, buffer, spans), {**around, "memory": memory})
         self._check_fits(max(prefix_id, suffix_id))
         if self._normalizer is not None:
