@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import operator
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -163,6 +164,7 @@ class TokenFile:
         n = len(ends)
         if _unknown or type(number) is not int:
             check(TokenFile.doc, (self, number), _unknown)
+            number = operator.index(number)  # small NumPy integers would overflow
         if not -n <= number < n:
             raise IndexError(f"{self.path}: there is no document {number:,} of {n:,}")
         number %= n

@@ -359,6 +359,12 @@ def test_a_saved_manifest_whose_shards_are_inside_a_document(tmp_path: Path) -> 
                 read_saved_manifest(storage, "train")
 
 
+def test_numbers_of_documents_of_few_bits(tmp_path: Path) -> None:
+    file = written.dataset(tmp_path, [2] * 300)
+    for number in (np.uint8(200), np.int8(-100), np.array(200, np.uint8)):
+        assert file.doc(number).tolist() == file.doc(200).tolist()  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("shard_tokens", [None, 5])
 def test_positions_that_no_array_has(tmp_path: Path, shard_tokens: int | None) -> None:
     more: dict[str, Any] = {"shard_tokens": shard_tokens, "split_documents": True}
