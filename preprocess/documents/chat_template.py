@@ -406,14 +406,22 @@ def _n_common(text: str, other: str) -> int:
 def _is_said(messages: Messages, path: tuple[Any, ...]) -> bool:
     """Return True if the value at `path` is content that a template must render.
 
-    Names, kinds and numbers need not be rendered. The name of a call has to be where the call has
-    no arguments: there it is all the content, and results of tools may repeat a name.
+    Names, kinds and numbers need not be rendered. Names of arguments have to be where these say
+    nothing else, and the name of a call where it has no arguments: results of tools may repeat it.
     """
-    if "arguments" in path:
-        return path[-1] is not None
+    if "arguments" in path and path[1] == "tool_calls":
+        call = _inner(messages[path[0]]["tool_calls"][path[2]])
+        return path[-1] is not None or not _has_text(call.get("arguments"))
     if path[-1] == "name" and path[1] == "tool_calls":
         return not _inner(messages[path[0]]["tool_calls"][path[2]]).get("arguments")
     return path[-1] not in _UNSAID
+
+
+def _has_text(value: Any) -> bool:
+    """Return True if there is a text in a value of JSON, but for names and white space."""
+    if isinstance(value, dict | list):
+        return any(map(_has_text, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and value.strip() != ""
 
 
 class _Turns:

@@ -133,6 +133,28 @@ def test_a_turn_that_says_nothing(empty: str, sides: dict[str, Sides]) -> None:
         sides["open"].compare(say("a", empty, "b", "c"))
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"a": 1, "ab": 2.5}, {"on": True}, {"of": [1, {"x": 2}]}, {"at": " "}, {"at": None}, {},
+     {"n": 1, "at": "Rome"}, '{"n": 1}'],
+)  # fmt: skip
+def test_calls_whose_arguments_say_nothing_but_numbers(
+    arguments: Any, sides: dict[str, Sides], tmp_path: Path
+) -> None:
+    template = (
+        "{{ messages | length }}" + TURN + "{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}"
+        "{% else %}{{ '<|assistant|>' }}" + MARK + "{{ m.content }}{% for c in m.tool_calls %}"
+        "{{ c.function.name + (c.function.arguments | tojson) }}{% endfor %}{{ '<|end|>' }}" + END
+        + CLOSE + "{{ '<|assistant|>' }}{% endif %}"
+    )
+    call = {"type": "function", "function": {"name": "add", "arguments": arguments}}
+    messages = [*say("q", "", "r", "b"), *say("s", "t")]
+    messages[1]["tool_calls"] = [call]
+    messages[2]["role"] = "tool"
+    text = (sides["open"].path / "tokenizer.json").read_text()
+    Sides(tmp_path / "model", text, template).compare(messages)
+
+
 PIECES = ["word", "user", "final:", "<think>", "</think>", "\n", " ", ".", "é", "🙂", "<", "x y"]
 
 
