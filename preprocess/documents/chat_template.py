@@ -45,7 +45,7 @@ REASONING = ("reasoning_content", "thinking", "reasoning")  # names of what is n
 # Other keys of messages, which some templates ignore.
 _RARE_KEYS = (
     "images", "image", "videos", "video", "audio", "tools", "functions", "function_calls",
-    "tool_responses",
+    "tool_responses", "refusal",
 )
 _UNSAID = frozenset(("role", "id", "type", "tool_call_id", "name", None))  # None: a name itself
 

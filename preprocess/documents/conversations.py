@@ -155,9 +155,15 @@ def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
         )
     message["role"] = _ROLES[name]
     # As in transformers, reasoning has all names that templates read.
-    found = next((message[each] for each in REASONING if each in message), None)
-    if found is not None:
-        message = {"thinking": found, **message, "reasoning_content": found}
+    names = [each for each in REASONING if each in message]
+    thoughts = [_expect(message[each], str, f"{where}: {each}", "text") for each in names]
+    if len({*thoughts} - {""}) > 1:
+        raise BadConversationError(
+            f"{where} has {' and '.join(names)}, which say different things; remove one of them"
+        )
+    if thoughts:
+        found = max(thoughts)
+        message = {"thinking": found, **message} | dict.fromkeys((*names, REASONING[0]), found)
     return message, trained
 
 

@@ -75,6 +75,9 @@ def of(model: Path, tmp_path: Path) -> Any:
          say("q", "b"), None),
         ({"messages": [USER, {"role": "assistant", "content": "b", "thinking": "c"}]},
          [USER, {"role": "assistant", "content": "b", "reasoning_content": "c"}], None),
+        ({"messages": [USER, {"role": "assistant", "content": "b", "thinking": "c",
+                              "reasoning": "c", "reasoning_content": "", "refusal": None}]},
+         [USER, {"role": "assistant", "content": "b", "reasoning_content": "c"}], None),
         ({"messages": [USER, {"role": "assistant", "function_call": CALL["function"]}]},
          [USER, {"role": "assistant", "tool_calls": [CALL]}], None),
         ({"conversations": [{"from": "human", "value": "q"},
@@ -139,6 +142,13 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "writes message 1, of the role user, nowhere, so it would be lost"),
         ({"messages": [USER, {"role": "assistant", "content": "b", "reasoning": "c"}]}, "chatml",
          "does not write reasoning_content, which would be lost; use another template, or"),
+        *(({"messages": [USER, {"role": "assistant", "content": "b", **thoughts}]}, FULL, message)
+          for thoughts, message in (
+            ({"thinking": ["c"]}, "message 2: thinking is a list, expected text; correct or"),
+            ({"reasoning": True}, "message 2: reasoning is a truth value, expected text"),
+            ({"reasoning": "d", "thinking": "c"},
+             "message 2 has thinking and reasoning, which say different things; remove one of"),
+          )),
         ({"messages": say("q", "b"), "tools": TOOLS}, "chatml",
          "does not write tools, which would be lost; use another template, or remove it"),
         ({"messages": say("q", "b", system="s"), "tools": TOOLS},
@@ -157,7 +167,8 @@ def test_parts_reach_the_template_as_those_of_transformers(
            f"does not write the {key} of message ")
           for key, given in (("images", ["x.png"]), ("audio", {"id": "1"}), ("tools", TOOLS),
                              ("functions", "[{}]"), ("function_calls", "weather(at='Rome')"),
-                             ("tool_responses", [{"response": "sun"}]))),
+                             ("tool_responses", [{"response": "sun"}]),
+                             ("refusal", "I can not."))),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{**CALL, "id": "weather:0"}]}]},
          FULL.replace("{{ '<tool_call>' + f.name }}", ""),
          "writes the call of 'weather' in message 2 nowhere, so it would be lost"),
