@@ -29,8 +29,10 @@ from preprocess import (
     PipelineConfig,
     Sampler,
     build,
+    merge_parts,
     open_tokens,
     tokenize_and_save,
+    verify,
     write_rows,
 )
 
@@ -291,6 +293,25 @@ def test_all_sequences_are_looked_into(kind: Any, valid: dict[str, Any]) -> None
         with pytest.raises(ArgumentError, match=r": should be .* list of .*; got .*None"):
             call()  # type: ignore[no-untyped-call]
     assert train_bpe(kind([TEXT]), 260) == train_bpe([TEXT], 260)
+
+
+@pytest.mark.parametrize("text", ["one two three " * 600, "a/b\n" + "日" * 86])
+def test_a_text_for_a_path(valid: dict[str, Any], text: str, tmp_path: Path) -> None:
+    data = valid["path"].parent
+    for call in (
+        lambda: build(train=text),
+        lambda: build(train=["x", text]),
+        lambda: train_bpe(text, 260),
+        lambda: valid["tokenizer"].save(text),
+        lambda: verify(text),
+        lambda: write_rows(data, out=text),
+        lambda: write_rows(text, out=tmp_path),
+        lambda: open_tokens(text),
+        lambda: JsonShardedSource(text),
+        lambda: merge_parts(text),
+    ):
+        with pytest.raises(TokenmillError, match="for names have at most 255 bytes; give a path"):
+            call()  # type: ignore[no-untyped-call]
 
 
 def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from bpe.errors import TokenmillError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_LONGEST = 255  # bytes of a name in any file system
 _CHANGED_URL = re.compile(r"(?:s3|gs|az|hf|https?|file):/(?!/)", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
@@ -31,7 +32,7 @@ def is_url(location: str) -> bool:
 
 
 def local_path(location: str | os.PathLike[str]) -> str:
-    """Return a location as text, unchanged; raise LocationError for a URL and for no text."""
+    """As `given_location`; raise LocationError for a URL, too."""
     path = os.fspath(location)
     if is_url(path) or _CHANGED_URL.match(path):
         raise LocationError(f"{shown_url(path)}: {LOCAL}")
@@ -39,10 +40,21 @@ def local_path(location: str | os.PathLike[str]) -> str:
 
 
 def given_location(location: str | os.PathLike[str]) -> str:
-    """Return a path or URL as text; raise LocationError for no text and `Path("s3://bucket")`."""
+    """Return a path or URL as text.
+
+    Raises:
+        LocationError: It is empty, has a name that no file can have, or is `Path("s3://bucket")`.
+    """
     path = os.fspath(location)
     if not path:
         raise LocationError(f"{path!r} {EMPTY}")
+    if len(path) > _LONGEST // 4 and not is_url(path):  # a character has up to four bytes
+        names = path.encode("utf-8", "surrogatepass").split(b"/")
+        if max(map(len, names)) > _LONGEST:
+            raise LocationError(
+                f"{path:.50}: No such file or directory, for names have at most {_LONGEST} bytes;"
+                " give a path, and a text in a file of its own, or in a list where texts are taken"
+            )
     if _CHANGED_URL.match(path):
         raise LocationError(
             f"{path}: is a URL that pathlib has changed, and would be a directory here; give it as"
