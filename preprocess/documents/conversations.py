@@ -30,7 +30,8 @@ _LOST = (
     "images", "image", "videos", "video", "audios", "audio", "documents", "chat_template_kwargs",
     "loss_mask", "train_mask",
 )
-FIELDS_BESIDE = frozenset((*_TOOLS, *_SYSTEM, *_LOST))
+_IS_GOOD = ("label", "kto_tag")  # of preferences: whether the answer is a good one
+FIELDS_BESIDE = frozenset((*_TOOLS, *_SYSTEM, *_LOST, *_IS_GOOD))
 
 
 _MESSAGES = "a list of messages"
@@ -96,6 +97,11 @@ def messages_of(record: Mapping[str, Any], kind: str) -> Conversation:
     if lost := [name for name in _LOST if record.get(name)]:
         raise BadConversationError(
             f"has the field {lost[0]!r}, which would be lost: it is not used; remove it"
+        )
+    if bad := [name for name in _IS_GOOD if record.get(name) is False]:
+        raise BadConversationError(
+            f"has {bad[0]} false, which says of a preference that the answer is a bad one; remove"
+            " the record, or the field if it means something else"
         )
     system = {name: record[name] for name in _SYSTEM if record.get(name) not in (None, "")}
     for name, text in system.items():

@@ -97,6 +97,8 @@ def of(model: Path, tmp_path: Path) -> Any:
         ({"conversations": [{"role": "user", "value": "q", "weight": 1, "train": True},
                             {"role": "gpt", "value": "b"}]}, say("q", "b"), None),
         ({"prompt": "q", "completion": "b", "system": "kind"}, say("q", "b", system="kind"), None),
+        ({"prompt": "q", "completion": "b", "label": True, "kto_tag": None}, say("q", "b"), None),
+        ({"messages": say("q", "b"), "label": 0}, say("q", "b"), None),
         ({"messages": say("q", "b"), "system": None, "tools": "[]", "images": []},
          say("q", "b"), None),
         ({"messages": say("q", "b"), "tools": "{}"}, say("q", "b"), None),
@@ -159,6 +161,9 @@ def test_parts_reach_the_template_as_those_of_transformers(
          "writes the tool 'flat' nowhere, so it would be lost; use another template"),
         ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": "weather"}]}]}, FULL,
          "message 2 has a call without a name; correct it"),
+        *(({"prompt": "q", "completion": "b", name: False}, FULL,
+           f"has {name} false, which says of a preference that the answer is a bad one; remove the")
+          for name in ("label", "kto_tag")),
         ({"messages": say("q", "b"), "images": ["x.png"]}, FULL,
          "has the field 'images', which would be lost: it is not used; remove it"),
         ({"messages": say("q", "b", system="s"), "system": "t"}, FULL,
