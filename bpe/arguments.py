@@ -136,9 +136,9 @@ def _doubtful(function: Any, kinds: tuple[type, ...]) -> tuple[tuple[int, Any], 
 
 
 def _is_certain(kind: type, hint: Any) -> bool:
-    """Return True if any value of a type fits."""
+    """Return True if every value of a type fits, so that none must be looked at."""
     if kind is str:
-        return hint is str  # where paths fit, too, names are looked at
+        return hint is str  # where a path fits, too, it must be a name that files can have
     either = _parts(hint)[1] if _parts(hint)[0] is typing.Union else (hint,)
     return hint is Any or kind in either or (Path in either and issubclass(kind, Path))
 

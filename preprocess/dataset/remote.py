@@ -204,7 +204,7 @@ class BlockCache:
         mapped: Memory map of all blocks, zeros where no block is mapped.
         is_there: bool[n_blocks], True for mapped blocks; modified only while `lock` is held.
         is_used: bool[n_blocks], True for blocks read since the times of their files were set.
-        n_removals: How often blocks ceased to be mapped; as `is_there`.
+        n_removals: How often blocks ceased to be mapped; modified only while `lock` is held, too.
         lock: Held while mapped blocks are read.
 
     Raises:
