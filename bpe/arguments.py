@@ -304,7 +304,13 @@ def noun(hint: Any) -> str:
     if kind in _LISTS:
         if not inner or inner[0] is Any:
             return "a list"
-        of = [each.removeprefix("a ") for each in noun(inner[0]).split(" or ")]
-        return f"a list of {' or '.join(x + 's' * (x[-1] != 's') for x in of)}"
+        return f"a list of {_nouns(inner[0])}"
+    if kind is Mapping and inner and inner[1] is not Any:
+        return f"a mapping of {_nouns(inner[0])} to {_nouns(inner[1])}"
     name = getattr(kind, "__name__", str(kind))
     return _NOUNS.get(kind) or ("an array of integers" if name == "ndarray" else f"a {name}")
+
+
+def _nouns(hint: Any) -> str:
+    of = [each.removeprefix("a ") for each in noun(hint).split(" or ")]
+    return " or ".join(x + "s" * (x[-1] != "s") for x in of)

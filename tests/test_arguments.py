@@ -259,6 +259,11 @@ def test_messages(values: dict[str, Any], message: str) -> None:
     assert isinstance(caught.value, TypeError)
 
 
+def test_messages_say_what_mappings_are_of() -> None:
+    with pytest.raises(ArgumentError, match="a mapping of whole numbers to bytes; got"):
+        bpe.Tokenizer({b"a": 0}, [])  # type: ignore[dict-item]
+
+
 def test_sets_have_no_order(valid: dict[str, Any]) -> None:
     """Ids and documents that were made of a set would be others in each process."""
     tokenizer, some = valid["tokenizer"], {"<a>", "<b>"}

@@ -43,7 +43,8 @@ def given_location(location: str | os.PathLike[str]) -> str:
     """Return a path or URL as text.
 
     Raises:
-        LocationError: It is empty, has a name that no file can have, or is `Path("s3://bucket")`.
+        LocationError: It is empty, has a name that no file can have, is `Path("s3://bucket")`, or
+            begins with `~`, of which a directory of that name would be made.
     """
     path = os.fspath(location)
     if not path:
@@ -59,6 +60,11 @@ def given_location(location: str | os.PathLike[str]) -> str:
         raise LocationError(
             f"{path}: is a URL that pathlib has changed, and would be a directory here; give it as"
             " text"
+        )
+    if path.partition("/")[0] == "~":
+        raise LocationError(
+            f"{path}: only a shell replaces ~ by the home directory; give"
+            f" {os.path.expanduser(path)}"
         )
     return path
 

@@ -336,6 +336,8 @@ def find_files(location: str, endings: tuple[str, ...]) -> list[AnyFile]:
 def check_listed(location: str, found: Iterable[AnyFile], endings: tuple[str, ...]) -> None:
     """Raise RowsError if a file is missing that a manifest has, and a path or pattern means.
 
+    Also if a directory has other files beside those of its manifest, which may be of anything.
+
     Args:
         location: A path, a URL or a pattern.
         found: Its files.
@@ -350,7 +352,15 @@ def check_listed(location: str, found: Iterable[AnyFile], endings: tuple[str, ..
         files = open_files(directory)
         if not (is_given or glob.has_magic(pattern)) or not has_manifest(files):
             continue
-        for name in (each.name for each in read_manifest(directory).shards):
+        listed = [each.name for each in read_manifest(directory).shards]
+        others = {x for place_of, x in map(split_location, there) if place_of == directory}
+        others -= {*listed}
+        if is_given and others and any(name.endswith(endings) for name in listed):
+            raise RowsError(
+                f"{files.where(min(others))}: is beside rows, and not one of their {MANIFEST_FILE};"
+                " give a pattern of the files that are meant"
+            )
+        for name in listed:
             is_meant = name.endswith(endings) if is_given else fnmatch.fnmatchcase(name, pattern)
             if is_meant and join_location(directory, name) not in there:
                 find_listed(directory, name)

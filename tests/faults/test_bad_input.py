@@ -263,15 +263,18 @@ BYTES = Tokenizer({i: bytes([i]) for i in range(256)}, [])
         lambda url: JsonShardedSource(url),
     ],
 )
-@pytest.mark.parametrize("url", ["file:///x/a.bin", Path("gs://bucket/a.bin")])
+@pytest.mark.parametrize(
+    "url", ["file:///x/a.bin", Path("gs://bucket/a.bin"), "~/a.bin", Path("~")]
+)
 def test_no_directory_is_made_of_a_url(
     write: Callable[[Any], object], url: Any, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of one that `Path` has changed to gs:/bucket, either."""
+    """Not of one that `Path` has changed to gs:/bucket, nor of ~, either."""
     monkeypatch.chdir(text.parent)
     (text.parent / "gs:/bucket").mkdir(parents=True)  # where nothing is found, or replaced
     before = sorted(text.parent.rglob("*"))
     expected = "path on this machine|should be a path, or a URL|that pathlib has changed"
+    expected += "|only a shell replaces ~ by the home directory; give /"
     with pytest.raises(TokenmillError, match=expected + "|give the path without file"):
         write(url)
     assert sorted(text.parent.rglob("*")) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -345,6 +346,23 @@ def test_a_lost_shard_of_rows_is_refused(
     assert len(class_of(kind)("train-0000[02]*")) == 2
     Path("rows.json").write_text('{"of": "another program"}')
     assert len(class_of(kind)(".")) == 2
+
+
+@pytest.mark.parametrize("kind", [*CLASSES])
+def test_files_beside_rows_are_not_read_with_them(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As records of an input, or shards that another program left in the directory."""
+    need(kind)
+    dataset(tmp_path / "data", [3, 4, 5])
+    monkeypatch.chdir(tmp_path)
+    write_rows("data", out="rows", format=kind, num_shards=3)
+    shutil.copy(next(Path("rows").glob(f"*.{kind}")), f"rows/shard_0.{kind}")
+    for path in ("./rows/", tmp_path / "rows", "rows"):
+        with pytest.raises(RowsError, match=rf"/shard_0\.{kind}: is beside rows, and not one of"):
+            class_of(kind)(path)
+    assert len(class_of(kind)(f"rows/train-*.{kind}")) == 3
+    assert len(class_of(kind)(f"rows/*.{kind}")) == 4
 
 
 @EACH
