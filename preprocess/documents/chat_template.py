@@ -472,8 +472,8 @@ class _Turns:
         header, trailer = _mark.split(text[:first])[-1], _mark.split(text[last:], 1)[0]
         end = len(_unmarked(text[:last]))
         begin = end - len(_unmarked(text[first:last])) - len(header)
-        for by_probe in (False, True):
-            prompt = _mark.split(self._before(messages, turn, by_probe))[-1]
+        for probed in (None, [], [{"role": "user", "content": "x"}]):
+            prompt = _mark.split(self._before(messages, turn, probed))[-1]
             start = self._past_common(begin, header, prompt)
             # More of both would follow if the turn did not begin with the prompt.
             n = _n_common(header, prompt)
@@ -523,19 +523,20 @@ class _Turns:
             return text
         return self.template.render(messages[: turn + 1], self._tools)[0]
 
-    def _before(self, messages: Messages, turn: int, by_probe: bool = False) -> str:
+    def _before(self, messages: Messages, turn: int, probed: Messages | None = None) -> str:
         """Return the text up to where a message begins to be written.
 
-        It ends with the generation prompt, or, `by_probe`, with what another turn begins with.
+        It ends with the generation prompt, or with what another turn before `probed` begins with.
         """
         given, role = messages[:turn], messages[turn]["role"]
         if role != "assistant":
             return self.template.render(given, self._tools)[0] if given else ""
-        if given and not by_probe and "add_generation_prompt" in self.template.names:
+        if given and probed is None and "add_generation_prompt" in self.template.names:
             return self.template.render(given, self._tools, add_generation_prompt=True)[0]
         # What all turns of the assistant begin with. A space is a part of the first word.
         probe = {"role": role, "content": _PROBE}
-        text, mark, _ = self.template.render([*given, probe], self._tools)[0].partition(_PROBE)
+        rendered = _text_of(self.template, [*given, probe, *(probed or ())], self._tools) or ""
+        text, mark, _ = rendered.partition(_PROBE)
         if not mark:
             raise self._unknown(turn)
         return text.removesuffix(" ")

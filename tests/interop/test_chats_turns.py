@@ -155,6 +155,27 @@ def test_calls_whose_arguments_say_nothing_but_numbers(
     Sides(tmp_path / "model", text, template).compare(messages)
 
 
+def test_calls_without_the_thoughts_that_the_prompt_begins(
+    sides: dict[str, Sides], tmp_path: Path
+) -> None:
+    """As in Qwen3 2507 for thinking: the last turn has thoughts, even if they are empty."""
+    template = (
+        "{{ messages | length }}" + TURN + "{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}"
+        "{% else %}{{ '<|assistant|>\n' }}{% if loop.last %}{{ '<think>\n' }}{% endif %}" + MARK
+        + "{% if loop.last %}{{ '</think>\n' }}{% endif %}{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ '<tool_call>' + (c.function | tojson) }}{% endfor %}"
+        "{{ '<|end|>' }}" + END + CLOSE + "{{ '<|assistant|>\n<think>\n' }}{% endif %}"
+    )
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"at": "Rome"}}}
+    messages = [*say("q", "", "r", "b"), *say("s", "t")]
+    messages[1]["tool_calls"] = [call]
+    messages[2]["role"] = "tool"
+    text = (sides["open"].path / "tokenizer.json").read_text()
+    both = Sides(tmp_path / "model", text, template)
+    for n in (2, 4, 6):
+        both.compare(messages[:n])
+
+
 PIECES = ["word", "user", "final:", "<think>", "</think>", "\n", " ", ".", "é", "🙂", "<", "x y"]
 
 
