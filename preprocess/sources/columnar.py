@@ -227,7 +227,7 @@ class ColumnarSource(RecordSource):
         end, rows, json_in = first + sum(map(len, held)), list[Any](held), None
         if self.has_spans:
             json_in = held and _json_in(self._pyarrow.struct(held[0].schema))
-            rows = [x for batch in held for x in batch.to_pylist(maps_as_pydicts="strict")]
+            rows = [record for batch in held for record in batch.to_pylist()]
         unit = self.file, self.reading_of_units, start, stop, self.fields
         return RowsUnit(*unit, first, end, rows, json_in=json_in)
 
@@ -437,9 +437,10 @@ def _without_null(value: Any) -> Any:
 
 
 def _json_in(kind: pa.DataType) -> Any:
-    """Return where values of a type are JSON, such as those of the type `Json` of `datasets`.
+    """Return where values of a type are JSON, as of the type `Json` of `datasets`, or maps.
 
-    True: a value is; a list with where it is in elements, or a dict of that in fields; else None.
+    True: a value is JSON; a list, or a dict, with where they are in elements, or fields; a tuple:
+    a value is a map, with where they are in its values; else None.
     """
     import pyarrow as pa
 
@@ -448,12 +449,14 @@ def _json_in(kind: pa.DataType) -> Any:
     if pa.types.is_struct(kind):
         found = {each.name: where for each in kind if (where := _json_in(each.type))}
         return found or None
-    inner = getattr(kind, "item_type", None) or getattr(kind, "value_type", None)
+    if pa.types.is_map(kind):
+        return (_json_in(kind.item_type),)
+    inner = getattr(kind, "value_type", None)
     return [where] if inner and (where := _json_in(inner)) else None
 
 
 def _decoded(value: Any, json_in: Any) -> Any:
-    """Return a value of a row with its JSON, whose places `_json_in` returns, decoded."""
+    """Return a value of a row with its JSON and maps, whose places `_json_in` returns, decoded."""
     if value is None or json_in is None:
         return value
     if json_in is True:
@@ -462,10 +465,12 @@ def _decoded(value: Any, json_in: Any) -> Any:
         except (msgspec.DecodeError, RecursionError) as error:
             reason = f"a value of the type JSON is none ({error}): {value[:100]!r}; correct it"
             raise BadRecordError(reason) from error
-    if isinstance(value, list):
+    if isinstance(json_in, tuple):  # older versions of pyarrow give pairs alone
+        known = {key: _without_null(each) for key, each in value if each is not None}
+        return {key: _decoded(each, json_in[0]) for key, each in known.items()}
+    if isinstance(json_in, list):
         return [_decoded(each, json_in[0]) for each in value]
-    of = json_in if isinstance(json_in, dict) else dict.fromkeys(value, json_in[0])
-    return {key: _decoded(each, of.get(key)) for key, each in value.items()}
+    return {key: _decoded(each, json_in.get(key)) for key, each in value.items()}
 
 
 @contextmanager
