@@ -74,11 +74,12 @@ class Tokenizer:
 
     def __init__(
         self, vocab: Mapping[int, bytes], merges: Iterable[Pair],
-        special_tokens: Mapping[str, int] | Iterable[str] = (), *,
+        special_tokens: Mapping[str, int] | Iterable[str] | None = None, *,
         pattern: str = "gpt2", tie_break: str | None = None, eos_token: str | None = None,
         bos_token: str | None = None,
     ) -> None:
-        vocabulary = make_vocabulary(vocab, merges, special_tokens)
+        special = () if special_tokens is None else special_tokens
+        vocabulary = make_vocabulary(vocab, merges, special)
         parts = TokenizerParts(vocabulary, pattern, tie_break, eos_token, bos_token=bos_token)
         self.__setstate__(hf_write.check_parts(parts))
 

@@ -355,6 +355,7 @@ def test_what_it_is_can_be_asked() -> None:
     assert (TOKENIZER.eos_token, TOKENIZER.pattern) == ("<|endoftext|>", "gpt2")
     assert (TOKENIZER.tie_break, TOKENIZER.unicode_version) == (None, "16.0.0")
     assert Tokenizer(BYTES, []).eos_token is None
+    assert Tokenizer(BYTES, [], None) == Tokenizer(BYTES, [], special_tokens=None)  # as in CS336
     assert Tokenizer(BYTES, [], ["</s>"], eos_token="</s>").eos_token == "</s>"
     assert repr(Tokenizer(BYTES, [], ["</s>"])) == (
         "Tokenizer(vocab_size=257, pattern='gpt2', special_tokens=['</s>'])"
