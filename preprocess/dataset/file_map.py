@@ -11,6 +11,7 @@ import functools
 import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ class FileMap:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANON if descriptor < 0 else mmap.MAP_SHARED
             self._address = _map(None, n_bytes, flags, descriptor)
 
-    def __del__(self) -> None:
-        # At the end of the process, threads may still read.
-        if self._address and not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # At the end of the process, threads may still read, and `sys` may be None here.
+        if self._address and not is_finalizing():
             _c_library().munmap(self._address, self._n_bytes)
 
     @property

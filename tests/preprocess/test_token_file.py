@@ -359,6 +359,19 @@ def test_a_saved_manifest_whose_shards_are_inside_a_document(tmp_path: Path) -> 
                 read_saved_manifest(storage, "train")
 
 
+def test_a_dataset_that_outlives_its_module_ends_in_silence(built: Path) -> None:
+    """At the end of a process, what modules have is set to None while others are still there."""
+    code = """if True:
+        import sys, typing
+        from preprocess import open_tokens
+        from preprocess.dataset import file_map
+        typing.kept = open_tokens(sys.argv[1]), file_map
+    """
+    command = [sys.executable, "-c", code, str(built)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+
+
 def test_numbers_of_documents_of_few_bits(tmp_path: Path) -> None:
     file = written.dataset(tmp_path, [2] * 300)
     for number in (np.uint8(200), np.int8(-100), np.array(200, np.uint8)):
