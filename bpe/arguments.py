@@ -33,6 +33,7 @@ _ALIKE = (
     ("val", "val_files", "validation_file"),
     ("max_length", "max_len", "max_seq_length", "max_seq_len", "model_max_length"),
     ("seq_length", "seq_len", "sequence_length", "block_size", "context_length", "context_size"),
+    ("context_length", "context_size", "block_size", "max_length", "max_len", "max_seq_length"),
     ("format", "output_format"),
     ("workers", "num_proc", "num_workers", "n_jobs", "num_processes", "preprocessing_num_workers"),
     ("end_of_text", "eos_token", "eos_token_id"), ("begin_of_text", "bos_token"),

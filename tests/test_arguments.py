@@ -259,6 +259,12 @@ def test_messages(values: dict[str, Any], message: str) -> None:
     assert isinstance(caught.value, TypeError)
 
 
+def test_lengths_have_several_names() -> None:
+    for name in ("max_length", "block_size"):
+        with pytest.raises(ArgumentError, match=rf"{name}: .*; did you mean context_length\?"):
+            preprocess.Sampler(np.arange(9), 1, **{name: 4})  # type: ignore[arg-type]
+
+
 def test_messages_say_what_mappings_are_of() -> None:
     with pytest.raises(ArgumentError, match="a mapping of whole numbers to bytes; got"):
         bpe.Tokenizer({b"a": 0}, [])  # type: ignore[dict-item]
