@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -102,18 +103,41 @@ class ShuffledBlocks(Sampler[int]):
 
     def __init__(self, starts: Numbers, n_mixed: int, seed: int) -> None:
         self._starts, self._n_mixed = starts, n_mixed
-        self._seed, self._epoch = check_integer("seed", seed, 0), 0
+        self._seed = check_integer("seed", seed, 0)
+        # (epoch, count of numbers that were given) of this iteration, and where the next begins.
+        self._place = self._next = 0, 0
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, counted from 0."""
-        self._epoch = check_integer("epoch", epoch, 0)
+        self._place = self._next = check_integer("epoch", epoch, 0), 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where the iteration is, which torchdata's `StatefulDataLoader` saves."""
+        return dict(zip(("epoch", "given"), self._place, strict=True))
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue where an iteration was."""
+        self.set_epoch(state["epoch"])
+        self._place = self._next = self._place[0], check_integer("given", state["given"], 0)
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def __iter__(self) -> Iterator[int]:
-        random = np.random.default_rng([self._seed, self._epoch])
-        self._epoch += 1
+        epoch, given = self._place = self._next
+        if given:  # a place that was loaded is that of one iteration, also if it is not begun
+            self._next = epoch + 1, 0
+        return self._numbers(epoch, given)
+
+    def _numbers(self, epoch: int, given: int) -> Iterator[int]:
+        self._next = epoch + 1, 0
+        for number in islice(self._order(epoch), given, None):
+            given += 1
+            self._place = epoch, given
+            yield number
+
+    def _order(self, epoch: int) -> Iterator[int]:
+        random = np.random.default_rng([self._seed, epoch])
         order = random.permutation(len(self._starts) - 1)
         for first in range(0, len(order), self._n_mixed):
             mixed = order[first : first + self._n_mixed]

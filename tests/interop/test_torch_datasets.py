@@ -171,6 +171,43 @@ def test_torchdata_resumes(file: TokenFile, rows: Path, kind: str, workers: int)
         assert of(continued) == whole
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+@pytest.mark.parametrize("size", [None, 5])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_torchdata_resumes_an_order_of_blocks(
+    file: TokenFile, tmp_path: Path, size: int | None, workers: int
+) -> None:
+    """In the first and the second epoch, each in an order of its own."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
+    (result,) = write_rows(
+        file.path, out=tmp_path, format="jsonl", seq_length=11, num_shards=3, drop_short=True
+    )
+
+    def make() -> Any:
+        rows = StreamingTokenizedDataset(result.path, 1)
+        return stateful.StatefulDataLoader(
+            rows, batch_size=size, sampler=rows.shuffled(3), num_workers=workers
+        )
+
+    def of(loader: Any, n: int | None = None) -> list[Any]:
+        return [batch["input_ids"].tolist() for batch in islice(loader, n)]
+
+    undisturbed = make()
+    epochs = [of(undisturbed) for _ in range(4)]
+    n = len(epochs[0])
+    for epoch in (0, 1):
+        for n_read in (0, 1, n - 1, n, None):
+            stopped, continued = make(), make()
+            assert [of(stopped) for _ in range(epoch)] == epochs[:epoch]
+            of(stopped, n_read)
+            continued.load_state_dict(stopped.state_dict())
+            follows = [of(continued), of(continued)]
+            if n_read is None:
+                assert follows == epochs[epoch + 1 : epoch + 3]
+            elif n_read:
+                assert follows == [epochs[epoch][n_read:], epochs[epoch + 1]]
+
+
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("kind", ["sampler", "mixture", "records"])
 def test_what_is_prepared_ahead_resumes(
