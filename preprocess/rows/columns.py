@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile
-from preprocess.reused_memory import ReusedMemory
 from preprocess.sampling.data import IGNORED, gather
 from preprocess.sampling.fields import number_positions, number_segments
 from preprocess.sampling.packing import PackedWindows
@@ -28,8 +27,6 @@ RowPlan = DocumentRows | PackedWindows  # `len` is the number of rows
 COLUMNS = ("input_ids", "attention_mask", "labels", "segment_ids", "position_ids")
 _AT_ONCE = 1 << 20  # tokens of rows whose arrays are made at a time
 _ROWS_AT_ONCE = 1 << 16
-# For the columns of the rows that are being written, and the smaller ones of a shard's last rows.
-_memory = ReusedMemory(limit=16, largest=1 << 24)
 
 
 @dataclass(frozen=True)
@@ -101,9 +98,17 @@ class RowReader:
                 begin, n_before = following, int(ends[following - 1])
             first = end
 
-    def read(self, first: int, stop: int) -> RowBatch:
-        """Make the arrays of rows [first, stop)."""
-        made = _Made(self._file, self.plan.rows(first, stop), self.shape)
+    def space(self) -> Values:
+        """Return memory for the arrays of any rows that `bounds` yields: int32[n]."""
+        longest = self.shape.length or self.longest
+        return np.empty(len(self.shape.columns) * max(longest, _AT_ONCE), np.int32)
+
+    def read(self, first: int, stop: int, space: Values) -> RowBatch:
+        """Make the arrays of rows [first, stop) in a `space`, which stays in the processor's cache.
+
+        They are valid until others are made in it.
+        """
+        made = _Made(self._file, self.plan.rows(first, stop), self.shape, space)
         values = {name: getattr(made, name) for name in self.shape.columns}
         return RowBatch(made.offsets, values, made.n_tokens)
 
@@ -115,7 +120,9 @@ class _Made:
     special ids around it, and its padding on the right.
     """
 
-    def __init__(self, file: TokenFile, pieces: RowPieces, shape: Shape) -> None:
+    def __init__(
+        self, file: TokenFile, pieces: RowPieces, shape: Shape, space: Values
+    ) -> None:
         self._file, self._starts, self._shape = file, pieces.starts, shape
         sizes = pieces.row_lengths() + shape.n_around
         n_rows, self.n_tokens = len(sizes), int(sizes.sum())
@@ -134,6 +141,8 @@ class _Made:
         ends[pieces.offsets[1:] - 1] = self.offsets[1:]  # where padding ends
         self._pieces = np.stack([places, pieces.lengths, pieces.lengths, places, ends])
         self._firsts = pieces.offsets[:-1]
+        n, n_columns = int(self.offsets[-1]), len(shape.columns)
+        self._free = iter(space[: n * n_columns].reshape(n_columns, n))
 
     @cached_property
     def input_ids(self) -> Values:
@@ -193,7 +202,7 @@ class _Made:
 
     def _filled(self, padding: int) -> Values:
         """Return an array that has the value at padding, and anything at tokens."""
-        found: Values = _memory.array(4 * int(self.offsets[-1])).view(np.int32)
+        found = next(self._free)
         if not self._is_full:
             found.fill(padding)
         return found

@@ -455,9 +455,9 @@ def _files_of_rows(location: str, name: str) -> set[str]:
 
 def content_of(output: OutputFile) -> str:
     """Make the rows of a file, and return their `ContentDigest`."""
-    digest, reader = ContentDigest(), output.reader
+    digest, reader, space = ContentDigest(), output.reader, output.reader.space()
     for start, stop in reader.bounds(output.first, output.stop):
-        digest.update(reader.read(start, stop))
+        digest.update(reader.read(start, stop, space))
     return digest.hexdigest()
 
 
@@ -472,11 +472,12 @@ def write_shard(
     name, reader, first, stop = output
     content, n_tokens, n_seen, n_reported, n_rows = ContentDigest(), 0, 0, 0, stop - first
     n_passes = len(reader.shape.columns) if settings.format == "npz" else 1  # over all rows
+    space = reader.space()
 
     def batches() -> Iterator[RowBatch]:
         nonlocal n_tokens, n_seen, n_reported
         for start, end in reader.bounds(first, stop):
-            batch = reader.read(start, end)
+            batch = reader.read(start, end, space)
             if n_seen < n_rows:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)

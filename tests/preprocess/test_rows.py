@@ -123,7 +123,8 @@ def test_arrays_of_rows(
                 for name, (values, padding) in columns_of_row.items()
             })
             at += len(row)
-    found = RowReader(file, plan, shape).read(0, len(plan))
+    reader = RowReader(file, plan, shape)
+    found = reader.read(0, len(plan), reader.space())
     assert rows_of(found) == expected
     assert all(each.dtype == np.int32 for each in found.values.values())
 
