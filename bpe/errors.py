@@ -135,5 +135,7 @@ def shown(value: object) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Format a list of names for a message."""
-    return ", ".join(map(repr, names)) or "(none)"
+    """Format a list of names for a message, the first 50 of them."""
+    shown = [*map(repr, names)]
+    more = f" and {len(shown) - 50:,} more" if len(shown) > 50 else ""
+    return ", ".join(shown[:50]) + more or "(none)"

@@ -9,12 +9,13 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from bpe.arguments import alike, bind, nearest
 from bpe.errors import TokenmillError, with_arguments
+from bpe.files.locations import given_location
 from bpe.formats.json_file import decoded
 from preprocess.locations import join_location
 from preprocess.options import (
@@ -112,9 +113,12 @@ class _Section(_PartSettings):
         known = {section: options_of(kind) for section, kind in _SECTIONS.items()}
         if where := next((x for x in known if unknown in known[x]), ""):
             return f" here; it belongs in the section {where}"
-        same = {x: alike(unknown, each) for x, each in ({"": options_of(cls)} | known).items()}
-        if where := next((x for x in same if same[x]), ""):
-            return f"; did you mean {same[where][0]} in the section {where}?"
+        own = options_of(cls)
+        for name in alike(unknown, {*own, *chain(*known.values())}):
+            if name in own:
+                break
+            if where := next((x for x in known if name in known[x]), ""):
+                return f"; did you mean {name} in the section {where}?"
         near = {x: nearest(unknown, known[x]) for x in known}
         others = (f"; did you mean {y} in the section {x}?" for x, y in near.items() if y)
         return super().advice(unknown) or next(others, "")
@@ -627,6 +631,7 @@ def _read_yaml(path: Path) -> tuple[Any, dict[Key, int]]:
     """
     import yaml
 
+    path = Path(given_location(path))
     if path.is_char_device():  # reading it might never end
         raise SettingsError(f"{path}: is a device, expected a YAML file; give the path of a file")
     try:

@@ -306,7 +306,7 @@ def test_all_sequences_are_looked_into(kind: Any, valid: dict[str, Any]) -> None
     assert train_bpe(kind([TEXT]), 260) == train_bpe([TEXT], 260)
 
 
-@pytest.mark.parametrize("text", ["one two three " * 600, "a/b\n" + "日" * 86])
+@pytest.mark.parametrize("text", ["one two three " * 600, "a/b\n" + "日" * 86, "<p>a</p>\n" * 500])
 def test_a_text_for_a_path(valid: dict[str, Any], text: str, tmp_path: Path) -> None:
     data = valid["path"].parent
     for call in (
@@ -314,6 +314,8 @@ def test_a_text_for_a_path(valid: dict[str, Any], text: str, tmp_path: Path) -> 
         lambda: build(train=["x", text]),
         lambda: train_bpe(text, 260),
         lambda: valid["tokenizer"].save(text),
+        lambda: bpe.Tokenizer.from_file(text),
+        lambda: build(text + ".yaml"),
         lambda: verify(text),
         lambda: write_rows(data, out=text),
         lambda: write_rows(text, out=tmp_path),
@@ -321,7 +323,7 @@ def test_a_text_for_a_path(valid: dict[str, Any], text: str, tmp_path: Path) -> 
         lambda: JsonShardedSource(text),
         lambda: merge_parts(text),
     ):
-        with pytest.raises(TokenmillError, match="for names have at most 255 bytes; give a path"):
+        with pytest.raises(TokenmillError, match="for names have at most 255 bytes, and"):
             call()  # type: ignore[no-untyped-call]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from bpe.errors import TokenmillError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_LONGEST = 255  # bytes of a name in any file system
+_LONGEST, _LONGEST_PATH = 255, 4095  # bytes of a name and of a path in any file system
 _CHANGED_URL = re.compile(r"(?:s3|gs|az|hf|https?|file):/(?!/)", re.IGNORECASE)
 LOCAL = (  # end of messages about URLs
     "should be a path on this machine, for this cannot be a URL; copy or mount what is there and"
@@ -50,11 +50,12 @@ def given_location(location: str | os.PathLike[str]) -> str:
     if not path:
         raise LocationError(f"{path!r} {EMPTY}")
     if len(path) > _LONGEST // 4 and not is_url(path):  # a character has up to four bytes
-        names = path.encode("utf-8", "surrogatepass").split(b"/")
-        if max(map(len, names)) > _LONGEST:
+        content = path.encode("utf-8", "surrogatepass")
+        if max(map(len, content.split(b"/"))) > _LONGEST or len(content) > _LONGEST_PATH:
             raise LocationError(
-                f"{path:.50}: No such file or directory, for names have at most {_LONGEST} bytes;"
-                " give a path, and a text in a file of its own, or in a list where texts are taken"
+                f"{path:.50}: No such file or directory, for names have at most {_LONGEST} bytes,"
+                f" and paths {_LONGEST_PATH:,}; give a path, and a text in a file of its own, or in"
+                " a list where texts are taken"
             )
     if _CHANGED_URL.match(path):
         raise LocationError(

@@ -26,6 +26,7 @@ from bpe.errors import (
     UnsupportedTokenizerError,
     VocabularyError,
 )
+from bpe.files.locations import local_path
 from bpe.formats.hf_write import (
     FLAGS,
     KEPT_OF_MODEL,
@@ -179,7 +180,7 @@ class TokenizerFiles:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> TokenizerFiles:
         """Read the files; raise TokenizerFileError if one is unreadable or empty."""
-        path = Path(path)
+        path = Path(local_path(path))
         content, beside = read_content(path), config_path(path)
         return cls(path, content, read_text(beside) if beside.exists() else None)
 

@@ -10,7 +10,7 @@ from typing import Any
 from bpe.errors import TokenizerFileError, UnsupportedTokenizerError
 from bpe.files.temporary import temporary_directory
 from bpe.formats.hf_read import TokenizerFiles
-from bpe.formats.json_file import config_path, has_ranks, parse_json
+from bpe.formats.json_file import config_path, has_ranks, parse_json, read_text
 
 
 def huggingface_files(source: Any, argument: str = "source") -> TokenizerFiles:
@@ -110,7 +110,7 @@ def huggingface_hub_file(name: str | os.PathLike[str]) -> Path:
 
 def _check_is_no_code(name: object, config: Path) -> None:
     """Raise UnsupportedTokenizerError if a configuration says that its tokenizer is code."""
-    if config.exists() and "auto_map" in parse_json(config.read_text("utf-8"), config):
+    if config.exists() and "auto_map" in parse_json(read_text(config), config):
         raise UnsupportedTokenizerError(
             f"{name}: there is no tokenizer.json, and {config.name} names code (auto_map) that"
             " would be needed instead, and none is run; expected a tokenizer.json, which"

@@ -63,13 +63,14 @@ def decode_text(data: bytes, path: Path) -> str:
     try:
         return decoded(data)
     except UnicodeDecodeError as error:
-        found = f"byte {error.start} is not UTF-8 ({error.reason})"
+        found = f"byte {error.start} is not {error.encoding.upper()} ({error.reason})"
         refuse(path, found, "expected a text file; it is damaged, or not a tokenizer")
 
 
 def decoded(data: bytes) -> str:
     """Decode a text file: UTF-8, or UTF-16 that begins with its mark, as PowerShell writes it."""
     is_utf_16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    is_utf_16 &= not data.startswith(codecs.BOM_UTF32_LE)  # which begins with the same two bytes
     return data.decode("utf-16" if is_utf_16 else "utf-8-sig")
 
 

@@ -169,7 +169,7 @@ def _message(given: Any, number: int) -> tuple[dict[str, Any], bool]:
         )
     if thoughts:
         found = max(thoughts)
-        message = {"thinking": found, **message} | dict.fromkeys((*names, REASONING[0]), found)
+        message |= dict.fromkeys(REASONING, found)
     return message, trained
 
 

@@ -30,7 +30,7 @@ from preprocess.rows.columns import Numbers
 from preprocess.rows.formats import DUMP_FILE, RowsError, open_file
 from preprocess.rows.loaders import find_part, found_instead, open_rows, row_files
 from preprocess.rows.manifest import MANIFEST_FILE
-from preprocess.sampling.data import IGNORED, check_integer
+from preprocess.sampling.data import IGNORED, SamplingError, check_integer
 from preprocess.storage import open_files
 
 Tensors = dict[str, torch.Tensor]
@@ -113,12 +113,20 @@ class ShuffledBlocks(Sampler[int]):
 
     def state_dict(self) -> dict[str, int]:
         """Return where the iteration is, which torchdata's `StatefulDataLoader` saves."""
-        return dict(zip(("epoch", "given"), self._place, strict=True))
+        epoch, given = self._place
+        return {"seed": self._seed, "rows": len(self), "epoch": epoch, "given": given}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Continue where an iteration was."""
+        """Continue where an iteration was; raise SamplingError for a state of other rows."""
+        own = self.state_dict()
+        if state.keys() != own.keys() or any(state[x] != own[x] for x in ("seed", "rows")):
+            raise SamplingError(
+                f"state: should be of an order of {len(self):,} rows with seed {self._seed}; got"
+                f" {dict(state)!r:.100}"
+            )
         self.set_epoch(state["epoch"])
-        self._place = self._next = self._place[0], check_integer("given", state["given"], 0)
+        given = check_integer("given", state["given"], 0, len(self))
+        self._place = self._next = self._place[0], given
 
     def __len__(self) -> int:
         return int(self._starts[-1])

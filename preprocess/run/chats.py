@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.errors import ArgumentError, CorpusError
+from bpe.files.locations import given_location
 from bpe.formats.json_file import decoded
 from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
@@ -94,6 +95,7 @@ def _ends_turns(form: ChatFormat) -> bool:
 
 
 def _read(path: str) -> str:
+    path = given_location(path)
     try:
         if Path(path).is_char_device():  # reading it might never end
             raise OSError(0, "it is a device")

@@ -285,7 +285,9 @@ def to_device(array: Batch, device: str | torch.device) -> torch.Tensor:
         return tensor.pin_memory().to(device, non_blocking=True)
     try:
         return tensor.to(device)
-    except (AssertionError, ImportError) as error:
+    except (AssertionError, ImportError, RuntimeError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
         raise SamplingError(
             f"device {str(device)!r} cannot be used ({error}); give 'cpu', or install a PyTorch"
             " that has it"

@@ -192,7 +192,8 @@ def _listed_paths(location: str) -> list[str]:
         text = decoded(data.read(0, data.n_bytes).tobytes())
     except UnicodeDecodeError as error:
         raise CorpusError(
-            f"{data.path}: the list of paths is not UTF-8 at byte {error.start:,}; correct it"
+            f"{data.path}: the list of paths is not {error.encoding.upper()} at byte"
+            f" {error.start:,}; correct it"
         ) from None
     found = [line.strip() for line in text.split("\n") if line.strip()]
     if not found:

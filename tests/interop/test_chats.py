@@ -255,6 +255,9 @@ def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
     thought = {"role": "assistant", "content": "b", "thinking": "c"}
     read = messages_of({"messages": [*say("a"), thought]}, "messages")[0]
     assert render(read, ChatFormat(ours, (), train_on="all")).text == "acb"
+    # Whatever the name in the template, and in the record.
+    theirs = ours.replace("reasoning_content", "reasoning")
+    assert render(read, ChatFormat(theirs, (), train_on="all")).text == "acb"
 
 
 # Kinds and formats.

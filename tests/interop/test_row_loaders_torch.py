@@ -127,6 +127,12 @@ def test_a_shuffled_pass_reads_each_block_once(
         numbers = [*again]
         assert rows == [expected[i] for i in numbers]
         assert numbers != [*again]
+    state = dataset.shuffled(3).state_dict()
+    for wrong in ({}, state | {"seed": 4}, state | {"rows": 22}):
+        with pytest.raises(SamplingError, match="state: should be of an order of 23 rows with"):
+            dataset.shuffled(3).load_state_dict(wrong)
+    with pytest.raises(SamplingError, match="given should be at most 23; got 24"):
+        dataset.shuffled(3).load_state_dict(state | {"given": 24})
     with pytest.raises(SamplingError, match="cache_size should be at least 1; got 0"):
         StreamingTokenizedDataset(path, cache_size=0)
 

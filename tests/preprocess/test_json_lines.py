@@ -132,6 +132,9 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
         message = r"Expected `object`, got `(array|str|null)` - at `\$\.text`"
         with pytest.raises(CorpusError, match=message):
             documents_of(path, content_field=("text.c",))
+    path.write_text(json.dumps({f"x{i}": i for i in range(52)}) + "\n")
+    with pytest.raises(CorpusError, match=r"; the first record has 'x0', .* 'x49' and 2 more$"):
+        documents_of(path)
     path.write_text('{"body": "a", "id": 1}\n')
     message = r"field with the text is not known, for none is named text: choose it with c"
     with pytest.raises(CorpusError, match=message + r".*; the first record has 'body', 'id'"):

@@ -136,6 +136,9 @@ def test_what_is_no_corpus_may_be_utf_16(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "naïve.txt"
     path.write_text("one<|endoftext|>two")
     assert documents_of(Path("@" + write("list", f"{path}\r\n"))) == ["one", "two"]
+    (tmp_path / "other").write_text(f"{path}\n", "utf-32")
+    with pytest.raises(CorpusError, match="the list of paths is not UTF-8 at byte 0; correct it"):
+        documents_of(Path(f"@{tmp_path / 'other'}"))
     tokenizer = train_bpe(["some text"], 258, special_tokens=["<|endoftext|>"])
     loaded = load_tokenizer(write("t.json", tokenizer.to_json()))
     assert loaded.fingerprint == tokenizer.fingerprint

@@ -328,6 +328,7 @@ def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
         ("tokenize_and_save", "data_file", "did you mean data_files?"),
         ("DatasetConfig", "tokenization_folder", "did you mean save_path?"),
         ("DatasetConfig", "batch_size", "it belongs in the section tokenize"),
+        ("DatasetConfig", "block_size", "did you mean seq_length in the section pack?"),
         ("build", "block_size", "seq_length is an option of write_rows"),  # not vocab_size
         ("build", "train_files", "did you mean train?"),  # not train_on
         ("build", "validation_file", "did you mean val?"),
