@@ -58,13 +58,11 @@ class Fields:
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
         n_rows, length = self.inputs.shape
-        found: Array = new_batch(n_rows, length)
-        found[:] = 1
-        if self.pieces[1].sum() < found.size:
-            ones = new_batch(n_rows, length, np.int32)
-            number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, ones)
-            found[:] = ones
-        return found
+        if sum(self.pieces[1].tolist()) == self.inputs.size:  # no padding
+            return np.ones((n_rows, length), np.int64)
+        found = new_batch(n_rows, length, np.int32)
+        number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, found)
+        return found.astype(np.int64)
 
     @cached_property
     def segment_ids(self) -> Array:

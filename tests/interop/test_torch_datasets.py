@@ -38,7 +38,6 @@ from preprocess import (  # noqa: E402
     StreamingTokenizedDataset,
     TokenizedDataset,
     WindowDataset,
-    get_batch,
     window_loader,
 )
 
@@ -354,9 +353,6 @@ def test_wrong_states(file: TokenFile) -> None:
         dataset.load_state_dict(state | {"next": -1})
     with pytest.raises(SamplingError, match=r"device should be one of PyTorch, .* got 'nonsense'"):
         Sampler(file, 4, 8, device="nonsense")
-    if not torch.backends.cuda.is_built():
-        with pytest.raises(SamplingError, match=r"device 'cuda:0' cannot be used .*; give"):
-            get_batch(file, 4, 8, device="cuda:0")
 
 
 # From a text.
