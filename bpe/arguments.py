@@ -47,7 +47,7 @@ _NOUNS = {
     os.PathLike: "a path", typing.IO: "a stream",
 }
 MISSING: Any = object()  # default of required arguments where `tells_missing` decorates
-_NO_NAME = re.compile("[\0\ud800-\udc7f]")
+_NO_NAME = re.compile("[\0\ud800-\udc7f]")  # characters that no file name has
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 

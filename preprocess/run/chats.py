@@ -101,7 +101,10 @@ def _read(path: str) -> str:
             raise OSError(0, "it is a device")
         return decoded(Path(path).read_bytes()).replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        if isinstance(error, OSError):
+            reason = error.strerror
+        else:
+            reason = f"it is not {error.encoding.upper()}"
         raise SettingsError(
             f"--chat-template {path!r} cannot be read ({reason}); give a file with a Jinja"
             f" template, or {_CHATML}"
