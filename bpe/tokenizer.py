@@ -22,7 +22,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Never
 
 import numpy as np
@@ -409,8 +409,7 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Encode several texts, each as `encode` does, on all threads."""
         ids, offsets = self.encode_batch_to_numpy(texts, allowed_special)
-        flat = ids.tolist()
-        return [flat[start:stop] for start, stop in pairwise(offsets.tolist())]
+        return [ids[start:stop].tolist() for start, stop in pairwise(offsets.tolist())]
 
     def encode_batch_to_numpy(
         self, texts: Sequence[str], allowed_special: str | Collection[str] = "all"
@@ -476,7 +475,8 @@ class Tokenizer:
             EncodingError: A chunk has a lone surrogate.
             VocabularyError: As in `encode`.
         """
-        yield from self._encoder.encode_stream(chunks, self._matcher_of(allowed_special))
+        matcher = self._matcher_of(allowed_special)
+        return chain.from_iterable(self._encoder.encode_stream(chunks, matcher))
 
     def count_tokens(self, text: str, allowed_special: str | Collection[str] = "all") -> int:
         """Return `len(encode(text))` without making a list."""

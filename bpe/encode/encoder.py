@@ -59,7 +59,7 @@ _BOUND_TEXT = 2048
 assert _BOUND_TEXT <= SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _MAX_KEPT_IDS = 2**24  # a larger array of ids is not kept for the next call
-_MAX_IDLE_IDS = 2**20  # nor one larger than this by an encoder that may not be used for long
+_MAX_IDLE_IDS = 2**22  # nor one larger than this by an encoder that may not be used for long
 
 
 def _power_of_two_above(n: int) -> int:

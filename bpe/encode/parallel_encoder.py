@@ -142,8 +142,9 @@ class ParallelEncoder:
             return Encoder(self.tables())
 
     def _put_back(self, encoder: Encoder) -> None:
-        n_warm = sum(each.has_cache for each in list(self._idle_encoders))
-        encoder.rest(stays_warm=n_warm < _WARM_ENCODERS)
+        if encoder.has_cache:
+            n_warm = sum(each.has_cache for each in list(self._idle_encoders))
+            encoder.rest(stays_warm=n_warm < _WARM_ENCODERS)
         self._idle_encoders.append(encoder)
 
     def _on_threads(
@@ -204,10 +205,7 @@ class ParallelEncoder:
         """Return the ids of text in which special tokens are ordinary text."""
         encoder = self._idle_encoder()
         ids = encoder.encode_text(data)
-        if encoder.has_cache:
-            self._put_back(encoder)
-        else:
-            self._idle_encoders.append(encoder)
+        self._put_back(encoder)
         return ids
 
     def encode(
@@ -230,16 +228,20 @@ class ParallelEncoder:
         # Spans of text end, and begin again, at ends of documents and at special tokens, none of
         # which crosses the end of a document.
         starts, stops, special_ids = matcher.find_in_documents(buffer, offsets).T
-        bounds = np.sort(np.concatenate([spans.ravel(), starts, stops]))
-        ids, counts = self._encode_spans(buffer, bounds.reshape(-1, 2), encoder)
-        documents = np.searchsorted(offsets, starts, side="right")
-        places = counts[documents + np.arange(len(starts))]
-        n_before = np.searchsorted(starts, offsets)
-        token_offsets = counts[np.arange(len(offsets)) + n_before] + n_before
-        return np.insert(ids, places, special_ids), token_offsets
+        bounds = np.sort(np.concatenate([spans.ravel(), starts, stops])).reshape(-1, 2)
+
+        def insert(ids: NDArray[np.uint32], counts: NDArray[np.int64]) -> Encoded:
+            documents = np.searchsorted(offsets, starts, side="right")
+            places = counts[documents + np.arange(len(starts))]
+            n_before = np.searchsorted(starts, offsets)
+            token_offsets = counts[np.arange(len(offsets)) + n_before] + n_before
+            return np.insert(ids, places, special_ids), token_offsets
+
+        return self._encode_spans(buffer, bounds, encoder, insert)
 
     def _encode_spans(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], encoder: Encoder | None = None,
+        finish: Callable[[NDArray[np.uint32], NDArray[np.int64]], Encoded] | None = None,
         *, is_checked: bool = True,
     ) -> Encoded:
         """Encode spans of text, each a document, on all threads if they are long.
@@ -248,22 +250,36 @@ class ParallelEncoder:
             buffer: uint8[n_bytes]; what is in no span has no ids.
             spans: int64[n_spans, 2], start and end of each, ascending.
             encoder: Encodes all of them, if given.
+            finish: Makes the result from ids and offsets; the ids are overwritten after it.
             is_checked: Whether the buffer is known to be UTF-8.
 
         Raises:
             EncodingError: The buffer is not UTF-8.
         """
-        is_long = len(buffer) >= 2 * _PART_BYTES
-        n_threads = min(available_workers(), len(buffer) // _PART_BYTES) if is_long else 1
+        if encoder is None and len(buffer) >= 2 * _PART_BYTES:
+            found = self._encode_parts(buffer, spans, is_checked)
+            return finish(*found) if finish else found
+        if not is_checked:
+            check_utf8(buffer, 0)
+        used = encoder or self._idle_encoder()
+        ids, offsets = used.encode_view(buffer, spans)
+        found = finish(ids, offsets) if finish else (ids.copy(), offsets)
+        if encoder is None:
+            self._put_back(used)
+        return found
+
+    def _encode_parts(
+        self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], is_checked: bool
+    ) -> Encoded:
+        """Encode long spans in parts, on threads; see `_encode_spans`."""
 
         def encode_part(encoder: Encoder, part: _Part) -> tuple[Encoded, int]:
             text = buffer[part.start : part.stop]
             if not is_checked:
                 check_utf8(text, part.start)
             ids, offsets = encoder.encode_view(text, part.spans)
-            if n_threads > 1:  # the thread goes on with another part
-                ids = _copied(ids, spare)
-            return (ids, offsets[:-1] if part.ends_mid_span else offsets), len(text)
+            copied = _copied(ids, spare)  # the thread goes on with another part
+            return (copied, offsets[:-1] if part.ends_mid_span else offsets), len(text)
 
         def encode_parts() -> Generator[tuple[Encoded, int]]:
             for each in self._on_threads(parts, encode_part, n_threads):
@@ -271,10 +287,9 @@ class ParallelEncoder:
                 spare.append(each[0][0].base)
 
         spare: list[Any] = []  # memory of parts that were joined
+        n_threads = min(available_workers(), len(buffer) // _PART_BYTES)
         parts = self._parts(buffer, spans, n_threads)
-        if encoder is None:
-            return _joined(encode_parts(), len(buffer))
-        return _joined((encode_part(encoder, part) for part in parts), len(buffer))
+        return _joined(encode_parts(), len(buffer))
 
     def _parts(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], n_threads: int
@@ -333,11 +348,13 @@ class ParallelEncoder:
             return self.encode(*close_gaps(buffer, spans))
         return self._encode_spans(buffer, spans, is_checked=False)
 
-    def encode_stream(self, chunks: Iterable[str], matcher: SpecialTokenMatcher) -> Iterator[int]:
-        """Yield the ids of one text, given in chunks, lazily."""
+    def encode_stream(
+        self, chunks: Iterable[str], matcher: SpecialTokenMatcher
+    ) -> Iterator[list[int]]:
+        """Yield the ids of one text, given in chunks, lazily: those of a part at a time."""
         if self.normalizer is not None:
             # No safe cut is known before the end of the text.
-            yield from self.encode_text(utf8("".join(chunks)), matcher)
+            yield self.encode_text(utf8("".join(chunks)), matcher)
             return
         pending: list[bytes] = []
         n_pending, wanted = 0, _STREAM_BYTES
@@ -348,12 +365,12 @@ class ParallelEncoder:
                 continue
             data = b"".join(pending)
             if cut := matcher.last_cut(data, self.tables().pretokenizer.safe_cut):
-                yield from self.encode_text(data[:cut], matcher)
+                yield self.encode_text(data[:cut], matcher)
             pending = [data[cut:]]
             n_pending = len(pending[0])
             # Text without a safe cut is searched again when it has doubled.
             wanted = max(_STREAM_BYTES, 2 * n_pending)
-        yield from self.encode_text(b"".join(pending), matcher)
+        yield self.encode_text(b"".join(pending), matcher)
 
 
 def _groups(texts: list[str]) -> list[list[str]]:
