@@ -82,6 +82,10 @@ class TextTokenizer:
         """The SHA-256 of the text of tokenizer.json, in hexadecimal."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
+    def has_fingerprint(self, expected: str) -> bool:
+        """Return True if `fingerprint` is this."""
+        return expected == self.fingerprint
+
     def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """Return `stop`: there is no safe cut."""
         return check_search(buffer, position, stop)[1]

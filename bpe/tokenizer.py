@@ -347,6 +347,10 @@ class Tokenizer:
         text = json.dumps([ranks, self.vocabulary.special_tokens, self.pattern, self.eos_token])
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def has_fingerprint(self, expected: str) -> bool:
+        """Return True if `fingerprint` is this; at once if the file that was read has it."""
+        return expected == self._parts.digest or expected == self.fingerprint
+
     def __eq__(self, other: object) -> bool:
         return self._parts == other._parts if isinstance(other, Tokenizer) else NotImplemented
 

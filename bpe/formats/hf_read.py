@@ -196,16 +196,16 @@ class TokenizerFiles:
             TokenizerFileError: A file is damaged, is not of a byte-level BPE, or has a setting that
                 is not implemented.
         """
-        key = hashlib.sha256(self.content).digest(), self.config
-        if (found := _last.get(key)) is None:
-            found = _parts_of(self)
-            _last.clear()
-            _last[key] = found
+        for files, found in _last:
+            if (files.content, files.config) == (self.content, self.config):
+                return found
+        found = replace(_parts_of(self), digest=hashlib.sha256(self.content).hexdigest())
+        _last[:] = [(self, found)]
         return found
 
 
 # A process that builds several datasets parses their tokenizer once.
-_last: dict[tuple[bytes, str | None], TokenizerParts] = {}
+_last: list[tuple[TokenizerFiles, TokenizerParts]] = []
 
 
 def _parts_of(files: TokenizerFiles) -> TokenizerParts:

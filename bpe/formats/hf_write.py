@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ class TokenizerParts:
         settings: Other settings of a tokenizer.json that was read, as JSON; "" for the default.
         config: A tokenizer_config.json that was read, as JSON; "" for the default.
         bos_token: Special token that begins a document, None if not known.
+        digest: SHA-256 of a tokenizer.json that was read, in hexadecimal; "" for none.
     """
 
     vocabulary: Vocabulary
@@ -59,6 +60,7 @@ class TokenizerParts:
     settings: str = ""
     config: str = ""
     bos_token: str | None = None
+    digest: str = field(default="", compare=False)
 
     @cached_property
     def fingerprint(self) -> str:

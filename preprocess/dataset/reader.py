@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import operator
 import os
 import re
@@ -192,8 +191,7 @@ class TokenFile:
                     " was built with: open_tokens(path, tokenizer=...)"
                 )
             tokenizer = load_tokenizer(path)
-            found = fingerprint_of(tokenizer, path, self.manifest.tokenizer_fingerprint)
-            check_tokenizer(self.path, self.manifest, found)
+            check_tokenizer(self.path, self.manifest, tokenizer)
             self._tokenizer = tokenizer
         content = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
         return content.decode("utf-8", "replace")
@@ -335,8 +333,8 @@ def open_tokens(
     if tokenizer is None:
         return TokenFile(bin_path, manifest)
     found = None if _is_fingerprint(tokenizer) else _load(tokenizer)
-    fingerprint = tokenizer if found is None else found.fingerprint
-    check_tokenizer(shown_url(location) if is_remote else bin_path, manifest, fingerprint)
+    wanted = tokenizer if found is None else found
+    check_tokenizer(shown_url(location) if is_remote else bin_path, manifest, wanted)
     return TokenFile(bin_path, manifest, found)
 
 
@@ -360,29 +358,21 @@ def _load(tokenizer: Any) -> AnyTokenizer:
         ) from error
 
 
-def fingerprint_of(tokenizer: AnyTokenizer, source: Any, expected: str) -> str:
-    """Return the fingerprint of a tokenizer that was loaded from a source, such as a path.
-
-    The text of tokenizer.json is not made again if the file is the expected one.
-    """
-    if isinstance(source, Path) and source.is_file():
-        found = hashlib.sha256(source.read_bytes()).hexdigest()
-        if found == expected:
-            return found
-    return tokenizer.fingerprint
-
-
-def check_tokenizer(path: Path | str, manifest: Manifest, fingerprint: str) -> None:
-    """Raise TokenFileError if a dataset was built with another tokenizer."""
-    if not manifest.tokenizer_fingerprint:
+def check_tokenizer(path: Path | str, manifest: Manifest, tokenizer: AnyTokenizer | str) -> None:
+    """Raise TokenFileError if a dataset was not built with a tokenizer, or its fingerprint."""
+    expected = manifest.tokenizer_fingerprint
+    if not expected:
         raise TokenFileError(
             f"{path}: its ids were imported without a tokenizer, so none can be compared with it;"
             " import them again with the tokenizer (--tokenizer)"
         )
-    if manifest.tokenizer_fingerprint != fingerprint:
+    found = tokenizer if isinstance(tokenizer, str) else expected
+    if not isinstance(tokenizer, str) and not tokenizer.has_fingerprint(expected):
+        found = tokenizer.fingerprint
+    if found != expected:
         raise TokenFileError(
-            f"{path}: built with the tokenizer {manifest.tokenizer_fingerprint[:16]}..., "
-            f"and the one given is {fingerprint[:16]}...; use the tokenizer.json that was built "
+            f"{path}: built with the tokenizer {expected[:16]}..., "
+            f"and the one given is {found[:16]}...; use the tokenizer.json that was built "
             "with it, or build the files again with this one"
         )
 

@@ -30,7 +30,7 @@ from bpe.parallel import cached_property, run_in_order
 from preprocess.config import CORPUS_FORMAT
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import SELECTED
-from preprocess.dataset.reader import TokenFile, check_tokenizer, fingerprint_of, open_tokens
+from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.locations import is_bucket, join_location, relative_location, split_location
 from preprocess.options import MAX_SHARD_SIZE, RowSettings, RowsSettings
 from preprocess.report.progress import OutOfTimeError, Progress, logger, progress_of
@@ -550,9 +550,8 @@ def ids_of_rows(file: TokenFile, settings: RowsSettings) -> tuple[tuple[Ids, Ids
     if path is not None:
         found = load_tokenizer(path)
         is_needed = given is not None or settings.add_special_tokens or is_padded
-        expected = file.manifest.tokenizer_fingerprint
-        if (of := fingerprint_of(found, path, expected)) == expected or is_needed:
-            check_tokenizer(file.path, file.manifest, of)
+        if is_needed or found.has_fingerprint(file.manifest.tokenizer_fingerprint):
+            check_tokenizer(file.path, file.manifest, found)
             known = found.special_tokens
             names = read_token_names(str(path) if isinstance(path, Path) else path)
             token = names.get("pad_token") or pad_token_of(known) if token is None else token
