@@ -30,14 +30,17 @@ class Fields:
             across documents; None: each piece is a document or a part of one.
         trained: Returns int64, of the shape of the targets, not above 0 for targets that are not
             trained on; None: all are.
+        is_full: True if no row has padding; False: not known.
     """
 
     def __init__(
         self, inputs: Array, read_targets: Callable[[], Array], pieces: Callable[[], Array],
         documents: Callable[[], Any] | None = None, trained: Callable[[], Array] | None = None,
+        is_full: bool = False,
     ) -> None:
         self.inputs, self._read_targets = inputs, read_targets
         self._find_pieces, self._documents, self._trained = pieces, documents, trained
+        self._is_full = is_full
 
     @cached_property
     def targets(self) -> Array:
@@ -58,7 +61,7 @@ class Fields:
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
         n_rows, length = self.inputs.shape
-        if self.pieces[1].sum() == self.inputs.size:  # no padding
+        if self._is_full:
             return np.ones((n_rows, length), np.int64)
         found = new_batch(n_rows, length, np.int32)
         number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, found)

@@ -311,7 +311,8 @@ class Sampler:
         how = partial(windows.pieces, numbers), documents, trained
         if n and starts is not None:
             found = read_windows(self.dataset, starts, length + 1)
-            return Fields(_copied(found[:, :-1]), lambda: _copied(found[:, 1:]), *how)
+            inputs = _copied(found[:, :-1])
+            return Fields(inputs, lambda: _copied(found[:, 1:]), *how, is_full=True)
         inputs, targets = new_batch(n, length), new_batch(n, length)
         fields = Fields(inputs, targets.copy, *how)
         fields.targets = targets

@@ -109,7 +109,7 @@ class DocumentSpans:
         Both are int64[n]; those before and after that are in no span are not counted.
         """
         blocks = distinct(self._before.searchsorted(numbers, side="right") - 1)
-        places = blocks[:, np.newaxis] * self.BLOCK + np.arange(self.BLOCK)
+        places = blocks[:, np.newaxis] * self.BLOCK + np.arange(min(self.BLOCK, len(self._chosen)))
         begins, sizes, counts, _ = self._count(
             np.minimum(places, len(self._chosen) - 1).reshape(-1)
         )
