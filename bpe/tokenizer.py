@@ -497,7 +497,10 @@ class Tokenizer:
         """
         return self._encoder.new_encoder(dtype)
 
-    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
+    @tells_missing
+    def safe_cut(
+        self, buffer: NDArray[np.uint8], position: int, stop: int, **_unknown: Never
+    ) -> int:
         """Return the first position from `position` on where a document can be cut, `stop` if none.
 
         Unless the cut divides one of `atomic_texts`, `encode_ordinary` of the document is the
@@ -511,7 +514,13 @@ class Tokenizer:
         Raises:
             EncodingError: `buffer` is no such array, or a position is not inside of it.
         """
-        return self._encoder.safe_cut(buffer, *check_search(buffer, position, stop))
+        if _unknown:
+            check(Tokenizer.safe_cut, (self, buffer, position, stop), _unknown)
+        try:
+            return self._encoder.safe_cut(buffer, *check_search(buffer, position, stop))
+        except (EncodingError, TypeError):
+            check(Tokenizer.safe_cut, (self, buffer, position, stop), {})
+            raise
 
     def _matcher_of(self, allowed_special: str | Collection[str]) -> SpecialTokenMatcher:
         special_tokens = self.vocabulary.special_tokens
@@ -520,13 +529,20 @@ class Tokenizer:
             return self._matcher
         return matcher_of(frozenset((text, special_tokens[text]) for text in allowed))
 
-    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+    @tells_missing
+    def decode_bytes(self, ids: Iterable[int], **_unknown: Never) -> bytes:
         """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.
 
         Raises:
             EncodingError: An id has no token.
         """
-        return decode_bytes(self.vocabulary, ids)
+        if _unknown:
+            check(Tokenizer.decode_bytes, (self, ids), _unknown)
+        try:
+            return decode_bytes(self.vocabulary, ids)
+        except (EncodingError, TypeError):
+            check(Tokenizer.decode_bytes, (self, ids), {})
+            raise
 
     @tells_missing
     def decode(self, ids: Iterable[int], errors: str = "replace", **_unknown: Never) -> str:

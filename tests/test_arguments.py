@@ -93,6 +93,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "window_loader.tokenizer": tokenizer, "window_loader.max_length": 4, "max_minutes": 1,
         "open_shard.name": rows.shard_names[0], "from_config.config": pipeline,
         "seconds": 0.0, "done": 0, "unit": "B", "total": 1, "token_id": 0, "token": b"a",
+        "expected": "0" * 64,
         "import_tokens.path": "missing.bin", "import_tokens.format": "raw",
         "objects": {
             "Tokenizer": tokenizer, "WordLevelTokenizer": bpe.WordLevelTokenizer(["a", "<unk>"]),

@@ -403,6 +403,7 @@ class ParquetFile(_TableFile):
 # --- JSON Lines: an object with a list of numbers for each column, plain or compressed ---
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_ROW = msgspec.json.Decoder(dict[str, list[int]])
 
 
 class JsonFile(RecordFile):
@@ -484,7 +485,12 @@ class JsonFile(RecordFile):
         try:
             if is_nested_deeper(line):
                 raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
-            record = msgspec.json.decode(line, type=dict[str, Any])
+            try:
+                row = _ROW.decode(line)  # looks at the types of numbers itself, which is quick
+            except msgspec.ValidationError:
+                record = msgspec.json.decode(line, type=dict[str, Any])
+            else:
+                return {key: _numbers_of(value) for key, value in row.items()}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RowsError(
                 f"{self.path}: line {number:,} is no JSON object ({error}); correct the line, or"
@@ -492,9 +498,14 @@ class JsonFile(RecordFile):
             ) from error
         for key, value in record.items():
             if isinstance(value, list) and {*map(type, value)} == {int}:
-                numbers = np.array(value)
-                record[key] = numbers if numbers.dtype == np.int64 else value
+                record[key] = _numbers_of(value)
         return record
+
+
+def _numbers_of(values: list[int]) -> Any:
+    """Return int64[n] of integers; the list, if there are none or some do not fit."""
+    numbers = np.array(values)
+    return numbers if numbers.dtype == np.int64 else values
 
 
 class Lines:

@@ -61,9 +61,9 @@ def state():
         anonymous = next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
     return anonymous, len(os.listdir("/proc/self/fd"))
 for step, batch in zip(range(30_000), batches[reader]()):
-    if step == 10_000:
-        before = state()
-print(*before, *state())
+    if step in (10_000, 20_000):
+        print(*state())
+print(*state())
 """
 
 
@@ -75,8 +75,10 @@ def test_many_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -
     path = written.dataset(tmp_path, [20] * 20_000, seed=None).path
     command = [sys.executable, "-c", MANY, str(path), reader]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    before, files, after, files_after = map(int, done.stdout.split())
-    assert after - before < 1024  # KiB: 50 bytes per batch, less than any object has
+    first, second, last = (map(int, line.split()) for line in done.stdout.splitlines())
+    (before, files), (between, _), (after, files_after) = first, second, last
+    # KiB: 50 bytes per batch, less than any object has. An allocator may take more once.
+    assert min(between - before, after - between) < 512
     assert files_after <= files
 
 
