@@ -349,7 +349,7 @@ class Tokenizer:
 
     def has_fingerprint(self, expected: str) -> bool:
         """Return True if `fingerprint` is this; at once if the file that was read has it."""
-        return expected == self._parts.digest or expected == self.fingerprint
+        return expected == self._parts.file_digest or expected == self.fingerprint
 
     def __eq__(self, other: object) -> bool:
         return self._parts == other._parts if isinstance(other, Tokenizer) else NotImplemented
@@ -497,10 +497,7 @@ class Tokenizer:
         """
         return self._encoder.new_encoder(dtype)
 
-    @tells_missing
-    def safe_cut(
-        self, buffer: NDArray[np.uint8], position: int, stop: int, **_unknown: Never
-    ) -> int:
+    def safe_cut(self, buffer: NDArray[np.uint8], position: int, stop: int) -> int:
         """Return the first position from `position` on where a document can be cut, `stop` if none.
 
         Unless the cut divides one of `atomic_texts`, `encode_ordinary` of the document is the
@@ -514,13 +511,7 @@ class Tokenizer:
         Raises:
             EncodingError: `buffer` is no such array, or a position is not inside of it.
         """
-        if _unknown:
-            check(Tokenizer.safe_cut, (self, buffer, position, stop), _unknown)
-        try:
-            return self._encoder.safe_cut(buffer, *check_search(buffer, position, stop))
-        except (EncodingError, TypeError):
-            check(Tokenizer.safe_cut, (self, buffer, position, stop), {})
-            raise
+        return self._encoder.safe_cut(buffer, *check_search(buffer, position, stop))
 
     def _matcher_of(self, allowed_special: str | Collection[str]) -> SpecialTokenMatcher:
         special_tokens = self.vocabulary.special_tokens
@@ -529,20 +520,13 @@ class Tokenizer:
             return self._matcher
         return matcher_of(frozenset((text, special_tokens[text]) for text in allowed))
 
-    @tells_missing
-    def decode_bytes(self, ids: Iterable[int], **_unknown: Never) -> bytes:
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """Return the bytes of tokens; ids may be a list, an array or a tensor of one dimension.
 
         Raises:
             EncodingError: An id has no token.
         """
-        if _unknown:
-            check(Tokenizer.decode_bytes, (self, ids), _unknown)
-        try:
-            return decode_bytes(self.vocabulary, ids)
-        except (EncodingError, TypeError):
-            check(Tokenizer.decode_bytes, (self, ids), {})
-            raise
+        return decode_bytes(self.vocabulary, ids)
 
     @tells_missing
     def decode(self, ids: Iterable[int], errors: str = "replace", **_unknown: Never) -> str:

@@ -59,7 +59,8 @@ _BOUND_TEXT = 2048
 assert _BOUND_TEXT <= SCRATCH_BYTES
 _ZEROS = bytes(2 * split.BLOCK_NEEDS)
 _MAX_KEPT_IDS = 2**24  # a larger array of ids is not kept for the next call
-_MAX_IDLE_IDS = 2**22  # nor one larger than this by an encoder that may not be used for long
+# Nor one into which more than this were written, by an encoder that may not be used for long.
+_MAX_IDLE_IDS = 2**20
 
 
 def _power_of_two_above(n: int) -> int:
@@ -252,7 +253,7 @@ class Encoder:
         self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._arena_number = tables, -1
         self._set_work(new_work(), has_cache=False)
-        self._ids = np.empty(1024, np.uint32)
+        self._ids, self._n_written = np.empty(1024, np.uint32), 0  # at most, since it was made
         self._n_bytes = 0
         self._encode_bound: Callable[[bytes], list[int] | None] | None = None
 
@@ -344,6 +345,7 @@ class Encoder:
             starts = self._pretokenizer.boundaries(buffer, bounds)
             around = np.array([prefix_id, suffix_id, ends_mid_document], np.int64)
             self._encode_all(Text(read_only(buffer), bounds, starts, around), out, state)
+        self._n_written = max(self._n_written, int(state[layout.N_IDS]))
         return written[: state[layout.N_IDS]], out.offsets
 
     def _memory_for(
@@ -387,8 +389,8 @@ class Encoder:
 
     def rest(self, stays_warm: bool) -> None:
         """Give back memory before the encoder is idle: what a large text needed, or all of it."""
-        if len(self._ids) > _MAX_IDLE_IDS or not stays_warm:
-            self._ids = np.empty(1024, np.uint32)
+        if self._n_written > _MAX_IDLE_IDS or not stays_warm:
+            self._ids, self._n_written = np.empty(1024, np.uint32), 0
         if not stays_warm:
             cache = np.empty(0, np.uint64)
             self._set_work(self._work._replace(thread_cache=cache), has_cache=False)

@@ -46,7 +46,7 @@ _SHORT, _FEW = 1 << 11, 32
 
 _STREAM_BYTES = 1 << 16  # of a stream that are collected before a cut is searched
 
-_WARM_ENCODERS = 4  # that keep some 8 MiB while nobody uses them
+_WARM_ENCODERS = 4  # that keep up to 8 MiB while nobody uses them
 
 
 def join_documents(documents: Sequence[bytes]) -> Documents:

@@ -199,7 +199,7 @@ class TokenizerFiles:
         for files, found in _last:
             if (files.content, files.config) == (self.content, self.config):
                 return found
-        found = replace(_parts_of(self), digest=hashlib.sha256(self.content).hexdigest())
+        found = _parts_of(self)
         _last[:] = [(self, found)]
         return found
 
@@ -213,12 +213,13 @@ def _parts_of(files: TokenizerFiles) -> TokenizerParts:
     path, beside = files.path, config_path(files.path)
     file = parse_json(files.text, path, _File)
     check_depth(path, [getattr(file, name) for name in STEPS])
-    added = file.added_tokens or []
+    added, file_digest = file.added_tokens or [], hashlib.sha256(files.content).hexdigest()
     if files.config is None:
-        return _parts(path, file, added)
+        return replace(_parts(path, file, added), file_digest=file_digest)
     config = parse_json(files.config, beside)
     named = NamedTokens.of(config, beside)
-    parts = _parts(path, file, named.added_to(added, file.model.vocab))
+    tokens = named.added_to(added, file.model.vocab)
+    parts = _parts(path, file, tokens)
     # Some classes of transformers change the tokenizer by this setting, others do not.
     if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
         own = f"{path} has {dumps(parts.add_prefix_space)}"
@@ -227,6 +228,7 @@ def _parts_of(files: TokenizerFiles) -> TokenizerParts:
     parts = replace(
         parts, eos_token=named.text("eos_token", special),
         bos_token=named.text("bos_token", special),
+        file_digest=file_digest if tokens == added else None,
     )
     return replace(parts, config="" if config == default_config(parts) else dumps(config))
 

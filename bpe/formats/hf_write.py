@@ -48,7 +48,8 @@ class TokenizerParts:
         settings: Other settings of a tokenizer.json that was read, as JSON; "" for the default.
         config: A tokenizer_config.json that was read, as JSON; "" for the default.
         bos_token: Special token that begins a document, None if not known.
-        digest: SHA-256 of a tokenizer.json that was read, in hexadecimal; "" for none.
+        file_digest: SHA-256 of a tokenizer.json that was read, and whose tokens no other file
+            changed, in hexadecimal.
     """
 
     vocabulary: Vocabulary
@@ -60,7 +61,7 @@ class TokenizerParts:
     settings: str = ""
     config: str = ""
     bos_token: str | None = None
-    digest: str = field(default="", compare=False)
+    file_digest: str | None = field(default=None, compare=False)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -193,7 +193,7 @@ class TokenFile:
             tokenizer = load_tokenizer(path)
             check_tokenizer(self.path, self.manifest, tokenizer)
             self._tokenizer = tokenizer
-        content = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel().tolist())
+        content = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel())
         return content.decode("utf-8", "replace")
 
     def tokenizer_file(self) -> tuple[Path | None, str]:
@@ -366,9 +366,10 @@ def check_tokenizer(path: Path | str, manifest: Manifest, tokenizer: AnyTokenize
             f"{path}: its ids were imported without a tokenizer, so none can be compared with it;"
             " import them again with the tokenizer (--tokenizer)"
         )
-    found = tokenizer if isinstance(tokenizer, str) else expected
-    if not isinstance(tokenizer, str) and not tokenizer.has_fingerprint(expected):
-        found = tokenizer.fingerprint
+    if isinstance(tokenizer, str):
+        found = tokenizer
+    else:
+        found = expected if tokenizer.has_fingerprint(expected) else tokenizer.fingerprint
     if found != expected:
         raise TokenFileError(
             f"{path}: built with the tokenizer {expected[:16]}..., "

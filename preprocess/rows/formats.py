@@ -413,6 +413,7 @@ class JsonFile(RecordFile):
     """
 
     kind, suffix, compressions = "JSON Lines", ".jsonl", ("none", "gzip", "zstd")
+    _has_rows = True  # until a line has something else than lists of integers
 
     @staticmethod
     def write(file: IO[bytes], rows: NewRows, compression: str) -> None:
@@ -485,12 +486,13 @@ class JsonFile(RecordFile):
         try:
             if is_nested_deeper(line):
                 raise RecursionError(f"its values are nested more than {MAX_NESTING} levels deep")
-            try:
-                row = _ROW.decode(line)  # looks at the types of numbers itself, which is quick
-            except msgspec.ValidationError:
-                record = msgspec.json.decode(line, type=dict[str, Any])
-            else:
-                return {key: _numbers_of(value) for key, value in row.items()}
+            if self._has_rows:
+                try:  # it looks at the types of numbers itself, which is quick
+                    row = _ROW.decode(line)
+                    return {key: _numbers_of(value) for key, value in row.items()}
+                except msgspec.ValidationError:
+                    self._has_rows = False
+            record = msgspec.json.decode(line, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RowsError(
                 f"{self.path}: line {number:,} is no JSON object ({error}); correct the line, or"

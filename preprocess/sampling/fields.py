@@ -61,7 +61,7 @@ class Fields:
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
         n_rows, length = self.inputs.shape
-        if self._is_full:
+        if self._is_full or self.pieces[1].sum() == self.inputs.size:
             return np.ones((n_rows, length), np.int64)
         found = new_batch(n_rows, length, np.int32)
         number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, found)

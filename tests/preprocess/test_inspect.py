@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpe.errors import TokenizerFileError
-from preprocess import PipelineConfig, build, verify, write_rows
+from bpe.errors import ArgumentError, TokenizerFileError
+from preprocess import PipelineConfig, build, open_tokens, verify, write_rows
 from preprocess.check.inspect import decode_range, facts, format_lines, how_far
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -64,6 +64,24 @@ def test_decoding_needs_the_right_tokenizer(data: Path, tmp_path: Path) -> None:
     build(train=tmp_path / "text", val=tmp_path / "text", out=tmp_path / "other", vocab_size=260)
     with pytest.raises(TokenFileError, match="built with the tokenizer"):
         list(decode_range(data / "train.bin", tokenizer=tmp_path / "other" / "tokenizer.json"))
+
+
+def test_a_configuration_can_make_it_another_tokenizer(data: Path, tmp_path: Path) -> None:
+    path, config = tmp_path / "tokenizer.json", tmp_path / "tokenizer_config.json"
+    path.write_bytes((data / "tokenizer.json").read_bytes())
+    config.write_text('{"eos_token": "<|endoftext|>"}')
+    assert open_tokens(data / "train.bin", tokenizer=path).decode([100]) == "d"
+    config.write_text('{"eos_token": "<|endoftext|>", "pad_token": "<pad>"}')  # a token more
+    with pytest.raises(TokenFileError, match="built with the tokenizer"):
+        open_tokens(data / "train.bin", tokenizer=path)
+    with pytest.raises(TokenFileError, match="built with the tokenizer"):
+        list(decode_range(data / "train.bin", tokenizer=path))
+
+
+@pytest.mark.parametrize("ids", [True, [True], [1.0], np.array([1.0]), "a", None])
+def test_only_ids_are_decoded(data: Path, ids: Any) -> None:
+    with pytest.raises(ArgumentError, match="ids: should be a list of whole numbers; got"):
+        open_tokens(data / "train.bin").decode(ids)
 
 
 def test_a_directory_is_described(data: Path) -> None:
