@@ -22,7 +22,13 @@ import numpy.typing as npt
 from bpe.arguments import MISSING, check, checked, checks_names, tells_missing
 from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile
-from preprocess.sampling.data import SamplingError, check_choice, check_integer, check_state
+from preprocess.sampling.data import (
+    SamplingError,
+    check_choice,
+    check_integer,
+    check_state,
+    new_batch,
+)
 from preprocess.sampling.fields import cumulative_lengths
 from preprocess.sampling.sampler import Sampler
 from preprocess.split_mix import key_of
@@ -177,7 +183,7 @@ class Mixture:
                     continue
                 values = getattr(read, name)
                 if name not in arrays:
-                    arrays[name] = np.empty((n, length), values.dtype)
+                    arrays[name] = new_batch(n, length, values.dtype)
                 arrays[name][rows] = values
         if tables:
             arrays["cu_seqlens"] = cumulative_lengths(np.concatenate(tables, axis=1), n * length)
