@@ -184,9 +184,9 @@ class PickledTrainerDataset(Dataset[Tensors]):
 
     def __getitem__(self, index: int) -> Tensors:
         _, place = find_part(np.array([0, len(self)]), index)
-        tensors = _tensors_of(self._rows[place])
-        ids, mask = tensors["input_ids"], tensors["attention_mask"]
-        return tensors | {"labels": ids.masked_fill(mask == 0, IGNORED)}
+        row = self._rows[place]
+        labels = np.where(row["attention_mask"], row["input_ids"], IGNORED)
+        return _tensors_of({**row, "labels": labels})
 
 
 def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
