@@ -469,7 +469,7 @@ class Tokenizer:
     def encode_iterable(
         self, chunks: str | Iterable[str], allowed_special: str | Collection[str] = "all"
     ) -> Iterator[int]:
-        """Encode a text given in chunks lazily: yield the ids of `encode("".join(chunks))`.
+        """Return an iterator over the ids of `encode("".join(chunks))`, which encodes lazily.
 
         Text is held back until a safe cut is found. Memory is bounded by the largest chunk and the
         longest text without a safe cut, which is all text for patterns without a scanner, and for

@@ -253,7 +253,8 @@ class Encoder:
         self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._arena_number = tables, -1
         self._set_work(new_work(), has_cache=False)
-        self._ids, self._n_written = np.empty(1024, np.uint32), 0  # at most, since it was made
+        self._ids = np.empty(1024, np.uint32)
+        self._n_written = 0  # the most ids of a call since then
         self._n_bytes = 0
         self._encode_bound: Callable[[bytes], list[int] | None] | None = None
 

@@ -250,7 +250,8 @@ class ParallelEncoder:
             buffer: uint8[n_bytes]; what is in no span has no ids.
             spans: int64[n_spans, 2], start and end of each, ascending.
             encoder: Encodes all of them, if given.
-            finish: Makes the result from ids and offsets; the ids are overwritten after it.
+            finish: Returns the result, from uint32[n_ids], which a later call overwrites, and
+                int64[n_spans + 1], the offsets of spans. None: they are the result, copied.
             is_checked: Whether the buffer is known to be UTF-8.
 
         Raises:
@@ -278,7 +279,7 @@ class ParallelEncoder:
             if not is_checked:
                 check_utf8(text, part.start)
             ids, offsets = encoder.encode_view(text, part.spans)
-            copied = _copied(ids, spare)  # the thread goes on with another part
+            copied = _copied(ids, spare)  # the encoder writes the next part over them
             return (copied, offsets[:-1] if part.ends_mid_span else offsets), len(text)
 
         def encode_parts() -> Generator[tuple[Encoded, int]]:

@@ -49,7 +49,7 @@ class TokenizerParts:
         config: A tokenizer_config.json that was read, as JSON; "" for the default.
         bos_token: Special token that begins a document, None if not known.
         file_digest: SHA-256 of a tokenizer.json that was read, and whose tokens no other file
-            changed, in hexadecimal.
+            changed, in hexadecimal; None if there is none.
     """
 
     vocabulary: Vocabulary

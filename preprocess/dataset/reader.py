@@ -359,7 +359,13 @@ def _load(tokenizer: Any) -> AnyTokenizer:
 
 
 def check_tokenizer(path: Path | str, manifest: Manifest, tokenizer: AnyTokenizer | str) -> None:
-    """Raise TokenFileError if a dataset was not built with a tokenizer, or its fingerprint."""
+    """Raise TokenFileError if a dataset was built with another tokenizer than this.
+
+    Args:
+        path: Of the dataset, for messages.
+        manifest: Of the dataset.
+        tokenizer: The tokenizer, or its fingerprint.
+    """
     expected = manifest.tokenizer_fingerprint
     if not expected:
         raise TokenFileError(

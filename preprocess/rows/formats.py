@@ -24,7 +24,6 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from numpy.lib import format as npy
 
 from bpe.errors import TokenmillError
@@ -38,12 +37,6 @@ from preprocess.sources.remote import Handle, RemoteFile, read_ahead
 AnyFile = Path | RemoteFile
 Record = dict[str, Any]
 Row = dict[str, Values]
-
-
-class _CheckedRow(Row):
-    """A record that is known to be a row."""
-
-
 
 DUMP_FILE = "dump-meta_data.json"  # counts of pickled rows
 _BUFFER_BYTES = 1 << 20
@@ -167,8 +160,6 @@ def as_row(path: str | os.PathLike[str], number: int, record: Record, names: lis
     Raises:
         RowsError: It is no row, or has other columns.
     """
-    if type(record) is _CheckedRow and [*record] == names:
-        return record
     try:
         row = {name: _as_ids(name, values) for name, values in record.items()}
         if len({len(values) for values in row.values()}) > 1:
@@ -298,44 +289,20 @@ class Block:
         self._file, self._place, self._n = file, place, len(table)
         self.nbytes = table.nbytes
         names, columns = table.column_names, table.combine_chunks().columns
-        lists = [_lists_of(x) for x in columns]
-        self._columns = {
-            name: _values_of(*each) for name, *each in zip(names, columns, lists, strict=True)
-        }
-        # Rows are read one by one, and so are looked at together: int32 of one length, ids from 0.
-        self._ends = lists[0].ends if lists and lists[0] else np.empty(0, np.int64)
-        self._rows: Row = {x: each.numbers for x, each in zip(names, lists, strict=True) if each}
-        are_rows = all(
-            each and each.numbers.dtype == np.int32 and each.is_valid is None
-            and np.array_equal(each.ends, self._ends) for each in lists
-        )
-        ids = self._rows.get("input_ids", self._ends)
-        if not are_rows or ids.min(initial=0) < 0:
-            self._rows = {}
+        self._columns = {name: _values_of(x) for name, x in zip(names, columns, strict=True)}
 
     def __len__(self) -> int:
         return self._n
 
     def __getitem__(self, index: int) -> Record:
-        if self._rows:
-            begin, end = self._ends[index : index + 2].tolist()
-            return _CheckedRow({name: values[begin:end] for name, values in self._rows.items()})
         try:
             return {name: value_of(index) for name, value_of in self._columns.items()}
         except Exception as error:  # text that is not UTF-8
             raise self._file.damaged(error, self._place) from error
 
 
-class _Lists(NamedTuple):
-    """A column of lists of integers: list i is `numbers[ends[i] : ends[i + 1]]`, if it is valid."""
-
-    numbers: npt.NDArray[Any]
-    ends: Numbers
-    is_valid: npt.NDArray[np.bool_] | None
-
-
-def _lists_of(column: Any) -> _Lists | None:
-    """Return a column of lists of integers that arrays can have; None for others."""
+def _values_of(column: Any) -> Callable[[int], Any]:
+    """Return a function of the number of a record, which returns its value: an array or plain."""
     import pyarrow.compute as pc
 
     types, kind = pyarrow().types, column.type
@@ -343,17 +310,10 @@ def _lists_of(column: Any) -> _Lists | None:
     dtype = _DTYPES.get(str(kind.value_type)) if is_list else None
     flat = None if dtype is None else pc.list_flatten(column)
     if flat is None or flat.null_count:
-        return None
+        return lambda index: column[index].as_py()
+    numbers = flat.to_numpy().astype(dtype, copy=False)
     is_valid = None if column.null_count == 0 else column.is_valid().to_numpy()
     ends = np.append(0, np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()))
-    return _Lists(flat.to_numpy().astype(dtype, copy=False), ends, is_valid)
-
-
-def _values_of(column: Any, lists: _Lists | None) -> Callable[[int], Any]:
-    """Return a function of the number of a record, which returns its value: an array or plain."""
-    if lists is None:
-        return lambda index: column[index].as_py()
-    numbers, ends, is_valid = lists
 
     def values(index: int) -> Any:
         begin, end = ends[index : index + 2].tolist()
