@@ -141,7 +141,7 @@ class Task(Generic[Result]):
         self.error: BaseException | None = None
 
     def claim(self) -> bool:
-        """Return True to the first who asks, who has to `call`, or wants nobody to do it.
+        """Return True to the first who asks; nobody makes the call afterwards.
 
         Raises:
             TokenmillError: This is a fork of the process of the task.
@@ -149,8 +149,13 @@ class Task(Generic[Result]):
         _check_process(self._process)
         return self._claimed.acquire(blocking=False)
 
-    def call(self) -> None:
-        """Make the call; its error is kept for `result`, and an interrupt is raised, too."""
+    def run(self) -> bool:
+        """Make the call unless somebody has claimed it; return whether it was made here.
+
+        Its error is kept for `result`, and an interrupt is raised, too.
+        """
+        if not self.claim():
+            return False
         try:
             function, arguments = self._call
             self._result = function(*arguments)
@@ -163,19 +168,7 @@ class Task(Generic[Result]):
             self.is_done = True
             self._done.release()
             del self  # the error keeps this frame
-
-    def run(self) -> None:
-        """Make the call unless somebody has claimed it; see `claim` and `call`."""
-        try:
-            if self.claim():
-                try:
-                    self.call()
-                finally:
-                    if not self.is_done:  # there was no memory for the call
-                        self.error, self.is_done = MemoryError(), True
-                        self._done.release()
-        finally:
-            del self  # the error keeps this frame
+        return True
 
     def wait(self) -> None:
         """Wait until the call was made; make it if nobody has claimed it; see `run`."""
@@ -310,14 +303,10 @@ def run_in_order(
     try:
         take(2 * workers + 2)
         while under_way:
-            if not under_way[0].is_done:
-                # The calling thread takes the first unit that no thread has begun with.
-                place = next((i for i, each in enumerate(under_way) if each.claim()), None)
-                if place is not None:
-                    under_way[place].call()
-                    continue
-            yield under_way.popleft().result()
-            take(1)
+            # The calling thread takes the first unit that no thread has begun with.
+            if under_way[0].is_done or not any(map(Task.run, under_way)):
+                yield under_way.popleft().result()
+                take(1)
     finally:
         threads.close()
         under_way.clear()

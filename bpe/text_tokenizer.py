@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bpe.arguments import check, checked
+from bpe.arguments import checked
 from bpe.errors import EncodingError
-from bpe.files.atomic_write import write_atomically
-from bpe.files.locations import path_to_write
-from bpe.formats.json_file import config_path
+from bpe.formats.hf_write import write_tokenizer
 from bpe.parallel import cached_property
 from bpe.special import allowed_subset, utf8
+from bpe.text.spans import check_spans
 from bpe.tokenizer import check_search
 from bpe.vocabulary import unknown_id_message
 
@@ -151,11 +150,10 @@ class TextTokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write tokenizer.json and, in its directory, tokenizer_config.json."""
-        path = path_to_write(path)
-        write_atomically(config_path(path), self.config_json.encode())
-        write_atomically(path, self.to_json().encode())
+        write_tokenizer(path, self.to_json(), self.config_json)
 
 
+@checked
 class TextEncoder:
     """Encodes documents in UTF-8, without special tokens, to ids of a type; uint32 if None."""
 
@@ -176,14 +174,7 @@ class TextEncoder:
             EncodingError: The arrays or spans are others, a document is cut, or an id does not
                 fit into the encoder's type.
         """
-        from bpe.text.spans import check_spans
-
         check_spans(buffer, spans)
-        around: dict[str, Any] = {
-            "prefix_id": prefix_id, "suffix_id": suffix_id, "memory": memory,
-            "starts_mid_document": starts_mid_document, "ends_mid_document": ends_mid_document,
-        }
-        check(TextEncoder.encode, (self, buffer, spans), around)
         if starts_mid_document or ends_mid_document:
             raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         texts = [buffer[start:stop].tobytes().decode() for start, stop in spans]

@@ -137,7 +137,7 @@ class Tokenizer:
             VocabularyError: The ranks of this tokenizer cannot be written as merges.
             OSError: A file cannot be written.
         """
-        hf_write.save(path, self._parts)
+        hf_write.write_tokenizer(path, self.to_json(), self.to_config_json())
 
     @classmethod
     def from_gpt2_files(

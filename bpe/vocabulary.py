@@ -161,36 +161,29 @@ class Vocabulary:
 
     @classmethod
     @checks_names
-    def from_merges(cls, merges: Sequence[Pair], special_tokens: Iterable[str] = ()) -> Vocabulary:
+    def from_merges(
+        cls, merges: Sequence[Pair] | NDArray[np.int32], special_tokens: Iterable[str] = ()
+    ) -> Vocabulary:
         """Make a vocabulary with the ids of training: bytes, merges in order, special tokens.
 
-        Raises:
-            VocabularyError: A special token is repeated, or merges are inconsistent.
-        """
-        tokens = [bytes([byte]) for byte in range(256)] + [left + right for left, right in merges]
-        return cls(dict(enumerate(tokens)), merges, ids_of_special(special_tokens, len(tokens)))
-
-    @classmethod
-    @checks_names
-    def from_merge_ids(
-        cls, merge_ids: NDArray[np.int32], special_tokens: Iterable[str] = ()
-    ) -> Vocabulary:
-        """Make a vocabulary from `int32[n_merges, 2]`: merge i joins two ids to the id 256 + i.
+        Merges are pairs of tokens or of ids, int32[n_merges, 2]; merge i makes the id 256 + i.
 
         Raises:
             VocabularyError: A special token is repeated, two merges make the same token, or one
                 joins ids that no merge before it makes.
         """
-        limits = 256 + np.arange(len(merge_ids))
-        if (merge_ids < 0).any() or (limits <= merge_ids.T).any():
-            raise VocabularyError(
-                "a merge joins an id that no merge before it makes: expected ids below 256 + i in"
-                " merge i, none negative"
-            )
         tokens = [bytes([byte]) for byte in range(256)]
-        for left, right in merge_ids.tolist():
-            tokens.append(tokens[left] + tokens[right])
-        return cls(dict(enumerate(tokens)), merge_ids, ids_of_special(special_tokens, len(tokens)))
+        if isinstance(merges, np.ndarray):
+            if (merges < 0).any() or (256 + np.arange(len(merges)) <= merges.T).any():
+                raise VocabularyError(
+                    "a merge joins an id that no merge before it makes: expected ids below 256 + i"
+                    " in merge i, none negative"
+                )
+            for left, right in merges.tolist():
+                tokens.append(tokens[left] + tokens[right])
+        else:
+            tokens += [left + right for left, right in merges]
+        return cls(dict(enumerate(tokens)), merges, ids_of_special(special_tokens, len(tokens)))
 
     @classmethod
     @checks_names

@@ -215,21 +215,15 @@ def default_config(parts: TokenizerParts) -> dict[str, object]:
     }
 
 
-def save(path: str | os.PathLike[str], parts: TokenizerParts) -> None:
-    """Write tokenizer.json and, in its directory, its configuration; each atomically.
-
-    Raises:
-        VocabularyError: The format cannot represent the vocabulary.
-        OSError: A file cannot be written; its old content is kept.
-    """
-    path = path_to_write(path)
-    text = tokenizer_json(parts)
-    # The tokenizer last: a process that waits for it finds its configuration.
-    write_atomically(config_path(path), config_json(parts).encode())
-    write_atomically(path, text.encode())
-
-
 def config_json(parts: TokenizerParts) -> str:
     """Return the text of tokenizer_config.json."""
     config = json.loads(parts.config) if parts.config else default_config(parts)
     return layout(config) + "\n"
+
+
+def write_tokenizer(path: str | os.PathLike[str], text: str, config: str) -> None:
+    """Write tokenizer.json and, in its directory, its configuration; each atomically."""
+    path = path_to_write(path)
+    # The tokenizer last: a process that waits for it finds its configuration.
+    write_atomically(config_path(path), config.encode())
+    write_atomically(path, text.encode())

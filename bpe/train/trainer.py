@@ -90,7 +90,7 @@ def train_from_counts(
             " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
             least, len(merge_ids), 256 + len(merge_ids) + len(special_tokens), vocab_size,
         )
-    vocabulary = Vocabulary.from_merge_ids(merge_ids, special_tokens)
+    vocabulary = Vocabulary.from_merges(merge_ids, special_tokens)
     return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
 
 

@@ -144,7 +144,7 @@ def test_cuts_where_there_can_be_none() -> None:
 @pytest.mark.parametrize("merge", [[-1, 97], [97, 256], [300, 97]])
 def test_ids_of_merges(merge: list[int]) -> None:
     with pytest.raises(VocabularyError, match="a merge joins an id that no merge before it makes"):
-        Vocabulary.from_merge_ids(np.array([merge], np.int32))
+        Vocabulary.from_merges(np.array([merge], np.int32))
 
 
 def test_merges_of_ids_without_tokens() -> None:

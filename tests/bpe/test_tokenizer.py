@@ -62,38 +62,23 @@ def expected_ids(text: str, special_tokens: dict[str, int]) -> list[int]:
 # --- text -> ids ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=400)
-@given(special_text)
-def test_encode_is_the_reference_with_special_tokens(text: str) -> None:
-    ids = TOKENIZER.encode(text)
-    assert ids == expected_ids(text, TOKENIZER.special_tokens)
-    assert TOKENIZER.decode(ids) == text
-    assert TOKENIZER.count_tokens(text) == len(ids)
-    array = TOKENIZER.encode_to_numpy(text)
-    assert array.dtype == np.uint32
-    assert array.tolist() == ids
+@settings(max_examples=500)
+@given(special_text, st.just("all") | st.lists(st.sampled_from(SPECIAL), unique=True))
+def test_encode_is_the_reference(text: str, allowed: str | list[str]) -> None:
+    known = TOKENIZER.special_tokens
+    expected = expected_ids(text, known if allowed == "all" else {x: known[x] for x in allowed})
+    array = TOKENIZER.encode_to_numpy(text, allowed)
+    assert (array.dtype, array.tolist()) == (np.uint32, expected)
+    assert TOKENIZER.encode(text, allowed_special=allowed) == expected
+    assert TOKENIZER.count_tokens(text, allowed) == len(expected)
+    assert TOKENIZER.encode_ordinary(text) == expected_ids(text, {})
+    assert TOKENIZER.decode(expected) == text
 
 
 @pytest.mark.parametrize("n", [31, 32, 33, 1000])
 def test_many_special_tokens_are_recognised_as_few(n: int) -> None:
     text = "x" + "ab<|endoftext|>" * n
     assert TOKENIZER.encode(text) == expected_ids(text, TOKENIZER.special_tokens)
-
-
-@settings(max_examples=300)
-@given(special_text)
-def test_encode_ordinary_is_the_reference_without(text: str) -> None:
-    ids = TOKENIZER.encode_ordinary(text)
-    assert ids == expected_ids(text, {})
-    assert ids == TOKENIZER.encode(text, allowed_special=())
-    assert TOKENIZER.decode(ids) == text
-
-
-@settings(max_examples=150)
-@given(special_text, st.lists(st.sampled_from(SPECIAL), unique=True))
-def test_only_allowed_special_tokens_are_recognised(text: str, allowed: list[str]) -> None:
-    special_tokens = {name: TOKENIZER.special_tokens[name] for name in allowed}
-    assert TOKENIZER.encode(text, allowed_special=allowed) == expected_ids(text, special_tokens)
 
 
 @settings(max_examples=200)

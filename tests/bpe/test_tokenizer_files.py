@@ -31,7 +31,7 @@ from bpe import AddedToken, Tokenizer, Vocabulary, load_tokenizer, train_bpe
 from bpe.byte_level import to_byte_level
 from bpe.errors import EncodingError, PatternError, TokenizerFileError, VocabularyError
 from bpe.formats.hf_read import TokenizerFiles
-from bpe.formats.hf_write import TokenizerParts, save, tokenizer_json
+from bpe.formats.hf_write import TokenizerParts, config_json, tokenizer_json, write_tokenizer
 from bpe.split.patterns import PATTERNS
 from bpe.unicode_classes import UNICODE_VERSION
 
@@ -43,6 +43,10 @@ SMALL = TokenizerParts(
 BASE = Vocabulary.from_merges(trained.merges(), ["<|endoftext|>", "<|pad|>"])
 TOKENIZER = Tokenizer.from_vocabulary(BASE)
 TEXT = "".join(SAMPLES) + " the end of it\n"
+
+
+def save(path: Path, parts: TokenizerParts) -> None:
+    write_tokenizer(path, tokenizer_json(parts), config_json(parts))
 
 
 def load(path: Path) -> TokenizerParts:

@@ -14,7 +14,7 @@ from nasty import nasty_text, nasty_texts
 
 from bpe import Tokenizer, reference, train_bpe
 from bpe.byte_level import from_byte_level
-from bpe.errors import UnsupportedTokenizerError
+from bpe.errors import UnsupportedTokenizerError, VocabularyError
 from bpe.vocabulary import Vocabulary
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs the extra hf")
@@ -84,7 +84,7 @@ def test_a_long_run_of_spaces_where_tiktoken_fails(theirs: tokenizers.Tokenizer)
 # --- files ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.binary(min_size=2, max_size=6).map(lambda b: bytes(97 + x % 3 for x in b)), unique=True
@@ -92,11 +92,14 @@ def test_a_long_run_of_spaces_where_tiktoken_fails(theirs: tokenizers.Tokenizer)
     st.lists(st.text("abc ", max_size=30), max_size=10),
 )
 def test_ranks_written_as_merges_encode_the_same(tokens: list[bytes], texts: list[str]) -> None:
-    # Parts before wholes, or there may be no merges that say the same.
-    tokens = sorted(tokens, key=len)
+    """Or are refused, unless parts stand before wholes."""
     ranks = {token: rank for rank, token in enumerate([*(bytes([b]) for b in range(256)), *tokens])}
     ours = Tokenizer.from_vocabulary(Vocabulary.from_ranks(ranks, {"<|x|>": 1000}))
-    theirs = ours.to_huggingface()
+    try:
+        theirs = ours.to_huggingface()
+    except VocabularyError:
+        assert tokens != sorted(tokens, key=len)
+        return
     texts += [token.decode() for token in tokens] + ["".join(texts)]
     assert ours.encode_batch(texts) == [theirs.encode(text).ids for text in texts]
 
