@@ -10,13 +10,11 @@ from __future__ import annotations
 import inspect
 import operator
 import os
-import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from numbers import Real
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bpe.errors import ArgumentError, TokenmillError
@@ -47,7 +45,6 @@ _NOUNS = {
     os.PathLike: "a path", typing.IO: "a stream",
 }
 MISSING: Any = object()  # default of required arguments where `tells_missing` decorates
-_NO_NAME = re.compile("[\0\ud800-\udc7f]")  # characters that no file name has
 _LISTS = (Iterable, Sequence, Collection, list, tuple)
 _SHORT = 1000  # elements, all of which are looked at
 
@@ -109,10 +106,10 @@ def _checking(function: Checked, with_types: bool) -> Checked:
 
     @wraps(function)
     def call(*arguments: Any, **given: Any) -> Any:
-        places = None if given else _doubtful(own, tuple(map(type, arguments)))
-        if places is not None and all(_fits(arguments[at], hint) for at, hint in places):
-            return function(*arguments)
-        check(own, arguments, given, with_types)
+        hints, n_by_place, required = _parameters(own)
+        is_whole = not given and len(required) <= len(arguments) <= n_by_place
+        if not (is_whole and all(map(_fits, arguments, hints.values()))):
+            check(own, arguments, given, with_types)
         try:
             return function(*arguments, **given)
         except (AttributeError, IndexError, TypeError, ValueError) as error:
@@ -123,68 +120,46 @@ def _checking(function: Checked, with_types: bool) -> Checked:
     return call  # type: ignore[return-value]
 
 
-@lru_cache(maxsize=1024)
-def _doubtful(function: Any, kinds: tuple[type, ...]) -> tuple[tuple[int, Any], ...] | None:
-    """Return the places and types of arguments, given by place, whose values must be looked at.
-
-    None if so many are not taken. `kinds` are the types of the values.
-    """
-    by_place, required = _parameters(function)[1:]
-    if not len(required) <= len(kinds) <= len(by_place):
-        return None
-    hints = [(at, _hint(function, name)) for at, name in enumerate(by_place[: len(kinds)])]
-    return tuple((at, hint) for at, hint in hints if not _is_certain(kinds[at], hint))
-
-
-def _is_certain(kind: type, hint: Any) -> bool:
-    """Return True if every value of a type fits, so that none must be looked at."""
-    if kind is str:
-        return hint is str  # where a path fits, too, it must be a name that files can have
-    either = _parts(hint)[1] if _parts(hint)[0] is typing.Union else (hint,)
-    return hint is Any or kind in either or (Path in either and issubclass(kind, Path))
-
-
 def check(
     function: Any, arguments: Sequence[Any], given: Mapping[str, Any], with_types: bool = True
 ) -> None:
     """Raise ArgumentError if a function does not take these arguments."""
-    names, by_place, required = _parameters(function)
-    near = {name: nearest(name, names) for name in given if name not in names}
-    wrong = [
-        f"{name}: there is no such argument{f'; did you mean {x}?' * bool(x)}"
-        for name, x in near.items()
-    ]
-    n = len(by_place)
-    if len(arguments) > n:
-        name = function.__qualname__.removesuffix(".__init__")
-        n -= by_place[:1] in (("self",), ("cls",))
-        wrong.append(f"{name}: takes {n} arguments without names; name the others")
+    hints, n_by_place, required = _parameters(function)
+    by_place = [*hints][:n_by_place]
     values = {**dict(zip(by_place, arguments, strict=False)), **given}
     values = {name: value for name, value in values.items() if value is not MISSING}
-    wrong += [f"{name}: is required" for name in required if name not in values]
-    wrong += [f"{name}: is given twice" for name in by_place[: len(arguments)] if name in given]
-    for name in names:
-        hint = _hint(function, name)
-        value = values.get(name)
+    wrong = []
+    for name, value in values.items():
+        hint = hints.get(name)
         is_typed = with_types or hint is bool or isinstance(value, set | frozenset)
-        if name in values and is_typed and not _fits(value, hint):
+        if name not in hints:
+            near = nearest(name, hints)
+            advice = f"; did you mean {near}?" if near else ""
+            wrong.append(f"{name}: there is no such argument{advice}")
+        elif name in by_place[: len(arguments)] and name in given:
+            wrong.append(f"{name}: is given twice")
+        elif is_typed and not _fits(value, hint):
             wrong.append(f"{name}: should be {noun(hint)}; got {value!r:.100}")
+    if len(arguments) > n_by_place:
+        shown = function.__qualname__.removesuffix(".__init__")
+        n = n_by_place - (by_place[:1] in (["self"], ["cls"]))
+        wrong.append(f"{shown}: takes {n} arguments without names; name the others")
+    wrong += [f"{name}: is required" for name in required if name not in values]
     if wrong:
         raise ArgumentError("; ".join(wrong))
 
 
 @lru_cache(maxsize=1024)
-def _parameters(function: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the names of all parameters, of positional and of required ones."""
+def _parameters(function: Any) -> tuple[dict[str, Any], int, list[str]]:
+    """Return (types of the parameters by name, how many are positional, required names)."""
     code = function.__code__
     defaults = [each for each in function.__defaults__ or () if each is not MISSING]
     n, keywords = code.co_argcount, function.__kwdefaults__ or {}
     names = code.co_varnames[: n + code.co_kwonlyargcount]
     required = [*names[: n - len(defaults)], *(x for x in names[n:] if x not in keywords)]
-    return names, names[:n], tuple(required)
+    return {name: _hint(function, name) for name in names}, n, required
 
 
-@lru_cache(maxsize=1024)
 def _hint(function: Any, name: str) -> Any:
     """Return the annotation of an argument; Any if it has names that only type checkers import."""
     hint = function.__annotations__.get(name, Any)
@@ -207,10 +182,12 @@ def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 def _fits(value: Any, hint: Any) -> bool:
     """Return True if a value is of a type, and what is in it; of much, one of each type."""
+    if type(value) is hint or hint is Any:
+        return True
     kind, inner = _parts(hint)
     if kind is typing.Union:
         if isinstance(value, str) and any(_parts(each)[0] is os.PathLike for each in inner):
-            return _is_name(value)
+            return is_file_name(value)
         return any(_fits(value, each) for each in inner)
     if kind is Literal:
         return isinstance(value, str) and value in inner
@@ -228,8 +205,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is typing.IO:
         return hasattr(value, "write")
     if kind is os.PathLike:
-        return isinstance(value, os.PathLike) and _is_name(str(value))
-    if kind is Any or not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return isinstance(value, os.PathLike) and is_file_name(str(value))
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
         return kind is not None or value is None
     if not isinstance(value, kind):
         return False
@@ -249,9 +226,12 @@ def _is_whole(value: Any) -> bool:
     return True
 
 
-def _is_name(text: str) -> bool:
+def is_file_name(text: str) -> bool:
     """Return True if files can have a name."""
-    return _NO_NAME.search(text) is None
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeError:
+        return False
 
 
 def _all_fit(values: Any, hint: Any) -> bool:
@@ -262,8 +242,6 @@ def _all_fit(values: Any, hint: Any) -> bool:
     elif not isinstance(values, list | tuple | set | frozenset) and not (
         isinstance(values, Collection) and len(values) < _SHORT  # others may make each when asked
     ):
-        return True
-    if all(_is_certain(kind, hint) for kind in set(map(type, values))):
         return True
     if len(values) >= _SHORT:
         values = {type(each): each for each in values}.values()

@@ -47,7 +47,7 @@ def usage(option: Option[Any, Any]) -> str:
     """How an option is given on the command line."""
     value = f" {option.metavar}" if not option.is_switch else ""
     several = "..." if option.is_list and option.is_location else ""
-    return f"`{option.names[0] + value if option.kw_only else value.strip()}{several}`"
+    return f"`{option.flag + value if option.kw_only else value.strip()}{several}`"
 
 
 def python(option: Option[Any, Any], console: str) -> str:

@@ -208,16 +208,12 @@ COMMANDS = {
 # --- parsing ---
 
 
-class _UsageError(Exception):
-    """The arguments are not valid for the command."""
-
-
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises _UsageError, and does not hide failures to print."""
+    """An ArgumentParser that raises ArgumentError, and does not hide failures to print."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise _UsageError."""
-        raise _UsageError(f"{message}; see {self.prog} --help")
+        """Raise ArgumentError."""
+        raise ArgumentError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         (file or sys.stdout).write(message)
@@ -240,12 +236,12 @@ def _parser_of(name: str, command: Command) -> _Parser:
             usage.append(shown if option.is_required else f"[{shown}]")
             how |= {"metavar": option.metavar, "nargs": "*" if option.is_list else "?"}
         else:
-            usage += [f"{option.names[0]} {option.metavar}"] * option.is_required
+            usage += [f"{option.flag} {option.metavar}"] * option.is_required
             how |= {"dest": option.name, "metavar": option.metavar, "type": option.parse}
             if option.is_list:
                 many = option.is_location
                 how |= {"action": "extend", "nargs": "+"} if many else {"action": "append"}
-        parser.add_argument(*option.names, **how)
+        parser.add_argument(option.flag, **how)
     parser.usage = " ".join(usage)
     return parser
 
@@ -267,7 +263,7 @@ def _for_argparse(
     from bpe.arguments import alike
     from preprocess.settings import OTHER_NAMES
 
-    named = {name: each for each in options if each.kw_only for name in each.names}
+    named = {each.flag: each for each in options if each.kw_only}
     own = {each.name: each for each in options}
     spelled: list[str] = []
     left = iter(arguments)
@@ -293,7 +289,7 @@ def _for_argparse(
             takes_one = not option.is_switch and not (option.is_list and option.is_location)
             if takes_one and not equals and (following := next(left, None)) is not None:
                 equals, value = "=", following
-            spelled.append(f"{option.names[0]}{equals}{value}")
+            spelled.append(f"{option.flag}{equals}{value}")
     return spelled
 
 
@@ -306,7 +302,7 @@ def _advice(name: str, own: Iterable[Option[Any, Any]]) -> str:
     from preprocess.settings import advice
 
     known, *others = (
-        [_as_name(x.names[0]) for x in options if x.kw_only]
+        [_as_name(x.flag) for x in options if x.kw_only]
         for options in (own, *(each.options() for each in COMMANDS.values()))
     )
     elsewhere = {f"tokenmill {x}": names for x, names in zip(COMMANDS, others, strict=True)}
@@ -355,9 +351,7 @@ def run(arguments: list[str]) -> int:
             return _parse_and_run(arguments)
         except Stopped as stopped:
             return _failed(f"stopped ({stopped})", 128 + stopped.number)
-        except (TokenmillError, OSError, MemoryError, _UsageError) as error:
-            if isinstance(error, _UsageError):
-                return _failed(str(error), 2)
+        except (TokenmillError, OSError, MemoryError) as error:
             if "--debug" in arguments:
                 raise
             if isinstance(error, OutOfTimeError):
@@ -378,7 +372,7 @@ def _parse_and_run(arguments: list[str]) -> int:
     ignored: list[str] = []
     try:
         if name not in COMMANDS:
-            # Prints the help, or raises _UsageError for an unknown command.
+            # Prints the help, or raises ArgumentError for an unknown command.
             _parser_of_commands().parse_args([name])
             # Slower than all other work of `--help`.
             from importlib.metadata import version
@@ -390,7 +384,7 @@ def _parse_and_run(arguments: list[str]) -> int:
         spelled = _for_argparse(rest, options, ignored, parser.error)
         given = vars(parser.parse_intermixed_args(spelled))
         needed = [each for each in options if each.is_required and each.name not in given]
-        if missing := [each.names[0] if each.kw_only else each.metavar for each in needed]:
+        if missing := [each.flag if each.kw_only else each.metavar for each in needed]:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
     except SystemExit:  # --help
         return 0

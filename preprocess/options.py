@@ -326,7 +326,7 @@ class ExecutorSettings(Settings):
     ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
         "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
         " time.",
-        default=(), default_text="CPU=1", flags=("--ray-resource",), needs=("executor ray",),
+        default=(), default_text="CPU=1", flag="--ray-resource", needs=("executor ray",),
     )
 
 
@@ -405,7 +405,7 @@ class VocabularySettings(Settings):
     )
     special_tokens: Option[Tokens, Iterable[str]] = option(
         "Further special tokens of a tokenizer that is trained; on the command line one at a"
-        " time.", default=(), flags=("--special-token",),
+        " time.", default=(), flag="--special-token",
     )
     tie_break: Is[Literal["greatest-bytes", "huggingface"]] = option(
         "Which of equally frequent pairs is merged first: the one with the greatest bytes"
@@ -531,7 +531,7 @@ class FileSettings(Settings):
     columns: Names = option(
         "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
         " position_ids; on the command line one at a time.",
-        default=(), flags=("--column",),
+        default=(), flag="--column",
         default_text="the first three, of npz two; with a strategy all but attention_mask",
     )
     compression: Is[Literal["zstd", "snappy", "gzip", "zlib", "none"] | None] = option(

@@ -172,7 +172,7 @@ def _load_for_build(settings: BuildSettings) -> AnyTokenizer:
     used = {"pattern", "special_tokens"} if is_ranks_file(settings.tokenizer) else set()
     tokenizer = load_given_tokenizer(settings)
     if unused := sorted(given - used):
-        shown = ", ".join(options[x].names[0] for x in unused)
+        shown = ", ".join(options[x].flag for x in unused)
         logger.warning(
             "a tokenizer is given, so nothing is trained and these settings are not used: %s"
             " (it has %s tokens)", shown, f"{tokenizer.vocab_size:,}",

@@ -47,7 +47,7 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
-from bpe.arguments import alike, bind, nearest, noun
+from bpe.arguments import alike, bind, is_file_name, nearest, noun
 from bpe.errors import ArgumentError, spelled
 from bpe.files.locations import EMPTY, LOCAL, given_location, is_url, shown_url
 from preprocess.locations import BUCKETS, is_bucket
@@ -174,10 +174,9 @@ def _pattern(value: Any) -> str:
 
 
 def _nameable(name: str) -> str:
-    with suppress(UnicodeError):
-        if b"\0" not in os.fsencode(name):
-            return name
-    raise ValueError("should be a name that files can have")
+    if not is_file_name(name):
+        raise ValueError("should be a name that files can have")
+    return name
 
 
 def _readable(value: Any) -> str:
@@ -327,7 +326,7 @@ class Option(Generic[Stored, Given]):
     """One option: a field of settings.
 
     Type checkers take it for a descriptor: settings have a `Stored`, their constructor takes a
-    `Given`. Types, names on the command line and so on are known once it is a field.
+    `Given`. Its types, its name on the command line and so on are known once it is a field.
     """
 
     help: str
@@ -336,7 +335,7 @@ class Option(Generic[Stored, Given]):
     default_text: str = ""  # the default in words, if its value is not clear
     changes_result: bool = True  # outputs depend on it
     kw_only: bool = True  # False: given by its place, in Python and on the command line
-    flags: tuple[str, ...] = ()  # names on the command line, if not just --NAME
+    flag: str = ""  # name on the command line, if not --NAME
     in_command: bool = True
     needs: tuple[str, ...] = ()  # names of options, perhaps with a value: one of them must be given
     excludes: Mapping[str, str] = field(default_factory=dict)  # other options that clash -> why
@@ -354,7 +353,7 @@ class Option(Generic[Stored, Given]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
-        self.names = self.flags or (f"--{name.replace('_', '-')}" if self.kw_only else name,)
+        self.flag = self.flag or (f"--{name.replace('_', '-')}" if self.kw_only else name)
         self._stored, given = get_args(inspect.get_annotations(owner)[name])
         self.accepts = _without_metadata(given)  # the type of the argument in calls
         self.takes_none = type(None) in get_args(self._stored)
@@ -372,7 +371,7 @@ class Option(Generic[Stored, Given]):
     @property
     def shown_name(self) -> str:
         """The name in a message: of the argument, or in the command of the option."""
-        return spelled(self.names[0])
+        return spelled(self.flag)
 
     @property
     def shown_default(self) -> str:
@@ -503,16 +502,16 @@ class Settings:
     def check(self) -> None:
         """Check options that depend on one another; raise SettingsError on contradictions."""
         for option in filter(self._has, self._options.values()):
-            shown = option.names[0]
+            shown = option.flag
             for other in filter(self._has, map(self._options.get, option.excludes)):
                 raise SettingsError(
-                    f"{shown} and {other.names[0]} were both given: {option.excludes[other.name]};"
+                    f"{shown} and {other.flag} were both given: {option.excludes[other.name]};"
                     " leave one of the two out"
                 )
             pairs = [needed.partition(" ")[::2] for needed in option.needs]
             known = [(self._options[x], value) for x, value in pairs if x in self._options]
             if known and not any(self._has(needed) for needed, _ in known):
-                needs = " or ".join(f"{x.names[0]} {value}".rstrip() for x, value in known)
+                needs = " or ".join(f"{x.flag} {value}".rstrip() for x, value in known)
                 raise SettingsError(
                     f"{shown} has no effect without {needs}; give it, or leave out {shown}"
                 )

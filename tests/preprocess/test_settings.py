@@ -76,7 +76,7 @@ def test_help_of_the_command_has_the_options(command: str, capsys: Any) -> None:
     assert shown.pop("-h")
     assert len(shown) == len(COMMANDS[command].options())
     for option in COMMANDS[command].options():
-        name = option.names[0] if option.kw_only else option.metavar
+        name = option.flag if option.kw_only else option.metavar
         default = f" [default: {option.shown_default}]" if option.shown_default else ""
         assert shown[name].endswith(f" {option.help}{default}")
         assert option.is_switch or f"{option.metavar}" in shown[name]
@@ -96,9 +96,9 @@ def test_an_empty_path_is_wrong_usage(
             if option.is_required or option.name == name:
                 value = usual.get(option.name, "text.txt" if option.is_location else "1")
                 value = "" if option.name == name else value
-                given += [option.names[0], value] if option.kw_only else [value]
+                given += [option.flag, value] if option.kw_only else [value]
         assert run([command, *given]) == 2
-        shown = {option.name: option.names[0] for option in COMMANDS[command].options()}
+        shown = {option.name: option.flag for option in COMMANDS[command].options()}
         assert capsys.readouterr().err.startswith(f"tokenmill: error: {shown[name]}: should ")
     assert [each.name for each in tmp_path.iterdir()] == ["text.txt"]
 
