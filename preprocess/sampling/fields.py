@@ -142,21 +142,18 @@ def number_segments(before: Array, table: Array, out: Array) -> None:
     Args:
         before: int64[n_segments], 0 for the first segment of a row.
         table: As of `Windows.pieces`.
-        out: int32, of any shape, filled where the table has places.
+        out: int32|int64, of any shape, filled where the table has places.
 
     Raises:
         TokenFileError: The table has other places.
     """
-    if not kernels().number_segments(before, table, out.reshape(-1)):
+    if not kernels().number_places(before, table, False, out.reshape(-1)):
         raise outside()
 
 
 def number_positions(table: Array, out: Array) -> None:
-    """Number the tokens of each segment from 0; padding has 0. Arguments as of `number_segments`.
-
-    `out` may be int64, too.
-    """
-    if not kernels().number_positions(table, out.reshape(-1)):
+    """Number the tokens of each segment from 0; padding has 0. As `number_segments`."""
+    if not kernels().number_places(table[0], table, True, out.reshape(-1)):
         raise outside()
 
 

@@ -13,49 +13,31 @@ from bpe.runtime.machine import trailing_zeros
 
 
 @kernel
-def count_pieces(ends, begin, n_tokens, row_length):
-    """Count the pieces of documents.
+def cut_documents(ends, begin, n_tokens, row_length, lengths, n):
+    """Write the lengths of pieces behind the first `n` of `lengths`; return their new number.
 
     Args:
         ends: uint64[n_documents], the position after each document.
         begin: Where the first of them begins.
         n_tokens: No document ends after it.
         row_length: Largest length of a piece.
+        lengths: int32[n_pieces], filled from `n` on; negative for pieces that do not end their
+            document.
+        n: See above.
 
     Returns:
         The number of pieces; for an end out of order, -1 minus the number of its document.
 
-    Example: ends 4 4 9 from 0 on, row_length 3 -> 2 + 0 + 2 = 4.
+    Example: ends 4 4 9 from 0 on, row_length 3, n 0 -> lengths -3 1 -3 2; 4.
     """
-    n = 0
     for i in range(ends.size):
         end = np.int64(ends[i])
         if end < begin or end > n_tokens:
             return -1 - i
-        n += (end - begin + row_length - 1) // row_length
-        begin = end
-    return n
-
-
-@kernel
-def cut_documents(ends, begin, row_length, lengths, n):
-    """Write the lengths of pieces behind the first `n` of `lengths`; return their new number.
-
-    Args:
-        ends: As of `count_pieces`.
-        begin: As of `count_pieces`.
-        row_length: As of `count_pieces`.
-        lengths: int32[n_pieces], filled from `n` on.
-        n: See above.
-
-    Example: ends 4 4 9 from 0 on, row_length 3, n 0 -> lengths 3 1 3 2; 4.
-    """
-    for i in range(ends.size):
-        end = np.int64(ends[i])
         while begin < end:
             length = min(end - begin, row_length)
-            lengths[n] = length
             begin += length
+            lengths[n] = length if begin == end else -length
             n += 1
     return n
 
@@ -65,7 +47,7 @@ def pack_greedy(lengths, row_length, row_of):
     """Put each piece into the latest row, or into a new one.
 
     Args:
-        lengths: int32[n_pieces], each in [1, row_length].
+        lengths: As of `cut_documents`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
 
@@ -76,7 +58,7 @@ def pack_greedy(lengths, row_length, row_of):
     """
     n_rows, room = 0, 0
     for i in range(lengths.size):
-        length = np.int64(lengths[i])
+        length = abs(np.int64(lengths[i]))
         if length > room:
             n_rows += 1
             room = row_length
@@ -93,7 +75,7 @@ def pack_pool(lengths, row_length, row_of, rows, rooms):
     the open row with the least room. Ties: the place that is first in the pool.
 
     Args:
-        lengths: int32[n_pieces], each in [1, row_length].
+        lengths: As of `cut_documents`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
         rows: int64[n_open], memory.
@@ -106,7 +88,7 @@ def pack_pool(lengths, row_length, row_of, rows, rooms):
     """
     n_rows, n_open = 0, 0
     for i in range(lengths.size):
-        length = np.int64(lengths[i])
+        length = abs(np.int64(lengths[i]))
         best, fullest = -1, 0
         for place in range(n_open):
             if rooms[place] >= length and (best < 0 or rooms[place] < rooms[best]):
@@ -131,7 +113,7 @@ def pack_first_fit(lengths, row_length, row_of, tree):
     """Put each piece into the first row that has room for it, of the latest rows.
 
     Args:
-        lengths: int32[n_pieces], each in [1, row_length].
+        lengths: As of `cut_documents`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
         tree: int64[2 * n_open], memory; n_open a power of two from 2 on. When so many rows are
@@ -149,7 +131,7 @@ def pack_first_fit(lengths, row_length, row_of, tree):
     for k in range(tree.size):
         tree[k] = 0
     for i in range(lengths.size):
-        length = np.int64(lengths[i])
+        length = abs(np.int64(lengths[i]))
         if tree[1] >= length:
             k = 1
             while k < n_open:
@@ -183,7 +165,7 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
     Ties: pieces in the order of the data; the row that came to this room last.
 
     Args:
-        lengths: int32[n_pieces], each in [1, row_length].
+        lengths: As of `cut_documents`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
         sorted_pieces: int64[n_pieces], memory.
@@ -200,7 +182,7 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
     for length in range(row_length + 1):
         first_of[length] = 0
     for i in range(lengths.size):
-        first_of[np.int64(lengths[i])] += 1
+        first_of[abs(np.int64(lengths[i]))] += 1
     before = 0
     for k in range(row_length + 1):
         length = row_length - k
@@ -208,7 +190,7 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
         first_of[length] = before
         before += count
     for i in range(lengths.size):
-        length = np.int64(lengths[i])
+        length = abs(np.int64(lengths[i]))
         sorted_pieces[first_of[length]] = i
         first_of[length] += 1
 
@@ -219,7 +201,7 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
         has_rows[k] = np.uint64(0)
     for k in range(lengths.size):
         piece = sorted_pieces[k]
-        length = np.int64(lengths[piece])
+        length = abs(np.int64(lengths[piece]))
         word = length // 64
         bits = has_rows[word] >> np.uint64(length % 64) << np.uint64(length % 64)
         while not bits and word + 1 < has_rows.size:
@@ -245,73 +227,50 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
 
 @kernel
 def count_in_rows(row_of, offsets):
-    """Turn the rows of pieces into offsets of rows.
+    """Write where the pieces of each row begin, if pieces are sorted by row.
 
     Args:
         row_of: int64[n_pieces], each in [0, n_rows).
-        offsets: int64[n_rows + 1] of zeros; filled with the place of the first piece of each row,
-            if pieces are sorted by row.
+        offsets: int64[n_rows + 1] of zeros; filled from 1 on with the place of the first piece of
+            each row.
 
     Returns:
-        The number of pieces.
+        The place of the first piece of the last row.
 
-    Example: row_of 0 2 0 -> offsets 0 2 2 3; 3.
+    Example: row_of 0 2 0 -> offsets 0 0 2 2; 2.
     """
     for i in range(row_of.size):
-        offsets[row_of[i] + 1] += 1
+        if row_of[i] + 2 < offsets.size:
+            offsets[row_of[i] + 2] += 1
     for row in range(1, offsets.size):
         offsets[row] += offsets[row - 1]
     return offsets[offsets.size - 1]
 
 
 @kernel
-def sort_by_row(ends, begin, base, row_length, row_of, first, offsets, starts, lengths):
-    """Write the pieces of documents to their places, sorted by row; in a row as in the data.
+def sort_by_row(lengths, row_of, offsets, starts, sorted_lengths):
+    """Write pieces to their places, sorted by row; in a row as in the data.
 
     Args:
-        ends: As of `count_pieces`.
-        begin: As of `count_pieces`.
-        base: Added to positions.
-        row_length: As of `count_pieces`.
+        lengths: int32[n_pieces], as of `cut_documents`; a piece begins where that before it ends.
         row_of: int64[n_pieces].
-        first: Number of the first of these pieces.
-        offsets: int64[n_rows + 1]: the place of the next piece of each row; moved on.
+        offsets: int64[n_rows + 1], as of `count_in_rows`; moved on to where the rows end, which is
+            the number of the first piece of each row, and of all pieces.
         starts: int64[n_pieces], filled with positions of pieces in the data.
-        lengths: int32[n_pieces], filled; negative for pieces that do not end their document.
+        sorted_lengths: int32[n_pieces], filled.
 
     Returns:
-        The number of the piece after these.
+        The number of tokens.
 
-    Example: ends 2 6 from 0 on, base 0, row_length 3, row_of 1 0 1, offsets 0 1 3 -> starts 2 0 5,
-        lengths -3 2 1; 3.
+    Example: lengths 2 -3 1, row_of 1 0 1, offsets 0 0 1 -> offsets 0 1 3, starts 2 0 5,
+        sorted_lengths -3 2 1; 6.
     """
-    for i in range(ends.size):
-        end = np.int64(ends[i])
-        while begin < end:
-            row = row_of[first]
-            place = offsets[row]
-            offsets[row] += 1
-            starts[place] = base + begin
-            length = min(end - begin, row_length)
-            begin += length
-            lengths[place] = length if begin == end else -length
-            first += 1
-    return first
-
-
-@kernel
-def restore_offsets(offsets):
-    """Undo that `sort_by_row` moved the offsets on: each is that of the row after it.
-
-    Args:
-        offsets: int64[n_rows + 1].
-
-    Returns:
-        The number of rows.
-
-    Example: offsets 2 2 3 3 -> 0 2 2 3; 3.
-    """
-    for row in range(offsets.size - 1, 0, -1):
-        offsets[row] = offsets[row - 1]
-    offsets[0] = 0
-    return offsets.size - 1
+    begin = 0
+    for i in range(lengths.size):
+        row = row_of[i] + 1
+        place = offsets[row]
+        offsets[row] += 1
+        starts[place] = begin
+        sorted_lengths[place] = lengths[i]
+        begin += abs(np.int64(lengths[i]))
+    return begin

@@ -158,23 +158,15 @@ class PackedWindows:
         """Return where the pieces of windows begin and end."""
         starts, n_inputs, n_targets, *_ = self.pieces(numbers)
         stops = starts + np.maximum(n_inputs, n_targets + 1)
-        is_sound = min(starts.min(initial=0), n_inputs.min(initial=1) - 1) >= 0
-        if not is_sound or stops.max(initial=0) > self._file.n_tokens:
+        if starts.min(initial=0) < 0 or stops.max(initial=0) > self._file.n_tokens:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return starts, stops
 
     def rows(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of windows [first, stop), as rows of any length."""
-        offsets = np.array(self._plan.offsets[first : stop + 1])
-        is_sound = offsets[0] >= 0 and offsets[-1] <= len(self._plan.starts)
-        if is_sound and (offsets[1:] > offsets[:-1]).all():
-            chosen = slice(int(offsets[0]), int(offsets[-1]))
-            # A negative length says that the piece does not end its document.
-            lengths = np.abs(self._plan.lengths[chosen].astype(np.int64))
-            found = RowPieces(np.array(self._plan.starts[chosen]), lengths, offsets - offsets[0])
-            if lengths.all() and (found.row_lengths() <= self._context_length).all():
-                return found
-        raise _damaged(self._path, "the pieces that it had when it was opened")
+        starts, lengths, *_ = self.pieces(np.arange(first, stop))
+        offsets = self._plan.offsets[first : stop + 1]
+        return RowPieces(starts, lengths, offsets - offsets[0])
 
     @cached_property
     def longest(self) -> int:
@@ -322,38 +314,26 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
         with tempfile.TemporaryFile(dir=os.path.dirname(opened.name)) as temporary:
             return np.frombuffer(_mapped(temporary, max(1, n * np.dtype(dtype).itemsize)), dtype, n)
 
-    n_pieces = n = 0
-    for number, (ends, begin, _, n_tokens) in enumerate(_documents(file)):
-        found = run.count_pieces(ends, begin, n_tokens, row_length)
-        if found < 0:
+    most = file.n_documents + file.n_tokens // row_length
+    lengths, n_pieces, begin = scratch(most, np.int32), 0, 0
+    for number, (ids, ends) in enumerate(file.shards):
+        n_pieces = run.cut_documents(ends, begin, len(ids), row_length, lengths, n_pieces)
+        if n_pieces < 0:
             raise TokenFileError(
-                f"{file.path}: document {-1 - found:,} of shard {number} ends before it begins, or"
-                " after the last token; the file of document ends is damaged: run tokenmill verify"
+                f"{file.path}: document {-1 - n_pieces:,} of shard {number} ends before it begins,"
+                " or after the last token; the file of document ends is damaged: run tokenmill"
+                " verify"
             )
-        n_pieces += found
-    lengths, row_of = scratch(n_pieces, np.int32), scratch(n_pieces, np.int64)
-    for ends, begin, _, _ in _documents(file):
-        n = run.cut_documents(ends, begin, row_length, lengths, n)
+        begin = (int(ends[-1]) if len(ends) else begin) - len(ids)  # in the next shard
+    lengths, row_of = lengths[:n_pieces], scratch(n_pieces, np.int64)
     n_rows = int(STRATEGIES[about["strategy"]](lengths, row_length, row_of, scratch))
     data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
     plan = _plan_in(data, n_rows, n_pieces)
     run.count_in_rows(row_of, plan.offsets)
-    n = 0
-    for ends, begin, base, _ in _documents(file):
-        n = run.sort_by_row(ends, begin, base, row_length, row_of, n, *plan)
-    run.restore_offsets(plan.offsets)
+    run.sort_by_row(lengths, row_of, *plan)
     header = about | {"n_rows": n_rows, "n_pieces": int(n_pieces), "digest": _digest_of(data)}
     data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
     return data
-
-
-def _documents(file: TokenFile) -> Iterator[tuple[npt.NDArray[np.uint64], int, int, int]]:
-    """Yield (ends, begin of the first document, position of the shard, n_tokens) of each shard."""
-    base, begin = 0, 0
-    for ids, ends in file.shards:
-        yield ends, begin - base, base, len(ids)
-        begin = base + int(ends[-1]) if len(ends) else begin
-        base += len(ids)
 
 
 def _mapped(opened: IO[bytes], n_bytes: int) -> mmap.mmap:

@@ -26,7 +26,8 @@ def find_pieces(plan, rows, row_length, table):
         table: int64[5, n_pieces], filled from the left.
 
     Returns:
-        The number of pieces; -1 if there are more than the table has places for, or none in a row.
+        The number of pieces; -1 if there are more than the table has places for, none in a row, or
+        one that its row has no room for.
 
     Example: offsets 0 1 3, starts 2 0 5, lengths -3 2 1, rows 1 0, row_length 4 -> table
         0 5 2 / 2 1 3 / 1 0 3 / 0 2 4 / 2 4 8; 3.
@@ -48,6 +49,8 @@ def find_pieces(plan, rows, row_length, table):
             length, n_later = np.int64(lengths[i]), 0
             if length < 0:
                 length, n_later = -length, 1
+            if length == 0 or length > (row + 1) * row_length - place:
+                return -1
             table[0, n], table[1, n], table[2, n] = starts[i], length, length - 1 + n_later
             table[3, n] = place
             place += length
@@ -301,18 +304,19 @@ def copy_spans(values, starts, lengths, places, out):
 
 
 @kernel
-def number_segments(before, table, out):
-    """Number the segments of each row from 1.
+def number_places(before, table, is_position, out):
+    """Number the places of rows: by their segment in the row from 1, or in the segment from 0.
 
     Args:
         before: int64[n_segments], 0 for the first segment of a row.
         table: int64[5, n_segments].
-        out: int32[n], filled; what follows a segment up to the next has 0.
+        is_position: True for numbers in the segment.
+        out: int32|int64[n], filled; what follows a segment up to the next has 0.
 
     Returns:
         False if a segment is outside of `out`; it is the last that is looked at.
 
-    Example: before 0 2, table 0 0 / 2 2 / 0 0 / 0 2 / 2 5 -> 1 1 2 2 0; True.
+    Example: before 0 2, table 0 0 / 2 2 / 0 0 / 0 2 / 2 5, is_position False -> 1 1 2 2 0; True.
     """
     number = 0
     for i in range(table.shape[1]):
@@ -324,32 +328,7 @@ def number_segments(before, table, out):
         number += 1
         part, padding = out[place : place + n], out[place + n : stop]
         for k in range(part.size):
-            part[k] = number
-        for k in range(padding.size):
-            padding[k] = 0
-    return True
-
-
-@kernel
-def number_positions(table, out):
-    """Number the tokens of each segment from 0.
-
-    Args:
-        table: As of `number_segments`.
-        out: int32|int64[n], filled; what follows a segment up to the next has 0.
-
-    Returns:
-        As of `number_segments`.
-
-    Example: table 0 0 / 2 2 / 0 0 / 0 2 / 2 5 -> 0 1 0 1 0; True.
-    """
-    for i in range(table.shape[1]):
-        n, place, stop = table[1, i], table[3, i], table[4, i]
-        if place < 0 or n < 0 or n > stop - place or stop > out.size:
-            return False
-        part, padding = out[place : place + n], out[place + n : stop]
-        for k in range(part.size):
-            part[k] = k
+            part[k] = k if is_position else number
         for k in range(padding.size):
             padding[k] = 0
     return True

@@ -237,10 +237,10 @@ def divided(table: Numbers, documents: Any) -> Numbers:
     The last token of a document has no target in its segment. `documents` is a packed tuple of
     uint64[n_documents], where documents end. Raises TokenFileError for ends that descend.
     """
-    n, found = 4 * table.shape[1], np.empty((5, 0), np.int64)
-    while n > found.shape[1]:  # once, unless documents are short
-        found = np.empty((5, n), np.int64)
+    found, n, n_columns = table, 4 * table.shape[1], 0
+    while n > n_columns:  # once, unless documents are short
+        found, n_columns = np.empty((5, n), np.int64), n
         n = kernels().divide_pieces(table, documents, found)
     if n < 0:
         raise outside()
-    return np.ascontiguousarray(found[:, :n])
+    return found[:, :n].copy()

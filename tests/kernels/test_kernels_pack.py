@@ -87,6 +87,7 @@ def run(name: str, lengths: list[int], row_length: int, n_open: int) -> tuple[in
         ),
     }
     values = np.array(lengths, np.int32)
+    values[::2] *= -1  # pieces that do not end their document
     return getattr(kernels, name)(values, row_length, row_of, *memory[name]), row_of.tolist()
 
 
@@ -105,46 +106,36 @@ def test_strategies_are_those_of_plain_lists(data: Any, row_length: int, n_open:
 
 @given(
     st.lists(st.integers(0, 40), max_size=40), st.integers(1, 12), st.integers(0, 3),
-    st.integers(0, 100), st.randoms(use_true_random=False),
+    st.randoms(use_true_random=False),
 )
 def test_pieces_are_cut_and_sorted_by_row(
-    sizes: list[int], row_length: int, begin: int, base: int, random: Any
+    sizes: list[int], row_length: int, begin: int, random: Any
 ) -> None:
-    ends = begin + np.cumsum([0, *sizes])[1:].astype(np.uint64)
-    expected, at = [], begin
+    expected = []
     for size in sizes:
-        stop = at + size
-        while at < stop:
-            length = min(stop - at, row_length)
-            at += length
-            expected.append((base + at - length, length if at == stop else -length))
-    n_tokens = int(ends[-1]) if sizes else begin
-    n = kernels.count_pieces(ends, begin, n_tokens, row_length)
-    assert n == len(expected)
+        cut = [min(size - at, row_length) for at in range(0, size, row_length)]
+        expected += [-length for length in cut[:-1]] + cut[-1:]
+    n, n_tokens = len(expected), begin + sum(sizes)
+    ends = begin + np.cumsum([0, *sizes])[1:].astype(np.uint64)
     lengths = np.full(n + 2, 9, np.int32)
-    assert kernels.cut_documents(ends, begin, row_length, lengths, 1) == n + 1
-    assert lengths.tolist() == [9, *(abs(length) for _, length in expected), 9]
+    assert kernels.cut_documents(ends, begin, n_tokens, row_length, lengths, 1) == n + 1
+    assert lengths.tolist() == [9, *expected, 9]
     n_rows = random.randint(1, 9)
-    row_of = [random.randrange(n_rows) for _ in expected]
-    rows = np.array([*row_of, n_rows - 1])
-    offsets = np.zeros(n_rows + 1, np.int64)
-    kernels.count_in_rows(rows[:-1], offsets)
+    row_of = [*(random.randrange(n_rows) for _ in expected), n_rows - 1]
+    offsets, starts, found = np.zeros(n_rows + 1, np.int64), np.full(n + 1, 9), lengths[1:].copy()
+    kernels.count_in_rows(np.array(row_of), offsets)
+    assert kernels.sort_by_row(
+        np.array([*expected, 1], np.int32), np.array(row_of), offsets, starts, found
+    ) == sum(sizes) + 1
     assert offsets.tolist() == [sum(row < k for row in row_of) for k in range(n_rows + 1)]
-    starts, signed = np.full(n, 9), np.full(n, 9, np.int32)
-    first = kernels.sort_by_row(
-        ends, begin, base, row_length, rows[:-1], 0, offsets, starts, signed
-    )
-    assert first == n
-    assert kernels.restore_offsets(offsets) == n_rows
-    assert offsets.tolist() == [sum(row < k for row in row_of) for k in range(n_rows + 1)]
-    by_row = sorted(range(n), key=lambda piece: row_of[piece])
-    assert list(zip(starts.tolist(), signed.tolist(), strict=True)) == [
-        expected[piece] for piece in by_row
-    ]
+    begins = np.cumsum([0, *map(abs, expected)])
+    by_row = sorted(range(n + 1), key=lambda piece: row_of[piece])
+    assert starts.tolist() == begins[by_row].tolist()
+    assert found.tolist() == [[*expected, 1][piece] for piece in by_row]
 
 
 @pytest.mark.parametrize("ends", [[5, 4, 9], [5, 11], [1, 9]])
 def test_ends_out_of_order_are_told(ends: list[int]) -> None:
-    begin = 2 if ends[0] == 1 else 0
-    found = kernels.count_pieces(np.array(ends, np.uint64), begin, 10, 4)
+    begin, lengths = 2 if ends[0] == 1 else 0, np.zeros(9, np.int32)
+    found = kernels.cut_documents(np.array(ends, np.uint64), begin, 10, 4, lengths, 0)
     assert found == (-1 if begin else -2)

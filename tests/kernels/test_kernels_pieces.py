@@ -93,6 +93,9 @@ def test_pieces_of_rows_by_hand() -> None:
         rows, small = np.array([0, 1]), np.full((5, 3), 9)
         found = kernels.find_pieces((np.array(bad), starts, lengths), rows, 4, small)
         assert found == -1, bad
+    for wrong in ([-5, 2, 1], [0, 2, 1], [-3, 4, 1]):  # without room, or a token
+        bad = np.array(wrong, np.int32)
+        assert kernels.find_pieces((offsets, starts, bad), np.array([0, 1]), 4, table) == -1
     table = np.full((5, 2), 9)
     assert kernels.find_pieces(plan, np.array([0, 1]), 4, table) == -1
 
