@@ -6,13 +6,12 @@ import importlib
 import inspect
 import json
 import re
-import subprocess
-import sys
 import zipfile
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from processes import printed_by
 
 ROOT = Path(__file__).parent.parent
 
@@ -129,15 +128,6 @@ def test_packages_list_their_modules() -> None:
         if path.name == "__init__.py":
             lists += [(name, x) for x in re.findall(r"^ *(\w+)  +[^ ]|`(\w+)`:", doc, re.MULTILINE)]
     assert [(x, a or b) for x, (a, b) in lists if f"{x}.{a or b}" not in MODULES] == []
-
-
-def printed_by(code: str) -> str:
-    """What a new process prints."""
-    environment = {"PYTHONPATH": str(ROOT)}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    return run.stdout
 
 
 @functools.cache

@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
 
+import processes
 import pytest
 
 from bpe import train_bpe
@@ -85,8 +84,7 @@ print(mebibytes() - before)
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells what is used")
 def test_many_encoders_give_memory_back() -> None:
     def used(workers: int) -> float:
-        command = [sys.executable, "-c", IDLE, str(workers)]
-        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        return float(processes.printed_by(IDLE, workers))
 
     assert used(16) < used(1) + 60
 
@@ -110,11 +108,10 @@ with temporary_directory() as directory:
 
 @pytest.mark.parametrize("how", ["converting", "writing"])
 def test_temporary_directories_of_killed_processes_are_removed(tmp_path: Path, how: str) -> None:
-    def run(how: str) -> int:
-        environment = os.environ | {"TMPDIR": str(tmp_path)}
-        return subprocess.run([sys.executable, "-c", KILLED, how], env=environment).returncode
+    def run(how: str, expected_exit: int) -> None:
+        processes.run("-c", KILLED, how, expected_exit=expected_exit, TMPDIR=str(tmp_path))
 
-    assert run(how) == -signal.SIGKILL
+    run(how, -signal.SIGKILL)
     assert len([*tmp_path.iterdir()]) == 1
-    assert run("neither") == 0
+    run("neither", 0)
     assert not [*tmp_path.iterdir()]

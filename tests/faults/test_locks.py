@@ -7,13 +7,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import written
 
@@ -26,7 +27,6 @@ from preprocess.storage import LocalStorage, OutputError
 from preprocess.storage import lock as locks
 from preprocess.storage.lock import LockLinks, ObjectLock
 
-ROOT = Path(__file__).parents[2]
 LOCK = ".tokenmill.lock"
 HOLDER = """
 import errno, fcntl, os, sys, time
@@ -51,10 +51,7 @@ def no_locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 def holder_of(directory: Path) -> subprocess.Popen[str]:
     """A process that holds the lock of a directory without locks of the system."""
-    return subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(directory)], stdin=subprocess.PIPE, text=True,
-        stdout=subprocess.PIPE, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    return processes.start("-c", HOLDER, directory, stdin=PIPE, stdout=PIPE)
 
 
 def test_everything_works_without_locks(no_locks: int, tmp_path: Path, capsys: Any) -> None:

@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import printed_by
 from remote_cases import make_dataset
 
 from preprocess import OutputError, Sampler, build, open_tokens
 from preprocess.check.verify import verify
-
-ROOT = Path(__file__).parents[2]
-
-
-def run(code: str, *arguments: str | Path) -> str:
-    """Run code in a process of its own; return what it printed."""
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.rstrip("\n")
 
 
 def test_without_what_linux_has(tmp_path: Path) -> None:
@@ -32,8 +20,8 @@ def test_without_what_linux_has(tmp_path: Path) -> None:
         "<|endoftext|>".join(f"This is document {n:x}.\n" * (n % 9 + 1) for n in range(700))
     )
     for out, more in (("here", []), ("there", ["elsewhere"])):
-        printed = run("import elsewhere; elsewhere.main()", tmp_path / out, *more)
-        *doctor, synced = printed.split("\n")
+        printed = printed_by("import elsewhere; elsewhere.main()", tmp_path / out, *more)
+        *doctor, synced = printed.splitlines()
         assert (int(synced) > 10) == (out == "there")
         assert any("processor" in line for line in doctor)
     here, there = (
@@ -119,9 +107,9 @@ print(int(view[-1]), [each.sound for each in verify(sys.argv[1])])
 
 def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
     file = make_dataset(tmp_path, 22_400, shard_tokens=100, mask=True)
-    expected = f"{len(file.parts)} True\nTrue\n{int(file[-1])} [True, True, True, True]"
+    expected = f"{len(file.parts)} True\nTrue\n{int(file[-1])} [True, True, True, True]\n"
     assert len(file.parts) >= 224
-    assert run(LIMITED, file.path) == expected
+    assert printed_by(LIMITED, file.path) == expected
 
 
 @pytest.mark.parametrize(
@@ -136,7 +124,7 @@ def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
     ],
 )
 def test_windows_is_named(code: str) -> None:
-    printed = run(f"""
+    printed = printed_by(f"""
 import sys
 sys.platform, sys.modules["fcntl"], sys.argv = "win32", None, ["tokenmill", "--version"]
 try:
@@ -144,4 +132,4 @@ try:
 except ImportError as error:
     print(error)
 """)
-    assert printed == "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL"
+    assert printed == "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL\n"

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
+import processes
 import pytest
 import torture
 
@@ -27,7 +26,6 @@ from preprocess.run.signals import (
 )
 from preprocess.storage import LOCK_FILE
 
-ROOT = Path(__file__).parents[2]
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.
 STUCK = """
 import hashlib, os, signal, sys
@@ -69,14 +67,11 @@ def test_a_process_that_is_stuck_ends(
     text.write_text("<|endoftext|>".join(f"document {i} of many" for i in range(500)))
     options = ["--train", str(text), "--out", str(out), "--vocab-size", "280"]
     patience = "inf" if number else "0"
-    with subprocess.Popen(
-        [sys.executable, "-c", STUCK, "build", *options, "--workers", str(workers),
-         "--unit-size", "500", "--log-file", log],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATIENCE": patience},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:  # fmt: skip
+    options += ["--workers", str(workers), "--unit-size", "500", "--log-file", str(log)]
+    with processes.start(
+        "-c", STUCK, "build", *options, env=processes.environment(PATIENCE=patience), stdout=PIPE,
+        stderr=PIPE,
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "stuck\n"

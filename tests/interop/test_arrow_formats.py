@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from format_files import ARROW, DOCUMENTS, table_of, write, write_table
 from hypothesis import given
@@ -158,7 +157,7 @@ def test_the_command_that_converts_csv(tmp_path: Path, suffix: str, content: str
     with pytest.raises(CorpusError, match=rf"{suffix} files cannot be read.*: python -c") as raised:
         documents_of(path)
     command = shlex.split(str(raised.value).partition("convert it: ")[2])
-    subprocess.run([sys.executable, *command[1:]], check=True)
+    processes.run(*command[1:])
     assert documents_of(tmp_path / f"x.{suffix}.parquet") == ["a\nb" if suffix == "csv" else "a"]
 
 

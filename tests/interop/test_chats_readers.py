@@ -6,11 +6,10 @@ import bz2
 import gzip
 import lzma
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from chat_cases import DIALOGUES, say, write
 
@@ -105,10 +104,8 @@ def test_programs_need_no_guard_and_leave_no_process(model: Path, tmp_path: Path
         f"       out={str(tmp_path / 'x.bin')!r}, workers=2, unit_size=500, format='jsonl')\n"
         "print('done')\n"
     )
-    command = [sys.executable, program]
     with open(path, "rb") as file:
-        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=True)
-    assert done.stdout.count("done") == 1
+        assert processes.run(program, stdin=file).stdout.count("done") == 1
     assert open_tokens(tmp_path / "x.bin").n_documents == 10 * len(DIALOGUES)
 
 
@@ -120,6 +117,4 @@ def test_a_process_ends_with_the_one_that_uses_it() -> None:
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     # It returns when both have closed their output.
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=60)
-    assert ended.returncode == -signal.SIGKILL
+    processes.run("-c", program, expected_exit=-signal.SIGKILL)

@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from remote_cases import BLOCK, assert_same_batches, disk_usage, flip, pair
 
@@ -21,9 +22,6 @@ from preprocess.dataset import remote as block_cache
 from preprocess.dataset.remote import CacheError
 from preprocess.storage import forked
 from preprocess.storage.remote import RemoteError
-
-ROOT = Path(__file__).parents[2]
-
 
 # --- the limit ---
 
@@ -86,12 +84,8 @@ for step in range(6):
 
 
 def run_reader(tmp_path: Path, bucket: str, *arguments: str, **more: Any) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}"}
-    command = [
-        sys.executable, "-c", more.get("code", _READER), str(tmp_path / "local" / "train.json"),
-        f"{bucket}/data/train.json", *arguments,
-    ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    places = tmp_path / "local" / "train.json", f"{bucket}/data/train.json"
+    return processes.start("-c", more.get("code", _READER), *places, *arguments, stdout=PIPE)
 
 
 def test_several_processes_keep_the_limit(

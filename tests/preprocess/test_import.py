@@ -13,6 +13,7 @@ import pytest
 from export_cases import content_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verify_cases import flip
 from written import END, dataset
 
 from bpe import train_bpe
@@ -295,9 +296,7 @@ def test_with_a_tokenizer(tmp_path: Path) -> None:
     texts = [each.text for each in found]
     assert "5 documents decode, which another program made, so they were not encoded" in texts[-2]
     assert texts[-1] == "its ids were imported from x.bin, not made of text"
-    content = bytearray((tmp_path / "out" / "train.bin").read_bytes())
-    content[0] ^= 1
-    (tmp_path / "out" / "train.bin").write_bytes(content)
+    flip(tmp_path / "out" / "train.bin", 0)
     wrong = [each.text for each in verify(tmp_path / "out", repair=True) if not each.sound]
     text = "cannot be repaired: its ids were imported; run the import again"
     assert any(text in each for each in wrong)
@@ -315,7 +314,5 @@ def test_without_a_tokenizer(tmp_path: Path, capsys: Any) -> None:
         open_tokens(tmp_path / "out" / "train.bin", tokenizer=tokenizer)
     stats = json.loads((tmp_path / "out" / "train_stats.json").read_text())
     assert stats["made_from"]["command"] == "import"
-    content = bytearray((tmp_path / "out" / "train.bin").read_bytes())
-    content[0] ^= 1
-    (tmp_path / "out" / "train.bin").write_bytes(content)
+    flip(tmp_path / "out" / "train.bin", 0)
     assert not all(each.sound for each in verify(tmp_path / "out"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -244,20 +244,15 @@ print(Sampler(path, 3, 8, windows="packed").n_windows)
 
 @pytest.mark.parametrize("step", ["flush", "rename"])
 def test_a_killed_maker_leaves_no_plan(file: TokenFile, tmp_path: Path, step: str) -> None:
-    command = [sys.executable, "-c", MAKE, step, str(tmp_path / "train.bin")]
-    killed = subprocess.run(command, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    processes.run("-c", MAKE, step, tmp_path / "train.bin", expected_exit=-signal.SIGKILL)
     assert [path.suffix for path in plans(tmp_path)] == [".partial"]
     packed(file, 8, "best_fit")
     assert [path.suffix for path in plans(tmp_path)] == [".plan"]
 
 
 def test_processes_that_start_together_share_a_plan(file: TokenFile, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", MAKE, "", str(tmp_path / "train.bin")]
-    makers = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
+    command = ["-c", MAKE, "", tmp_path / "train.bin"]
+    makers = [processes.start(*command, stdout=PIPE, stderr=PIPE) for _ in range(3)]
     found = [maker.communicate()[0] for maker in makers]
     assert set(found) == {f"{packed(file, 8, 'best_fit').n_windows}\n"}
     assert [path.suffix for path in plans(tmp_path)] == [".plan"]

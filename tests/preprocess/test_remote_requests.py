@@ -5,14 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import format_files
+import processes
 import pytest
 import torture
 from web_server import Page, web_server
@@ -23,7 +22,6 @@ from preprocess.sources import compressed, find_sources
 from preprocess.sources import remote as sources_remote
 from preprocess.storage import remote
 
-ROOT = Path(__file__).parents[2]
 OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
 
 
@@ -134,10 +132,7 @@ def test_a_hub_is_read_at_one_commit() -> None:
         f"hf://datasets/me/it{x}"
         for x in ("/data/a.txt", "", "@main/*.md", "/data", "/none.txt")
     ]
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / "hub_server.py"), *urls],
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
-    )
+    done = processes.run("-m", "hub_server", *urls)
     a, b, c = (
         [name, "version b", f"hf://datasets/me/it{place}", text]
         for name, place, text in (

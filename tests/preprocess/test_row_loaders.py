@@ -6,14 +6,13 @@ import gzip
 import json
 import pickle
 import shutil
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -481,6 +480,5 @@ from preprocess import AsyncDataLoader, {reader}
 batches = iter(AsyncDataLoader({reader}(sys.argv[1]), batch_size=4))
 print(len(next(batches)["input_ids"]))
 """
-    command = [sys.executable, "-c", code, tmp_path / f"x.{kind}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = processes.run("-c", code, tmp_path / f"x.{kind}")
     assert (done.stdout, done.stderr) == ("4\n", "")

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
+import processes
 import pytest
 import torture
 
-ROOT = Path(__file__).parents[2]
 TEXT = "naïve 日本語 🙂 <|endoftext|>" * 9
 
 COMMANDS = [
@@ -46,7 +47,7 @@ def run_all(place: Path, redirections: str, commands: list[str], **more: str) ->
     for command in commands:
         done = subprocess.run(
             f"{program} {command} {redirections}", shell=True, cwd=place, capture_output=True,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | more, check=False,
+            env=processes.environment(**more), check=False,
         )
         found.append((command, done.returncode, done.stdout, done.stderr))
         assert b"Traceback" not in done.stderr, done.stderr
@@ -109,11 +110,7 @@ def test_lines_are_not_kept_back() -> None:
         "    os._exit(0)\n"
     )
     for unbuffered in ("", "1"):
-        done = subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, check=False,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered},
-        )
-        assert done.stderr == b"a line\n"
+        assert processes.run("-c", program, PYTHONUNBUFFERED=unbuffered).stderr == "a line\n"
 
 
 def test_a_pipe_that_does_not_block_gets_all() -> None:
@@ -129,11 +126,8 @@ def test_a_pipe_that_does_not_block_gets_all() -> None:
         "    os.write(2, b'full\\n')\n"
         "    print('a line', flush=True)\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    ) as process:
+    with processes.start("-c", program, stdout=PIPE, stderr=PIPE) as process:
         assert process.stderr is not None
-        assert process.stderr.readline() == b"full\n"
+        assert process.stderr.readline() == "full\n"
         output, errors = process.communicate()
-    assert (process.returncode, output.lstrip(b"."), errors) == (0, b"a line\n", b"")
+    assert (process.returncode, output.lstrip("."), errors) == (0, "a line\n", "")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import written
 import xxhash
@@ -367,9 +368,7 @@ def test_a_dataset_that_outlives_its_module_ends_in_silence(built: Path) -> None
         from preprocess.dataset import file_map
         typing.kept = open_tokens(sys.argv[1]), file_map
     """
-    command = [sys.executable, "-c", code, str(built)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    assert processes.run("-c", code, built).stderr == ""
 
 
 def test_numbers_of_documents_of_few_bits(tmp_path: Path) -> None:
