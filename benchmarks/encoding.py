@@ -78,7 +78,10 @@ def encode_gigatoken(job: Job, clock: Clock) -> Result:
     return Result(len(data), digest_of(np.asarray(awkward.flatten(ids))))
 
 
-def _encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
+@side("encode-texts", OURS)
+@side("encode-one-thread", OURS, threads=1)
+def encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
+    """Ours, from a list of strings."""
     from bpe import Tokenizer
 
     import_ours()
@@ -92,7 +95,10 @@ def _encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
     return Result(job.corpus.stat().st_size, digest_of(ids))
 
 
-def _encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
+@side("encode-texts", "gigatoken")
+@side("encode-one-thread", "gigatoken", threads=1)
+def encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
+    """gigatoken, from a list of strings; one thread is the calling one."""
     import awkward
     import gigatoken
 
@@ -120,25 +126,15 @@ def _encode_texts_flat(job: Job, clock: Clock, package: str) -> Result:
     return Result(job.corpus.stat().st_size, digest_of(ids))
 
 
-@side("encode-texts", OURS)
-def encode_texts_tokenmill(job: Job, clock: Clock) -> Result:
-    """Ours, from a list of strings."""
-    return _encode_texts_tokenmill(job, clock)
-
-
-@side("encode-texts", "gigatoken")
-def encode_texts_gigatoken(job: Job, clock: Clock) -> Result:
-    """gigatoken, from a list of strings."""
-    return _encode_texts_gigatoken(job, clock)
-
-
 @side("encode-texts", "fastokens")
+@side("encode-one-thread", "fastokens", threads=1)
 def encode_texts_fastokens(job: Job, clock: Clock) -> Result:
     """fastokens, from a list of strings, to one array."""
     return _encode_texts_flat(job, clock, "fastokens")
 
 
 @side("encode-texts", "snaptokens")
+@side("encode-one-thread", "snaptokens", threads=1)
 def encode_texts_snaptokens(job: Job, clock: Clock) -> Result:
     """snaptokens, from a list of strings, to one array."""
     return _encode_texts_flat(job, clock, "snaptokens")
@@ -158,30 +154,6 @@ def encode_texts_tokenizers(job: Job, clock: Clock) -> Result:
     encoded = _timed(clock, lambda: encode([_FEW_WORDS]), lambda: encode(texts))
     ids = np.concatenate([np.array(some.ids, np.uint32) for some in encoded])
     return Result(job.corpus.stat().st_size, digest_of(ids))
-
-
-@side("encode-one-thread", OURS, threads=1)
-def encode_one_thread_tokenmill(job: Job, clock: Clock) -> Result:
-    """Ours, from a list of strings, with one processor."""
-    return _encode_texts_tokenmill(job, clock)
-
-
-@side("encode-one-thread", "gigatoken", threads=1)
-def encode_one_thread_gigatoken(job: Job, clock: Clock) -> Result:
-    """gigatoken, on the calling thread."""
-    return _encode_texts_gigatoken(job, clock)
-
-
-@side("encode-one-thread", "fastokens", threads=1)
-def encode_one_thread_fastokens(job: Job, clock: Clock) -> Result:
-    """fastokens, with one processor."""
-    return _encode_texts_flat(job, clock, "fastokens")
-
-
-@side("encode-one-thread", "snaptokens", threads=1)
-def encode_one_thread_snaptokens(job: Job, clock: Clock) -> Result:
-    """snaptokens, with one processor."""
-    return _encode_texts_flat(job, clock, "snaptokens")
 
 
 @side("encode-one-thread", "tiktoken", threads=1, at_most=_SLOW)

@@ -6,7 +6,6 @@ memory; the one before is let go of, as a training loop does.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -120,33 +119,6 @@ def get_batch_one_map(job: Job, clock: Clock) -> Result:
     return _draw(clock, lambda rng: _windows(tokens, rng))
 
 
-def _of_sampler(job: Job, clock: Clock, order: Any) -> Result:
-    """Batches of a `Sampler`, which are others than those of `get_batch`."""
-    from preprocess import Sampler
-
-    tokens = mapped_tokens(random_tokens(job.directory))
-    sampler = Sampler(tokens, BATCH_SIZE, CONTEXT_LENGTH, order=order)
-    steps = itertools.count()
-
-    def batch(_: np.random.Generator) -> Batch:
-        found = sampler.batch(next(steps))
-        return found["inputs"], found["targets"]
-
-    return Result(_draw(clock, batch).n_bytes, None)
-
-
-@side("get-batch", "Sampler, random", package="numpy")
-def sampler_random(job: Job, clock: Clock) -> Result:
-    """Ours, as a function of seed and step."""
-    return _of_sampler(job, clock, "random")
-
-
-@side("get-batch", "Sampler, epoch", package="numpy")
-def sampler_epoch(job: Job, clock: Clock) -> Result:
-    """Ours, each window once per epoch."""
-    return _of_sampler(job, clock, "epoch")
-
-
 def packed_sampler(directory: Path) -> Any:
     """A sampler of rows of whole documents, with the number of the document of each token."""
     from preprocess import Sampler
@@ -158,19 +130,6 @@ def packed_sampler(directory: Path) -> Any:
     )
     token_array(sampler.dataset).max()  # every page is in the map
     return sampler
-
-
-@side("get-batch", "Sampler, packed, segment ids", package="numpy")
-def sampler_packed(job: Job, clock: Clock) -> Result:
-    """Ours, of whole documents, with the number of the document of each token."""
-    sampler = packed_sampler(job.directory)
-    steps = itertools.count()
-
-    def batch(_: np.random.Generator) -> Batch:
-        found = sampler.batch(next(steps))
-        return found["inputs"], found["targets"]
-
-    return Result(_draw(clock, batch).n_bytes, None)
 
 
 @side("get-batch", "fill only", package="numpy")
