@@ -19,15 +19,6 @@ _PREFIX, _LOCK = "tokenmill-spool-", ".lock"
 @contextmanager
 def temporary_directory(prefix: str = _PREFIX, parent: Path | None = None) -> Iterator[Path]:
     """Yield a new directory, which is removed afterwards; `parent` None: where TMPDIR says."""
-    directory, descriptor = make_directory(prefix, parent)
-    try:
-        yield directory
-    finally:
-        end_directory(directory, descriptor)
-
-
-def make_directory(prefix: str = _PREFIX, parent: Path | None = None) -> tuple[Path, int]:
-    """Make a directory with a lock that is held, and return it and the descriptor of the lock."""
     import tempfile  # a millisecond that most runs save
 
     parent = parent or Path(tempfile.gettempdir())
@@ -35,16 +26,14 @@ def make_directory(prefix: str = _PREFIX, parent: Path | None = None) -> tuple[P
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     unlocked = directory / f"{_LOCK}.new"
     descriptor = os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600)
-    with suppress(OSError):  # without locks nobody else takes it for abandoned, either
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.rename(unlocked, directory / _LOCK)  # under this name it is locked from the beginning
-    return directory, descriptor
-
-
-def end_directory(directory: Path, descriptor: int) -> None:
-    """Remove a directory, and give its lock back."""
-    shutil.rmtree(directory, ignore_errors=True)  # another program may have cleaned up
-    os.close(descriptor)
+    try:
+        with suppress(OSError):  # without locks nobody else takes it for abandoned, either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.rename(unlocked, directory / _LOCK)  # under this name it is locked from the beginning
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)  # another program may have cleaned up
+        os.close(descriptor)
 
 
 def _remove_abandoned(parent: Path, prefix: str) -> None:

@@ -418,7 +418,7 @@ def _read_manifest(bin_path: Path | str) -> Manifest:
 
 def _why_missing(bin_path: Path) -> str:
     """Return why there is no manifest beside a `.bin`, and what to do, for a message."""
-    whole = bin_path.with_name(f"{name_of(bin_path)}.json")
+    whole = bin_path.with_name(manifest_name(dataset_of_shard(bin_path.stem)))
     # `preprocess.storage` keeps unfinished files there.
     if any(bin_path.parent.glob(f".*.partial/{glob.escape(bin_path.name)}")):
         return "is not finished; run the command that builds it again, to the end"
@@ -435,15 +435,6 @@ def _why_missing(bin_path: Path) -> str:
             " tokenmill import, or np.memmap(path, dtype=np.uint16, mode='r') in Python"
         )
     return "there is no such file; build it first (tokenmill build, or make preprocess)"
-
-
-def name_of(path: Path) -> str:
-    """Return NAME of a .bin or .docs; for a shard, NAME of its dataset.
-
-    >>> name_of(Path("data/train.bin")), name_of(Path("data/train_00002.docs"))
-    ('train', 'train')
-    """
-    return path.stem if path.with_suffix(".json").exists() else dataset_of_shard(path.stem)
 
 
 def read_ids(file: TokenFile, start: int, stop: int) -> Values:

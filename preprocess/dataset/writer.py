@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
@@ -151,8 +150,6 @@ class TokenFileWriter:
         shard_tokens: int | None = None, split_documents: bool = False,
         columns: Sequence[table.Column] = (table.IDS, table.DOCUMENT_ENDS),
     ) -> None:
-        if not name or name != os.path.basename(name):
-            raise table.TokenFileError(f"a name for files in a directory is expected; got {name!r}")
         self.vocab_size = vocab_size
         self._columns, self._name, self._storage = columns, name, storage
         self._shard_tokens, self._splits = shard_tokens, split_documents
@@ -312,7 +309,8 @@ class TokenFileWriter:
         The arguments are those fields of `Manifest` that the writer does not know.
 
         Raises:
-            TokenFileError: The last document has no end, or a special id is not in the vocabulary.
+            TokenFileError: The last document has no end.
+            DamagedStateError: A shard is shorter than it was.
             OutputError: A write failed.
         """
         name, n_here = self._files[0].name, self._files[0].count
@@ -321,12 +319,6 @@ class TokenFileWriter:
                 f"{name}: {n_here - self._last_end:,} ids follow the last document end; append the"
                 " end of every document before finishing"
             )
-        for special_id in (end_of_text_id, fields.get("begin_of_text_id") or 0):
-            if not 0 <= special_id < self.vocab_size:
-                raise table.TokenFileError(
-                    f"{name}: the special id {special_id} is not in the vocabulary, whose"
-                    f" ids are 0 to {self.vocab_size - 1}"
-                )
         n_tokens, n_documents = self.n_tokens, self.n_documents
         is_whole, last = self._shard_tokens is None, self._finish_shard(n_here)
         extra = [
@@ -342,7 +334,7 @@ class TokenFileWriter:
             shards=() if is_whole else (*self._shards, last),
         )
         for data in manifest.files(self._name)[: -len(self._columns)]:
-            if (self._storage.size(data.name) or 0) > data.n_bytes:
+            if (self._storage.size(data.name) or 0) != data.n_bytes:
                 # Cut off the part moved to the next shard, which is durable now.
                 with closing(self._storage.stream(data.name, data.n_bytes)) as stream:
                     stream.finish(data.n_bytes)

@@ -34,7 +34,7 @@ from preprocess.storage.errors import (
     DamagedStateError,
     OutputError,
 )
-from preprocess.storage.files import Files, LocalFiles, UrlFiles, copy_to
+from preprocess.storage.files import Files, LocalFiles, UrlFiles, copy_to, free_space
 from preprocess.storage.local import (
     IN_ORDER,
     JOURNAL_FILE,
@@ -279,14 +279,13 @@ class BucketStorage(UrlFiles):
 
     def clear(self) -> None:
         self._end_uploads()
+        journal = f"{self._work_prefix}{JOURNAL_FILE}"
         with _written(OUTPUTS_KEPT):
-            keys = [key for key, _ in self._objects.keys(self._work_prefix)]
-        journal = [key for key in keys if key == f"{self._work_prefix}{JOURNAL_FILE}"]
-        others = [key for key in keys if key not in journal]
+            others = [key for key, _ in self._objects.keys(self._work_prefix) if key != journal]
         for_each(
             others, lambda _, key: self._remove_keys([key], OUTPUTS_KEPT), _REQUESTS_AT_ONCE
         )
-        self._remove_keys(journal, OUTPUTS_KEPT)
+        self._remove_keys([journal], OUTPUTS_KEPT)
         self._known = {}
         for name in self.names():
             self._drop(name)
@@ -297,7 +296,7 @@ class BucketStorage(UrlFiles):
         return sorted(x[1 : -len(PARTIAL)] for x in places if x.endswith(PARTIAL))
 
     def space(self) -> tuple[float, int]:
-        return self._here.space()
+        return free_space(self.spool), sum(self._here.sizes().values())
 
 
 class _BucketStream(Stream):

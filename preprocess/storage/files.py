@@ -7,7 +7,7 @@ import math
 import os
 import stat
 import weakref
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -16,7 +16,7 @@ import xxhash
 
 from bpe.errors import ChangedError
 from bpe.files.locations import given_location, is_url, is_web, shown_url
-from bpe.files.temporary import end_directory, make_directory
+from bpe.files.temporary import temporary_directory
 from preprocess.storage.errors import OutputError, writing
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectStore, RemoteError, split_url
@@ -123,10 +123,6 @@ class LocalFiles:
         """Return a local path of a file with its siblings, to read or map: if remote, of a copy."""
         return self.directory / name
 
-    def space(self) -> tuple[float, int]:
-        """Return (free bytes of the disk, bytes of the files)."""
-        return free_space(self.directory), sum(self.sizes().values())
-
 
 class UrlFiles:
     """As `LocalFiles`, below the URL of a directory: each file is an object of a server.
@@ -138,14 +134,16 @@ class UrlFiles:
         scheme, _, rest = location.rstrip("/").partition("://")
         self._url = f"{scheme.lower()}://{rest}"
         self._spool: Path | None = None
-        self.object("x")  # raises for a URL that cannot be used
+        directory_of(f"{self._url}/")  # both raise for a URL that cannot be used
+        self.object("x")
 
     @property
     def spool(self) -> Path:
         """A temporary directory (TMPDIR says where), which ends with this object or process."""
         if self._spool is None:
-            self._spool, descriptor = make_directory()
-            self._end = weakref.finalize(self, end_directory, self._spool, descriptor)
+            stack = ExitStack()
+            self._spool = stack.enter_context(temporary_directory())
+            self._end = weakref.finalize(self, stack.close)
         return self._spool
 
     def close(self) -> None:
@@ -156,7 +154,7 @@ class UrlFiles:
 
     def url(self, name: str) -> str:
         """Return the URL of a file."""
-        return url_beside(f"{self._url}/", name)
+        return f"{self._url}/{quote(name) if is_web(self._url) else name}"
 
     def object(self, name: str) -> tuple[ObjectStore, str]:
         """Return the store of a file, and its key there."""
@@ -241,12 +239,3 @@ def directory_of(url: str) -> str:
             " a dataset has several; give a URL without one, or that of the bucket"
         )
     return url.rpartition("/")[0]
-
-
-def url_beside(url: str, name: str) -> str:
-    """Return the URL of a file in the directory of another one, as `directory_of`.
-
-    >>> url_beside("s3://bucket/data/train.bin", "train.json")
-    's3://bucket/data/train.json'
-    """
-    return f"{directory_of(url)}/{quote(name) if is_web(url) else name}"
