@@ -334,7 +334,7 @@ def open_tokens(
         return TokenFile(bin_path, manifest)
     found = None if _is_fingerprint(tokenizer) else _load(tokenizer)
     wanted = tokenizer if found is None else found
-    check_tokenizer(shown_url(location) if is_remote else bin_path, manifest, wanted)
+    check_tokenizer(shown if is_remote else bin_path, manifest, wanted)
     return TokenFile(bin_path, manifest, found)
 
 

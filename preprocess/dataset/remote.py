@@ -124,10 +124,7 @@ class RemoteView(ShardView):
 
 def _between(firsts: Blocks, lasts: Blocks) -> Blocks:
     """Return all numbers from `firsts` to `lasts`; some are there twice."""
-    n = lasts - firsts
-    if n.max() <= 1:
-        return np.concatenate((firsts, lasts))
-    n += 1
+    n = lasts - firsts + 1
     before = np.cumsum(n) - n
     found: Blocks = np.arange(n.sum()) + np.repeat(firsts - before, n)
     return found

@@ -182,7 +182,8 @@ class LocalStorage(LocalFiles):
 
     def _check_lock(self) -> None:
         if self._lock is not None:
-            self._lock.check()
+            with writing(self._location / self._lock_file):
+                self._lock.check()
 
     @property
     def has_system_lock(self) -> bool:

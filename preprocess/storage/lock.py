@@ -19,8 +19,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from bpe.errors import ChangedError
 from bpe.parallel import Lock, start_thread
 from bpe.runtime.user_cache import warn_once
 from preprocess.storage.errors import LockedError, OutputError
-from preprocess.storage.remote import ANY, ObjectInfo, ObjectStore, RemoteError
+from preprocess.storage.remote import ANY, ObjectInfo, ObjectStore
 
 EXPIRES_AFTER = 60.0  # seconds without a replacement
 RENEWED_EVERY = 15.0  # seconds
@@ -135,7 +134,7 @@ class ObjectLock:
 
         Raises:
             LockedError: Another process holds it.
-            RemoteError: The server does not answer, or refuses the request.
+            OSError: It cannot be written; of a server `RemoteError`.
         """
         seen, waited = None, 0.0
         while not self._put(""):
@@ -166,7 +165,7 @@ class ObjectLock:
 
         Raises:
             OutputError: Another process took it, for it could not be renewed in time.
-            RemoteError: It is time to renew it, and the server does not answer.
+            OSError: It is time to renew it, and that fails; of a server `RemoteError`.
         """
         if self._is_held and time.monotonic() - self._renewed > EXPIRES_AFTER / 2:
             self._renew()
@@ -188,9 +187,7 @@ class ObjectLock:
 
     def _keep(self) -> None:
         while not self._ended.wait(RENEWED_EVERY):
-            # `check` tries it again, and raises; an error of a list of links (ESTALE) is none of
-            # a server.
-            with suppress(OSError):
+            with suppress(OSError):  # `check` tries it again, and raises
                 self._renew()
 
     def _renew(self) -> None:
@@ -313,25 +310,23 @@ class LockLinks:
         before = int(version or 0)
         number = before + 1 if before else time.time_ns()
         path = Path(f"{key}.{number}")
-        with _remote_errors(path):
-            if not before and self._versions(key):
-                return None
-            try:
-                path.symlink_to(bytes(data).decode())
-            except FileExistsError:
-                return None
-            if self._versions(key)[-2:] != ([before, number] if before else [number]):
-                path.unlink(missing_ok=True)
-                return None
-            if before:
-                Path(f"{key}.{before}").unlink(missing_ok=True)
+        if not before and self._versions(key):
+            return None
+        try:
+            path.symlink_to(bytes(data).decode())
+        except FileExistsError:
+            return None
+        if self._versions(key)[-2:] != ([before, number] if before else [number]):
+            path.unlink(missing_ok=True)
+            return None
+        if before:
+            Path(f"{key}.{before}").unlink(missing_ok=True)
         return str(number)
 
     def remove(self, key: str) -> None:
         """Remove all versions, the last one last."""
-        with _remote_errors(Path(key)):
-            for version in self._versions(key):
-                Path(f"{key}.{version}").unlink(missing_ok=True)
+        for version in self._versions(key):
+            Path(f"{key}.{version}").unlink(missing_ok=True)
 
     def _versions(self, key: str) -> list[int]:
         directory, name = os.path.split(key)
@@ -340,11 +335,3 @@ class LockLinks:
             matches = (re.fullmatch(pattern, each) for each in os.listdir(directory))
             before, found = found, sorted(int(match[1]) for match in matches if match)
         return found
-
-
-@contextmanager
-def _remote_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise RemoteError(f"{path}: the lock file cannot be written: {error.strerror}") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -117,37 +116,3 @@ def test_imported_ids_have_no_column_of_text(
     )
     assert open_tokens(tmp_path / "x.bin").tokens.tolist() == [5, 6, 299]
     assert all(finding.sound for finding in verify(tmp_path / "x.bin"))
-
-
-@pytest.mark.parametrize(
-    ("stated", "message"),
-    [
-        ({"name": "../x"}, r"matching regex .* - at `\$\.columns\[0\]\.name`, found '../x'"),
-        ({"dtype": "O"}, r"Invalid enum value 'O' - at `\$\.columns\[0\]\.dtype`"),
-        ({"name": "bin"}, r"Expected `str` matching regex .* - at `\$\.columns\[0\]\.name`"),
-        ({"per": "word"}, r"Invalid enum value 'word' - at `\$\.columns\[0\]\.per`"),
-        ({}, r'"x_digests" should have 1 entries and has 0'),
-    ],
-)
-def test_columns_that_a_manifest_states(
-    stated: dict[str, str], message: str, tmp_path: Path
-) -> None:
-    from written import GOLDEN_ENDS, GOLDEN_IDS, edit, write
-
-    write(tmp_path, GOLDEN_IDS, GOLDEN_ENDS)
-    sound = {"name": "x", "dtype": "uint8", "per": "token"}
-    edit(tmp_path / "train.json", columns=[sound | stated])
-    with pytest.raises(TokenFileError, match=message):
-        open_tokens(tmp_path / "train.bin")
-
-
-def test_a_key_of_a_shard_that_is_not_known_is_ignored(tmp_path: Path) -> None:
-    from written import FIELDS, edit
-
-    with written.token_file(tmp_path, "train", vocab_size=301, shard_tokens=2) as writer:
-        writer.append(np.array([1, 299, 2, 299], np.uint32), np.array([2, 4]))
-        writer.finish(end_of_text_id=299, **FIELDS)
-    path = tmp_path / "train.json"
-    shards = json.loads(path.read_text())["shards"]
-    edit(path, shards=[shard | {"digests": 5} for shard in shards])
-    assert open_tokens(tmp_path / "train.bin").n_tokens == 4

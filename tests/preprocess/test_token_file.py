@@ -71,6 +71,11 @@ FORMER_MANIFEST = GOLDEN_MANIFEST.replace('"tokenmill"', '"tokenbin"').replace(
 ROOT = Path(__file__).parents[2]
 
 
+def column(**stated: str) -> dict[str, Any]:
+    """A column that a manifest states."""
+    return {"columns": [{"name": "x", "dtype": "uint8", "per": "token"} | stated]}
+
+
 @pytest.fixture
 def built(tmp_path: Path) -> Path:
     """The `.bin` of the golden files."""
@@ -102,9 +107,13 @@ def test_reader_reads_the_golden_bytes(tmp_path: Path, manifest: str) -> None:
     assert file.manifest.sources[0]["name"] == "train.txt"
 
 
-def test_unknown_keys_of_a_manifest_are_ignored() -> None:
-    content = json.loads(GOLDEN_MANIFEST) | {"text_digests": {"a": 1}, "digests": 3}
-    assert Manifest.from_json(json.dumps(content), "x").to_json() == GOLDEN_MANIFEST
+@pytest.mark.parametrize("shards", [{}, {"shard_tokens": 3}])
+def test_unknown_keys_of_a_manifest_are_ignored(tmp_path: Path, shards: dict[str, int]) -> None:
+    text = written.dataset(tmp_path, [3, 3], **shards).manifest.to_json()
+    content = json.loads(text) | {"text_digests": {"a": 1}, "digests": 3}
+    for each in content.get("shards", []):
+        each["digests"] = 5
+    assert Manifest.from_json(json.dumps(content), "x").to_json() == text
 
 
 def test_an_open_file_is_pickled_as_its_path(
@@ -233,6 +242,11 @@ def test_what_is_compared_and_what_is_ignored(built: Path) -> None:
         ({"docs_digests": ["", ""]}, r"\"docs_digests\" should have 1 entries and has 2"),
         ({"n_tokens": 8}, r"train\.bin: expected 16 bytes \(8 tokens of uint16 .*, found 14"),
         ({"n_documents": 1}, r"train\.docs: expected 8 bytes \(1 documents of uint64 .* 24"),
+        (column(name="../x"), r"matching regex .* - at `\$\.columns\[0\]\.name`, found '../x'"),
+        (column(name="bin"), r"Expected `str` matching regex .* - at `\$\.columns\[0\]\.name`"),
+        (column(dtype="O"), r"Invalid enum value 'O' - at `\$\.columns\[0\]\.dtype`"),
+        (column(per="word"), r"Invalid enum value 'word' - at `\$\.columns\[0\]\.per`"),
+        (column(), r'"x_digests" should have 1 entries and has 0'),
     ],
 )
 def test_manifest_that_is_not_right(built: Path, changes: dict[str, Any], message: str) -> None:
