@@ -31,7 +31,6 @@ from preprocess.storage.errors import (
     OUTPUTS_KEPT,
     PUBLISHED_KEPT,
     WORK_KEPT,
-    DamagedStateError,
     OutputError,
 )
 from preprocess.storage.files import Files, LocalFiles, UrlFiles, copy_to, free_space
@@ -112,13 +111,7 @@ class BucketStorage(UrlFiles):
         """What was put or found last as the object of each work file."""
         if self._known is None:
             prefix = self._work_prefix
-            found = {key[len(prefix) :]: info for key, info in self._objects.keys(prefix)}
-            if any("/" in name for name in found):
-                raise DamagedStateError(
-                    f"{self.where()}: of an unfinished run of another version of tokenmill; finish"
-                    " it with that version, or start over (--overwrite)"
-                )
-            self._known = found
+            self._known = {key[len(prefix) :]: info for key, info in self._objects.keys(prefix)}
         return self._known
 
     @property

@@ -12,7 +12,6 @@ A failed write raises an `OutputError` that names the file; earlier writes are k
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -39,8 +38,6 @@ IN_ORDER = "-in-order"
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
-
-logger = logging.getLogger("preprocess")
 
 
 class Stream:
@@ -165,12 +162,7 @@ class LocalStorage(LocalFiles):
             self._lock = acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
-            if (self._location / REMOVAL_FILE).exists():
-                logger.info(
-                    "%s: completing the removal of an interrupted run",
-                    self._location / REMOVAL_FILE,
-                )
-                self._complete_removal()
+            self._complete_removal()
             stack.pop_all()
         return self
 
@@ -280,6 +272,8 @@ class LocalStorage(LocalFiles):
     def _complete_removal(self) -> None:
         listed = self._location / REMOVAL_FILE
         with writing(self._location, OUTPUTS_KEPT):
+            if not listed.exists():
+                return
             for name, facts in names_to_remove(listed.read_bytes(), str(listed)).items():
                 if facts == self._facts(name):  # else it was written since
                     (self._location / name).unlink(missing_ok=True)

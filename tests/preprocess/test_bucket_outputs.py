@@ -121,18 +121,6 @@ def test_outputs_in_a_bucket_are_found_again(
     assert "output: train.bin, val.bin in s3://b/data, about" in capsys.readouterr().out
 
 
-def test_an_unfinished_run_of_an_earlier_version_is_named(
-    bucket: Bucket, options: dict[str, Any]
-) -> None:
-    bucket.change(f"{WORK}0123456789abcdef/journal.jsonl/0000000000000000", b"begun")
-    left = bucket.contents(WORK)
-    with pytest.raises(DamagedStateError, match="of an unfinished run of another version of tok"):
-        build(**options, out="s3://b/data")
-    assert bucket.contents(WORK) == left
-    build(**options, out="s3://b/data", overwrite=True)
-    assert not bucket.contents(WORK)
-
-
 def test_a_server_that_is_away_is_asked_once(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,10 +12,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from web_server import serve
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -99,13 +101,6 @@ class _Handler(BaseHTTPRequestHandler):
 def gcs() -> Iterator[tuple[str, dict[str, tuple[bytes, int]]]]:
     """Start a server, and yield its host and port, and the objects."""
     objects: dict[str, tuple[bytes, int]] = {}
-    handler = type("Handler", (_Handler,), {
-        "objects": objects, "lock": threading.Lock(), "generations": itertools.count(2),
-    })
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}", objects
-    finally:
-        server.shutdown()
-        server.server_close()
+    generations, lock = itertools.count(2), threading.Lock()
+    with serve(_Handler, objects=objects, generations=generations, lock=lock) as place:
+        yield place, objects

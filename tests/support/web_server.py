@@ -73,12 +73,18 @@ class _Handler(BaseHTTPRequestHandler):
 def web_server(pages: dict[str, Page]) -> Iterator[str]:
     """Serve pages by path and query, which may be changed, and yield the URL of the server."""
     pytest.importorskip("obstore", reason="URLs are read with obstore: tokenmill[remote]")
-    handler = type("Handler", (_Handler,), {"pages": pages})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    with serve(_Handler, pages=pages) as place:
+        yield f"http://{place}"
+
+
+@contextmanager
+def serve(handler: type[BaseHTTPRequestHandler], **of_all: Any) -> Iterator[str]:
+    """Serve with handlers that share some attributes, and yield the host and port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), of_all))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
