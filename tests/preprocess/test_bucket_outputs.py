@@ -10,6 +10,7 @@ from typing import Any
 
 import faults
 import memory_objects
+import numpy as np
 import pytest
 import torture
 from memory_objects import Bucket, MemoryObjects
@@ -17,7 +18,15 @@ from run_cases import DOCUMENTS, END
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import LocationError
-from preprocess import ChatTemplateTransform, build, pipeline, tokenize_and_save
+from preprocess import (
+    ChatTemplateTransform,
+    build,
+    import_tokens,
+    merge_parts,
+    open_tokens,
+    pipeline,
+    tokenize_and_save,
+)
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.settings import SettingsError
@@ -272,3 +281,33 @@ def test_a_chat_template_in_a_bucket(bucket: Bucket, options: dict[str, Any]) ->
     record = {"messages": [{"role": "assistant", "content": "ab"}]}
     found = ChatTemplateTransform("s3://bucket/made/")(record)["input_ids"]
     assert found.tolist() == built.tokenizer.encode_ordinary("ab")
+
+
+def test_parts_in_a_bucket_are_merged(
+    bucket: Bucket, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
+    build(**options, out=tmp_path / "whole")
+    for task in (1, 0):
+        build(**options, out="s3://b/parts", task_index=task, task_count=2)
+    merge_parts("s3://b/parts")
+    merged = merge_parts("s3://b/parts")["train"]
+    found, whole = (open_tokens(f"{x}/train.json") for x in ("s3://b/parts", tmp_path / "whole"))
+    assert merged == found.manifest
+    assert np.array_equal(found[:], whole[:])
+    assert np.array_equal(found.document_ends, whole.document_ends)
+
+
+def test_ids_are_imported_into_a_bucket(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
+    ids = np.array([1, 2, 9, 3, 9], np.uint16)
+    ids.tofile(tmp_path / "ids.bin")
+    options: dict[str, Any] = {"format": "raw", "dtype": "uint16", "vocab_size": 10,
+                               "end_of_text_id": 9, "out": "s3://b/ids/train.bin",
+                               "shard_tokens": 3}
+    result = import_tokens(tmp_path / "ids.bin", **options)
+    assert result.path == "s3://b/ids/train.json"
+    assert open_tokens("s3://b/ids/train.json")[:].tolist() == ids.tolist()
+    assert not import_tokens(tmp_path / "ids.bin", **options).is_new

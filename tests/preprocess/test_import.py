@@ -251,6 +251,10 @@ def test_options_that_are_asked_for(tmp_path: Path) -> None:
         import_megatron(path, tmp_path / "out", vocab_size=299)
     with pytest.raises(SettingsError, match=r"written over .*x\.bin, the file that is read"):
         import_tokens(path, **options | {"format": "megatron"}, out=path.with_suffix(".bin"))
+    shard = path.with_name("y_00000.bin")
+    shard.write_bytes(b"\1\0")
+    with pytest.raises(SettingsError, match=r"written over .*y_00000\.bin, the file that is read"):
+        import_tokens(shard, **options, dtype="uint16", out=path.with_name("y.bin"), shard_tokens=2)
     with pytest.raises(SettingsError, match="split_documents has no effect without shard_tokens"):
         import_megatron(path, tmp_path / "out", split_documents=True)
     assert run(["import", str(path), "--format", "megatron"]) == 2
