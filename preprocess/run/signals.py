@@ -127,25 +127,17 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Return a `Watch` that ticks inside the `with`."""
-    watch = Watch(_report_or_exit)
-    with repeating(watch.tick, TICK):
-        yield watch
+    """Return a `Watch` that ticks inside the `with`, on a thread of its own."""
+    watch, is_over = Watch(_report_or_exit), threading.Event()
 
+    def tick() -> None:
+        while not is_over.wait(TICK):
+            watch.tick()
 
-@contextmanager
-def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
-    """Call `action` every `seconds` on another thread inside the `with`."""
-    is_over = threading.Event()
-
-    def repeat() -> None:
-        while not is_over.wait(seconds):
-            action()
-
-    task = Task(repeat)
+    task = Task(tick)
     start_thread(task.run)
     try:
-        yield
+        yield watch
     finally:
         is_over.set()
         task.result()
