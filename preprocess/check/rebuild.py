@@ -261,7 +261,7 @@ class Origin:
                     unequal = np.append(np.flatnonzero(found[:n] != wanted[:n]), n)
                     what = f"{column.noun} of {column.per} {start + unequal[0]:,} differs"
                     return self.sources[number].name, what
-            counts[number].update(tokens=part.counts[2], documents=part.n_documents)
+            counts[number].update(tokens=part.counts.tokens, documents=part.counts.documents)
         for source, before, now in zip(self.sources, self._manifest.sources, counts, strict=True):
             if any(now[name] != before[name] for name in ("tokens", "documents")):
                 text = f"it has {now['tokens']:,} tokens and {now['documents']:,} documents"
@@ -328,8 +328,8 @@ class Origin:
                     place = {per: each[numbers.start + at] for per, each in starts.items()}
                 part = encoded.parts[output]
                 yield numbers.start + at, place, part
-                place["token"] += part.counts[2]
-                place["document"] += part.n_documents
+                place["token"] += part.counts.tokens
+                place["document"] += part.counts.documents
 
     def _digests_now(self) -> dict[str, tuple[str, ...]]:
         """Make all files again, in the storage; return name -> digests of the blocks."""

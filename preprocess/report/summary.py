@@ -27,11 +27,11 @@ class Counts(Struct):
     bytes: int = 0
     tokens: int = 0
 
-    def add(self, documents: int, n_bytes: int, tokens: int) -> None:
+    def add(self, other: Counts) -> None:
         """Add other counts."""
-        self.documents += documents
-        self.bytes += n_bytes
-        self.tokens += tokens
+        self.documents += other.documents
+        self.bytes += other.bytes
+        self.tokens += other.tokens
 
     def with_ratios(self) -> dict[str, Any]:
         """Describe the counts for stats.json."""
@@ -78,7 +78,7 @@ class Report(Struct):
         """Sum the counts of all sources."""
         total = Counts()
         for _, counts in self.sources:
-            total.add(counts.documents, counts.bytes, counts.tokens)
+            total.add(counts)
         return total
 
     def stats(self, progress: Progress, seconds: float) -> dict[str, Any]:

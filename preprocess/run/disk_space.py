@@ -7,12 +7,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from preprocess.dataset.columns import token_dtype
-from preprocess.documents.batch import SpecialTokenText
 from preprocess.options import EncodeSettings
 from preprocess.report.progress import amount
-from preprocess.run.encode_pass import EncodeUnits, SpecialIds
 from preprocess.run.plan import Plan
-from preprocess.run.units import Item
 from preprocess.settings import SettingsError
 from preprocess.storage import LARGEST_OBJECT, OutputError, Storage
 
@@ -84,12 +81,12 @@ def estimate_tokens(
     """Estimate the bytes of the tokens of a text, and the bytes of text per token."""
     per_token, seen, tokens = _MOST_BYTES_PER_TOKEN, 0, 0
     if tokenizer is not None:
-        ids = SpecialIds.of(tokenizer, plan.settings)
-        encode = EncodeUnits(tokenizer, ids, SpecialTokenText(()), 2, has_mask=False)()
+        encoder = tokenizer.new_encoder()
         for source in plan.passes[0].sources[:_MAX_SAMPLED_SOURCES]:
             for unit in islice(source.units(), 1):
-                for part in encode(Item(0, unit, (0, None, 0))).parts:
-                    seen, tokens = seen + part.n_bytes, tokens + part.counts[2]
+                batch = unit.read()
+                ids, _ = encoder.encode(batch.buffer, batch.bounds.reshape(-1, 2))
+                seen, tokens = seen + batch.n_bytes, tokens + len(ids) + len(batch)
         per_token = seen / tokens if tokens else per_token
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
     return round(n_bytes / per_token * itemsize), per_token

@@ -12,7 +12,7 @@ After an interruption, the pass resumes from its last `EncodeCheckpoint` in the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +44,6 @@ from preprocess.run.units import (
     Reached,
     Read,
     ends_early,
-    read_here,
     read_units,
     run_units,
     unit_readers,
@@ -113,14 +112,8 @@ class EncodedBatch(NamedTuple):
 class Part(NamedTuple):
     """Encoded documents of one unit that belong to one output."""
 
-    n_documents: int  # that end in the unit
-    n_bytes: int  # of text
+    counts: Counts  # of documents that end in the unit, their bytes of text included
     columns: Mapping[str, NDArray[Any]]  # name -> values; ends are positions in the ids
-
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Numbers of documents that end, bytes of text, and tokens."""
-        return self.n_documents, self.n_bytes, len(self.columns[IDS.name])
 
 
 class Encoded(NamedTuple):
@@ -130,72 +123,6 @@ class Encoded(NamedTuple):
     parts: list[Part]  # one for each output
     look_alikes: NDArray[np.int64]  # counts of special-token text
     digests: BlockDigests  # of the bytes of the source
-
-
-class EncodeUnits:
-    """Factory of workers that encode units for `n_outputs` outputs, one or two."""
-
-    def __init__(
-        self, tokenizer: AnyTokenizer, ids: SpecialIds, look_alikes: SpecialTokenText,
-        n_outputs: int, has_mask: bool, read: Read = read_here,
-    ) -> None:
-        self._tokenizer, self._ids, self._has_mask, self._read = tokenizer, ids, has_mask, read
-        self._look_alikes, self._n_outputs = look_alikes, n_outputs
-        # Text and ids of units in progress.
-        self._memory = ReusedMemory(limit=256, largest=1 << 26)
-        tokenizer.new_encoder()  # makes the shared tables once, before threads need them
-
-    @cached_property
-    def _conversation_encoder(self) -> ConversationEncoder:
-        return ConversationEncoder(self._tokenizer, token_dtype(self._tokenizer.vocab_size))
-
-    def __call__(self) -> Callable[[Item], Encoded]:
-        """Return a function that encodes units, for one thread at a time."""
-        encoder = self._tokenizer.new_encoder(token_dtype(self._tokenizer.vocab_size))
-        return partial(self._encode_unit, encoder)
-
-    def _encode_unit(self, encoder: AnyEncoder, item: Item) -> Encoded:
-        batch, unit = item.documents(self._memory.array, self._read), item.unit
-        content = batch.content if batch.content is not None else unit.content(self._memory.array)
-        digests, batch = digest_blocks(content, unit.start), replace(batch, content=None)
-        del content  # frees its memory
-        begin, end, mask = self._ids.begin_of_text, self._ids.end_of_text, None
-        prefix = -1 if begin is None else begin
-        if batch.special is not None:
-            encode = self._conversation_encoder.encode
-            ids, offsets, mask = encode(encoder, batch, prefix, end)
-        else:
-            ids, offsets = encoder.encode(
-                batch.buffer, batch.bounds.reshape(-1, 2), prefix_id=prefix, suffix_id=end,
-                starts_mid_document=batch.starts_mid_document,
-                ends_mid_document=batch.ends_mid_document, memory=self._memory.array,
-            )
-        encoded = EncodedBatch(batch, ids, offsets, mask)
-        parts = _divide(encoded, table.columns_of(self._has_mask))[: self._n_outputs]
-        return Encoded(batch.without_text(), parts, self._look_alikes.count(batch), digests)
-
-
-def _divide(encoded: EncodedBatch, columns: Sequence[table.Column]) -> list[Part]:
-    """Return the documents that are not `in_validation`, and those that are."""
-    batch, offsets, n_ended = encoded.batch, encoded.offsets, encoded.batch.n_ended
-    values = {IDS.name: encoded.ids, DOCUMENT_ENDS.name: offsets[1 : n_ended + 1]}
-    values |= {each.name: each.make(encoded) for each in columns if each.make is not None}
-    whole = Part(n_ended, batch.n_bytes, values)
-    nothing = Part(0, 0, {name: each[:0] for name, each in values.items()})
-    decided = batch.in_validation
-    if decided is None or not decided.any():  # nothing is copied
-        return [whole, nothing]
-    if decided.all():
-        return [nothing, whole]
-    n_ids, parts = np.diff(offsets), []
-    of_id = np.repeat(decided, n_ids)
-    for number in (False, True):
-        chosen = {"token": of_id == number, "document": decided[:n_ended] == number}
-        some = {each.name: values[each.name][chosen[each.per]] for each in columns}
-        n_documents = int(chosen["document"].sum())
-        some[DOCUMENT_ENDS.name] = np.cumsum(n_ids[decided == number])[:n_documents]
-        parts.append(Part(n_documents, int(batch.sizes[decided == number].sum()), some))
-    return parts
 
 
 # --- the pass ---
@@ -247,6 +174,8 @@ class EncodePass:
         if self.ids is None and isinstance(self.settings, BuildSettings | EncodeSettings):
             self._ids = SpecialIds.of(self.tokenizer, self.settings)
         self._at = EncodeCheckpoint()
+        # Text and ids of units in progress.
+        self._memory = ReusedMemory(limit=256, largest=1 << 26)
 
     def _restore(self, outputs: Iterable[str]) -> dict[str, list[WriterState]]:
         """Restore the progress and the report; return the states of the files of each output."""
@@ -381,16 +310,49 @@ class EncodePass:
     @contextmanager
     def results(self) -> Iterator[Iterator[tuple[Item, Encoded]]]:
         """Encode the remaining units inside the `with`; its target has the results, in order."""
-        workers, n_outputs = self.settings.workers, max(len(self.part.names), 1)
-        with unit_readers(self.sources, workers) as read:
-            make_work = EncodeUnits(
-                self.tokenizer, self._ids, self._look_alikes, n_outputs, self._has_mask, read
+        workers = self.settings.workers
+        self.tokenizer.new_encoder()  # makes the shared tables once, before threads need them
+        with (
+            unit_readers(self.sources, workers) as read,
+            closing(read_units(self.sources, self._at, workers, read)) as units,
+            closing(run_units(units, partial(self._make_work, read), workers)) as results,
+        ):
+            yield results
+
+    @cached_property
+    def _conversation_encoder(self) -> ConversationEncoder:
+        return ConversationEncoder(self.tokenizer, token_dtype(self.tokenizer.vocab_size))
+
+    def _make_work(self, read: Read) -> Callable[[Item], Encoded]:
+        """Return a function that encodes units, for one thread at a time."""
+        encoder = self.tokenizer.new_encoder(token_dtype(self.tokenizer.vocab_size))
+        return partial(self._encode_unit, encoder, read)
+
+    def _encode_unit(self, encoder: AnyEncoder, read: Read, item: Item) -> Encoded:
+        batch, unit = item.documents(self._memory.array, read), item.unit
+        content = batch.content if batch.content is not None else unit.content(self._memory.array)
+        digests, batch = digest_blocks(content, unit.start), replace(batch, content=None)
+        del content  # frees its memory
+        decided = batch.in_validation
+        chosen = [batch] if decided is None else [batch.select(~decided), batch.select(decided)]
+        parts = [self._encode_part(encoder, each) for each in chosen]
+        return Encoded(batch.without_text(), parts, self._look_alikes.count(batch), digests)
+
+    def _encode_part(self, encoder: AnyEncoder, batch: DocumentBatch) -> Part:
+        begin, end, mask = self._ids.begin_of_text, self._ids.end_of_text, None
+        prefix = -1 if begin is None else begin
+        if batch.special is not None:
+            ids, offsets, mask = self._conversation_encoder.encode(encoder, batch, prefix, end)
+        else:
+            ids, offsets = encoder.encode(
+                batch.buffer, batch.bounds.reshape(-1, 2), prefix_id=prefix, suffix_id=end,
+                starts_mid_document=batch.starts_mid_document,
+                ends_mid_document=batch.ends_mid_document, memory=self._memory.array,
             )
-            with (
-                closing(read_units(self.sources, self._at, workers, read)) as units,
-                closing(run_units(units, make_work, workers)) as results,
-            ):
-                yield results
+        encoded, others = EncodedBatch(batch, ids, offsets, mask), table.columns_of(self._has_mask)
+        columns = {IDS.name: ids, DOCUMENT_ENDS.name: offsets[1 : batch.n_ended + 1]}
+        columns |= {each.name: each.make(encoded) for each in others if each.make is not None}
+        return Part(Counts(batch.n_ended, batch.n_bytes, len(ids)), columns)
 
     def _append(
         self, index: int, result: Encoded, writers: Mapping[str, TokenFileWriter]
@@ -404,13 +366,13 @@ class EncodePass:
         tokens = self._look_alikes.tokens
         report.look_alikes.update(dict(zip(tokens, result.look_alikes.tolist(), strict=True)))
         for part in result.parts:
-            source.counts.add(*part.counts)
+            source.counts.add(part.counts)
         outputs = zip(writers.items(), result.parts, source.outputs, strict=False)
         for (name, writer), part, of_source in outputs:
             others = dict(part.columns)
             writer.append(others.pop(IDS.name), others.pop(DOCUMENT_ENDS.name), **others)
-            report.outputs[name].add(*part.counts)
-            of_source.add(*part.counts)
+            report.outputs[name].add(part.counts)
+            of_source.add(part.counts)
 
     def _checkpoint(
         self, stage: Stage, writers: Mapping[str, TokenFileWriter], is_last: bool = False

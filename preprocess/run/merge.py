@@ -242,12 +242,11 @@ def report_of(files: Files, parts: Sequence[Part]) -> tuple[Report, dict[str, An
     """Return (counts of all parts with their bad records, counts for the stats.json)."""
     report, total = Report(), Counts()
     for part in parts:
-        total.add(part.documents, part.bytes, part.tokens)
+        total.add(Counts(part.documents, part.bytes, part.tokens))
         report.left_out.merge(part.left_out)
         report.look_alikes.update(part.look_alikes)
         for name, counts in part.outputs.items():
-            of_output = report.outputs.setdefault(name, Counts())
-            of_output.add(counts.documents, counts.bytes, counts.tokens)
+            report.outputs.setdefault(name, Counts()).add(counts)
         for name in part.rejects:
             lines = (files.get(name) or b"").splitlines()
             report.rejected += [msgspec.json.decode(line, type=Rejected) for line in lines]
