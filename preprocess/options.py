@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from bpe.files.locations import is_url
 from bpe.parallel import available_workers
+from preprocess.locations import split_location
 from preprocess.report.progress import Progress
 from preprocess.settings import (
     BinFile,
@@ -667,6 +668,15 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
     out: IsOutput = option(
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory."""
+        return Path(split_location(self.out)[1]).stem
+
+    def named(self, name: str) -> str:
+        """Return `name` with the stem of the tokenizer."""
+        return f"{self.run_name}_{name}"
 
 
 class CountSettings(RanksSettings, ReadSettings, ProgressSettings):

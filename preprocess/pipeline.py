@@ -133,12 +133,11 @@ def build(settings: BuildSettings) -> BuildResult:
 def _build(settings: BuildSettings, progress: Progress) -> BuildResult:
     """Build one dataset."""
     given = None if settings.tokenizer is None else _load_for_build(settings)
-    return _encode("build", settings, given, settings.out, progress)
+    return _encode(settings, given, progress)
 
 
 def _encode(
-    command: str, settings: BuildSettings | EncodeSettings, given: AnyTokenizer | None,
-    directory: str, progress: Progress,
+    settings: BuildSettings | EncodeSettings, given: AnyTokenizer | None, progress: Progress
 ) -> BuildResult:
     """Run a plan that encodes; on Ray, in as many parts as its sources make, if none is given."""
     on_ray = settings.executor == "ray"
@@ -149,8 +148,7 @@ def _encode(
         )
     if given is not None and not on_ray:
         compile_encoding(given, progress)
-    run, stats_file = settings.run_name, settings.named("stats.json")
-    plan = Plan(command, settings, given, directory, run, stats_file)
+    plan = Plan(settings, given)
     if on_ray and settings.task_count is None:
         n_parts = count_parts(plan.passes[0].all_files)
         plan = structs.replace(plan, settings=settings.replace(task_count=n_parts))
@@ -202,10 +200,9 @@ def _train_file(
     """Train a tokenizer and save it, as `train`; on `datasets`, if there are any."""
     from bpe import Tokenizer
 
-    (directory, name), left_out = split_location(settings.out), summary.LeftOut()
-    stem, stats_file = Path(name).stem, f"{Path(name).stem}_stats.json"
-    plan = Plan("train", settings, None, directory, stem, stats_file, name, datasets or {})
-    with Run(directory, stem, plan.record, settings.overwrite) as run:
+    plan, left_out = Plan(settings, datasets=datasets or {}), summary.LeftOut()
+    name = plan.tokenizer_file
+    with Run(plan.directory, plan.run_name, plan.record, settings.overwrite) as run:
         finished, where = run.storage.final, run.storage.final.where(name)
         if what := plan.describe_finished(run):
             tokenizer = Tokenizer.from_file(finished.path(name))
@@ -217,7 +214,7 @@ def _train_file(
         left_out.merge(selected)
         stats = summary.run_stats(progress, left_out, progress.seconds())
         made = {"settings": settings.as_json(), "fingerprint": tokenizer.fingerprint}
-        put_stats(run, stats_file, made | stats)
+        put_stats(run, plan.stats_file, made | stats)
         run.publish()
     lines = [f"{where}: {summary.format_tokenizer(tokenizer)}", *summary.format_left_out(left_out)]
     return tokenizer, [*map(spelled, lines), summary.format_times(progress, stats["seconds"])]
@@ -233,8 +230,7 @@ def encode(settings: EncodeSettings) -> BuildResult:
         TokenmillError: As `build`.
     """
     settings, progress = _begin(settings)
-    given = load_given_tokenizer(settings)
-    return _encode("encode", settings, given, split_location(settings.out)[0], progress)
+    return _encode(settings, load_given_tokenizer(settings), progress)
 
 
 @takes(CountSettings)

@@ -57,8 +57,7 @@ def _preview(settings: BuildSettings) -> list[str]:
     given: AnyTokenizer | None = None
     if settings.tokenizer is not None:
         given = load_given_tokenizer(settings)
-    run, stats_file = settings.named("build"), settings.named("stats.json")
-    plan = Plan("build", settings, given, settings.out, run, stats_file)
+    plan = Plan(settings, given)
     lines = []
     for part in plan.passes:
         names = listed([source.name for source in part.recorded])

@@ -24,7 +24,7 @@ from bpe.errors import TokenmillError
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.manifest import Manifest
 from preprocess.locations import is_bucket
-from preprocess.options import TrainFileSettings, TrainSettings, resources_of
+from preprocess.options import BuildSettings, TrainFileSettings, TrainSettings, resources_of
 from preprocess.report import summary
 from preprocess.report.progress import OutOfTimeError, Progress, logger
 from preprocess.run.count_pass import CountedPart, CountPass
@@ -61,21 +61,14 @@ class RayError(TokenmillError):
 class DividedRun(Struct, frozen=True):
     """What a worker needs to make a part of a run; can be pickled."""
 
-    fields: dict[str, Any]  # of the plan of the run
+    settings: Any
+    datasets: Mapping[str, BuildSettings]
     tokenizer: AnyTokenizer | None
+    directory: str  # of the outputs, or its URL
+    run_name: str
     n_parts: int
     at: str  # directory that relative paths begin at
     journal: bytes  # how that of the run begins; b"": outputs are in a bucket
-
-    @property
-    def settings(self) -> Any:
-        """The settings of the run."""
-        return self.fields["settings"]
-
-    @property
-    def directory(self) -> str:
-        """The output directory, or its URL."""
-        return str(self.fields["directory"])
 
     def plan(self, minutes: float | None, **more: Any) -> Plan:
         """Plan a part as a run of threads of this machine; `more` are settings of it."""
@@ -84,16 +77,13 @@ class DividedRun(Struct, frozen=True):
             executor="threads", ray_address=None, ray_resources=(),
             workers=max(int(processors), 1), max_minutes=minutes, **more,
         ))  # fmt: skip
-        own: dict[str, Any] = {"settings": settings, "tokenizer_file": ""}
-        if not isinstance(settings, TrainFileSettings):
-            own |= {"run_name": settings.run_name, "stats_file": settings.named("stats.json")}
-        return Plan(**self.fields | own | {"tokenizer": self.tokenizer})
+        return Plan(settings, self.tokenizer, self.datasets, has_tokenizer_file=False)
 
     @contextmanager
     def here(self) -> Iterator[None]:
         """Make relative paths begin where they do for the run; check that the outputs are seen."""
         with chdir(self.at) if os.path.isdir(self.at) else nullcontext():
-            work = open_storage(self.directory, self.fields["run_name"])
+            work = open_storage(self.directory, self.run_name)
             # That of another run may be at the same place on a disk of the worker.
             if self.journal and work.read(JOURNAL_FILE, 0, _BEGIN_BYTES) != self.journal:
                 raise OutputError(
@@ -113,7 +103,7 @@ def count_part(run: DividedRun, number: int, minutes: float | None) -> CountedPa
         of_part = {"part": number, "parts": run.n_parts}
         settings = plan.record.settings | of_part
         made_from = structs.replace(plan.record, command="count", settings=settings)
-        name = f"{run.fields['run_name']}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
+        name = f"{run.run_name}{_COUNTS}{number:05d}-of-{run.n_parts:05d}"
         assert isinstance(plan.settings, TrainSettings)
         # What counted other text is replaced: it is no output.
         with Run(run.directory, name, made_from, True, own_lock=True) as counted:
@@ -294,7 +284,8 @@ class Parts:
         is_local = not is_bucket(plan.directory)
         begin = run.storage.read(JOURNAL_FILE, 0, _BEGIN_BYTES) if is_local else b""
         self._divided = DividedRun(
-            structs.asdict(plan), plan.tokenizer, n_parts, os.getcwd(), begin
+            settings, plan.datasets, plan.tokenizer, plan.directory, plan.run_name, n_parts,
+            os.getcwd(), begin,
         )
 
     def _each(

@@ -66,7 +66,7 @@ def run_plan(
         finished, tokenizer = run.storage.final, plan.tokenizer
         if what := plan.describe_finished(run):
             return _read_finished(finished, plan, what)
-        saves = isinstance(settings, BuildSettings) and bool(plan.tokenizer_file) and (
+        saves = isinstance(settings, BuildSettings) and plan.has_tokenizer_file and (
             needs_tokenizer_file(finished, tokenizer, settings)
         )
         if settings.executor != "ray":  # each part checks its own

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from bpe.files.locations import is_url, shown_url
 from bpe.parallel import cached_property
+from preprocess.locations import split_location
 from preprocess.options import BuildSettings, EncodeSettings, TrainFileSettings
 from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import LeftOut, check_has_text, listed
@@ -45,14 +46,10 @@ class Plan(Struct, frozen=True, dict=True):
     """Inputs and outputs of a run.
 
     Attributes:
-        command: "build", "train" or "encode".
         settings: Settings of the run.
         tokenizer: The given tokenizer; None: one is trained.
-        directory: Output directory, or its URL.
-        run_name: Name of the work directory inside it.
-        stats_file: Name of the stats.json.
-        tokenizer_file: Name of a trained tokenizer.
         datasets: Datasets to train on, by name, which are read with options of their own.
+        has_tokenizer_file: False if another run, of which this makes a part, writes the tokenizer.
 
     Raises:
         CorpusError: There is no text.
@@ -60,14 +57,10 @@ class Plan(Struct, frozen=True, dict=True):
         SpecialTokenError: The given tokenizer lacks a special token.
     """
 
-    command: str
     settings: BuildSettings | EncodeSettings | TrainFileSettings
-    tokenizer: AnyTokenizer | None
-    directory: str
-    run_name: str
-    stats_file: str
-    tokenizer_file: str = TOKENIZER_FILE
+    tokenizer: AnyTokenizer | None = None
     datasets: Mapping[str, BuildSettings] = {}
+    has_tokenizer_file: bool = True
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
@@ -109,6 +102,34 @@ class Plan(Struct, frozen=True, dict=True):
     def training_files(self) -> list[Source]:
         """All sources to train on, not divided, nor selected."""
         return [source for each in self.training_passes for source in each.all_files]
+
+    @property
+    def command(self) -> str:
+        """The command: "build", "train" or "encode"."""
+        commands = {BuildSettings: "build", TrainFileSettings: "train", EncodeSettings: "encode"}
+        return commands[type(self.settings)]
+
+    @property
+    def directory(self) -> str:
+        """Output directory, or its URL."""
+        out = self.settings.out
+        return out if isinstance(self.settings, BuildSettings) else split_location(out)[0]
+
+    @property
+    def run_name(self) -> str:
+        """Name of the work directory inside it."""
+        return self.settings.run_name
+
+    @property
+    def stats_file(self) -> str:
+        """Name of the stats.json."""
+        return self.settings.named("stats.json")
+
+    @property
+    def tokenizer_file(self) -> str:
+        """Name of a trained tokenizer."""
+        is_file = isinstance(self.settings, TrainFileSettings)
+        return split_location(self.settings.out)[1] if is_file else TOKENIZER_FILE
 
     @property
     def rejects_file(self) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -142,18 +142,6 @@ def measure(batch: DocumentBatch, source: int, compares: bool) -> Rows:
     return rows
 
 
-class Choice(NamedTuple):
-    """Documents of a pass that are chosen; `cuts` is that of `Selected`.
-
-    `end` is the number of documents up to the last one that decides: what follows is ignored.
-    """
-
-    n_chosen: int
-    end: int
-    is_complete: bool
-    cuts: dict[int, tuple[int, int]]
-
-
 @dataclass
 class MeasurePass:
     """Reads the documents of a pass until no later one can be chosen, and keeps their rows."""
@@ -185,10 +173,15 @@ class MeasurePass:
             self.progress.add_stage_before(title, at.seconds, at.bytes, "B")
             return
         n_bytes = sum(source.n_bytes for source in self._sources)
-        with closing(storage.stream(self._name, size)) as rows:
+        with (
+            closing(storage.stream(self._name, size)) as rows,
+            self.progress.stage(title, n_bytes, "B", at.bytes, at.seconds) as stage,
+        ):
             try:
-                with self.progress.stage(title, n_bytes, "B", at.bytes, at.seconds) as stage:
-                    self._read(stage, rows)
+                self._read(stage, rows)
+                at.is_all = True
+                self._submit(stage, rows)
+                self.journal.wait()
             finally:
                 self.journal.rest()  # its thread may still sync the stream
 
@@ -197,12 +190,9 @@ class MeasurePass:
         for block in _blocks(self._rows(self.part.number)[: at.documents]):
             if self._counts:
                 self._slice.take(block["characters"])
-        units = read_units(self._sources, at, workers)
         memory = ReusedMemory(limit=256, largest=1 << 26)
-
-        def work(item: Item) -> tuple[Rows, DocumentBatch]:
-            return self._measure(item, memory)
-
+        work = partial(self._measure, memory)
+        units = read_units(self._sources, at, workers)
         with closing(run_units(units, lambda: work, workers)) as results:
             for item, (of_unit, batch) in results:
                 data = of_unit.tobytes()
@@ -211,19 +201,16 @@ class MeasurePass:
                 at.documents += len(of_unit)
                 at.add(item, batch, stage, self.run_settings.max_bad_records)
                 if self._is_complete(of_unit):
-                    break
-                is_over = at.source < len(self._sources) and self.progress.out_of_time()
-                if is_over or self.journal.due():
+                    return
+                if at.source < len(self._sources) and self.progress.out_of_time():
                     self._submit(stage, rows)
-                if is_over:
                     self.journal.wait()
                     what = "reading documents resumes from there"
                     raise OutOfTimeError(out_of_time(self.progress, what))
-        at.is_all = True
-        self._submit(stage, rows)
-        self.journal.wait()
+                if self.journal.due():
+                    self._submit(stage, rows)
 
-    def _measure(self, item: Item, memory: ReusedMemory) -> tuple[Rows, DocumentBatch]:
+    def _measure(self, memory: ReusedMemory, item: Item) -> tuple[Rows, DocumentBatch]:
         batch = item.documents(memory.array)
         item.unit.check_unchanged()
         if batch.starts_mid_document or batch.ends_mid_document:
@@ -245,7 +232,7 @@ class MeasurePass:
         if not self.settings.limits or self.at.documents < self._next_look:
             return False
         self._next_look = 2 * self.at.documents
-        return self._choose(self._copies()).is_complete
+        return self._choose(self._copies())[0].is_complete
 
     def _rows(self, number: int) -> Rows:
         """Map the rows of a pass; raise JournalError if their file is missing."""
@@ -267,21 +254,21 @@ class MeasurePass:
         storage, starts = self.journal.storage, self._starts()
         copies = self._copies()
         with closing(storage.stream(name)) as stream:
-            choice = self._choose(copies, stream)
+            wanted, end, cuts = self._choose(copies, stream)
             stream.sync()
         first, stop = starts[self._n_before], starts[self._n_before + len(self.part.files)]
-        stop = max(min(stop, choice.end), first)
+        stop = max(min(stop, end), first)
         before = sum(map(len, self._before()))
         n_copies = _count_bits(copies, before + first, before + stop)
         n_chosen = _count_bits(np.fromfile(storage.path(name), np.uint8), first, stop)
         n_outside = stop - first - n_copies - n_chosen
-        if not choice.n_chosen:
+        if not wanted.n_chosen:
             left_out = LeftOut(duplicate_documents=n_copies, outside_documents=n_outside)
             left_out.merge(self.at.left_out)
             output = next(iter(self.part.names), "train")
             check_has_documents(output, self._sources, 0, 0, left_out)
         return Selected(
-            starts, choice.end if choice.is_complete else None, n_copies, n_outside, choice.cuts,
+            starts, end if wanted.is_complete else None, n_copies, n_outside, cuts,
             digest_of_file(storage, name).hexdigest(),
         )
 
@@ -305,9 +292,14 @@ class MeasurePass:
         limit = bytes_for_tables(settings.memory_limit, settings.workers, settings.unit_size)
         return find_copies(rows, min(limit, _COMPARED))
 
-    def _choose(self, copies: Bytes, bits: Stream | None = None) -> Choice:
-        """Choose among documents of this pass, and write a bit of each, `Kept.bits`."""
-        wanted, n_chosen, row, end = Slice(self.settings), 0, 0, 0
+    def _choose(
+        self, copies: Bytes, bits: Stream | None = None
+    ) -> tuple[Slice, int, dict[int, tuple[int, int]]]:
+        """Choose among documents of this pass, and write a bit of each, `Kept.bits`.
+
+        Returns (the slice, number of documents up to the last one that decides, `Selected.cuts`).
+        """
+        wanted, row, end = Slice(self.settings), 0, 0
         cuts, n_before = dict[int, tuple[int, int]](), sum(map(len, self._before()))
         for block in _blocks(self._rows(self.part.number)):
             first = n_before + row
@@ -321,12 +313,11 @@ class MeasurePass:
                 cuts |= {row + int(numbers[i]): cut} if cut != (0, length) else {}
             if bits is not None:
                 bits.append(memoryview(np.packbits(chosen, bitorder="little").tobytes()))
-            n_chosen += len(numbers)
             end = row + int(numbers[-1]) + 1 if len(numbers) else end
             row += len(block)
             if wanted.is_complete:
-                return Choice(n_chosen, end, True, cuts)
-        return Choice(n_chosen, row, False, cuts)
+                return wanted, end, cuts
+        return wanted, row, cuts
 
 
 def _blocks(rows: Rows) -> list[Rows]:
@@ -371,6 +362,7 @@ class Slice:
     """The slice of documents that `start_character`, `max_characters`, `max_documents` describe.
 
     Attributes:
+        n_chosen: Number of documents in the slice so far.
         is_complete: True if no later document can be in the slice.
     """
 
@@ -378,7 +370,7 @@ class Slice:
         self.start, most = settings.start_character, settings.max_characters
         self.stop = float("inf") if most is None else self.start + most
         self._cuts, self._most = settings.cut_documents, settings.max_documents
-        self._n_characters = self._n_chosen = 0
+        self._n_characters = self.n_chosen = 0
         self.is_complete = False
 
     def take(self, characters: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -387,10 +379,10 @@ class Slice:
         begins = ends - characters
         chosen = (ends > self.start if self._cuts else begins >= self.start) & (begins < self.stop)
         if self._most is not None:
-            chosen &= self._n_chosen + np.cumsum(chosen) <= self._most
-        self._n_chosen += int(chosen.sum())
+            chosen &= self.n_chosen + np.cumsum(chosen) <= self._most
+        self.n_chosen += int(chosen.sum())
         self._n_characters = int(ends[-1]) if len(ends) else self._n_characters
-        self.is_complete = self._n_characters >= self.stop or self._n_chosen == self._most
+        self.is_complete = self._n_characters >= self.stop or self.n_chosen == self._most
         return chosen, begins
 
     def cut(self, begin: int, length: int) -> tuple[int, int]:
