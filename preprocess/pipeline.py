@@ -50,15 +50,13 @@ from preprocess.report import summary
 from preprocess.report.progress import Progress, logger, progress_of
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
-from preprocess.run.finished import manifests_in, read_object
-from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.merge import files_of_parts
-from preprocess.run.outputs import plans_of, put_stats
+from preprocess.run.outputs import manifests_in, plans_of, put_stats, read_object
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import Plan
-from preprocess.run.reading import Pass, make_read_options, read_options
+from preprocess.run.reading import Pass, load_given_tokenizer, make_read_options, read_options
 from preprocess.run.record import end_of_text_token
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, is_ranks_file, options_of, takes

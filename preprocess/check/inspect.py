@@ -35,14 +35,14 @@ from preprocess.locations import is_bucket, join_location
 from preprocess.options import DecodeSettings, InspectSettings
 from preprocess.report.progress import Stage, line_of, percent
 from preprocess.report.summary import listed
-from preprocess.run.finished import (
+from preprocess.run.journal import Journal, JournalError, journal_errors
+from preprocess.run.outputs import (
+    TOKENIZER_FILE,
     find_token_files,
     manifests_in,
     names_of_datasets,
     read_object,
 )
-from preprocess.run.journal import Journal, JournalError, journal_errors
-from preprocess.run.outputs import TOKENIZER_FILE
 from preprocess.run.run import PUBLISHING
 from preprocess.settings import StrPath, takes
 from preprocess.storage import REPAIR, open_files, open_storage

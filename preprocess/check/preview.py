@@ -15,11 +15,9 @@ from bpe.text.spans import iter_ranges
 from preprocess.options import BuildSettings
 from preprocess.report.progress import amount
 from preprocess.report.summary import format_skipped, format_tokenizer, listed
-from preprocess.run.disk_space import copies_of_tokens, estimate_text, estimate_tokens
-from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.memory_limit import apply_profile, expected_memory, fit_to_memory
-from preprocess.run.plan import Plan
-from preprocess.run.reading import Pass
+from preprocess.run.plan import Plan, copies_of_tokens, estimate_text, estimate_tokens
+from preprocess.run.reading import Pass, load_given_tokenizer
 from preprocess.settings import takes
 from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import Files, open_storage

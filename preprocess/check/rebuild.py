@@ -30,10 +30,16 @@ from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
 from preprocess.run.encode_pass import EncodePass, Part, SpecialIds
-from preprocess.run.finished import Stats, digest_of, read_stats
 from preprocess.run.journal import Journal
 from preprocess.run.merge import find_parts, join_parts
-from preprocess.run.outputs import TOKENIZER_FILE, list_tokenizer_files, put_tokenizer
+from preprocess.run.outputs import (
+    TOKENIZER_FILE,
+    Stats,
+    digest_of,
+    list_tokenizer_files,
+    put_tokenizer,
+    read_stats,
+)
 from preprocess.run.passes import reload_tokenizer
 from preprocess.run.reading import find_passes
 from preprocess.run.selection import select_documents

@@ -42,7 +42,7 @@ from preprocess.rows.write import (
     plan_rows,
     write_shard,
 )
-from preprocess.run.finished import read_object
+from preprocess.run.outputs import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.settings import TokenizerSource
 from preprocess.storage import REPAIR, OutputError, digest_of_file, open_storage

@@ -41,8 +41,7 @@ from preprocess.locations import how_to_repair, url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
-from preprocess.run.finished import find_token_files, manifests_in, names_of_datasets
-from preprocess.run.outputs import TOKENIZER_FILE
+from preprocess.run.outputs import TOKENIZER_FILE, find_token_files, manifests_in, names_of_datasets
 from preprocess.settings import SettingsError, TokenizerSource, takes
 from preprocess.storage import Files, OutputError, open_files
 from preprocess.storage.files import LocalFiles, directory_of

@@ -25,13 +25,13 @@ from preprocess.export.formats import FORMATS, ExportError, OutputFile, Source
 from preprocess.locations import relative_location
 from preprocess.options import ExportSettings
 from preprocess.report.progress import Progress, Stage, progress_of
-from preprocess.run.finished import (
-    check_finished,
+from preprocess.run.journal import JournalError
+from preprocess.run.outputs import (
     check_no_others,
+    check_sizes,
     find_token_files,
     read_object,
 )
-from preprocess.run.journal import JournalError
 from preprocess.run.record import Record
 from preprocess.run.run import Run
 from preprocess.run_ahead import run_ahead
@@ -206,7 +206,8 @@ class _Export:
                 f"{final.where(self._manifest_file)}: is an export {other}; choose another"
                 " directory, or replace it (--overwrite)"
             )
-        check_finished(final, found.files, "export again (--overwrite)")
+        sizes = {each.name: each.bytes for each in found.files}
+        check_sizes(final, sizes, "export again (--overwrite)")
         return True
 
     def _make(self, run: Run, progress: Progress) -> None:
@@ -251,7 +252,8 @@ class _Export:
             with suppress(ExportError):
                 found = read_manifest(final, self._manifest_file).files
                 before = {self._manifest_file, *(each.name for each in found)}
-        check_no_others(final, {*names, self._manifest_file} - before, "export")
+        others = {*names, self._manifest_file} - before
+        check_no_others(final, others, "tokenmill export", "(--out)")
         return before
 
     def _lines(self, manifest: ExportManifest, state: str) -> list[str]:

@@ -46,9 +46,9 @@ from preprocess.rows.manifest import (
     has_manifest,
     read_manifest,
 )
-from preprocess.run.finished import (
-    check_finished,
+from preprocess.run.outputs import (
     check_no_others,
+    check_sizes,
     find_run,
     find_token_files,
     manifests_in,
@@ -274,7 +274,8 @@ class _Run:
                 " (--overwrite)"
             )
         repair = "" if is_bucket(self.where) else f"run tokenmill verify --repair {self.where}, or "
-        check_finished(final, found.shards, f"{repair}write the rows again (--overwrite)")
+        again = f"{repair}write the rows again (--overwrite)"
+        check_sizes(final, {each.name: each.bytes for each in found.shards}, again)
         return True, {}
 
     def _differences(self, found: RowsManifest) -> list[str]:
@@ -296,7 +297,8 @@ class _Run:
                 f"{self.where}: has a dataset; choose another directory for its rows (--out)"
             )
         beside = {*_BESIDE, DUMP_FILE} if self._settings.format == "pickle" else _BESIDE
-        check_no_others(self._final, {*names, *beside} - before, "rows")
+        others = {*names, *beside} - before
+        check_no_others(self._final, others, "tokenmill rows", "(--out)")
         if not run.resumed:
             self._report_plan()
         run.begin()

@@ -1,17 +1,16 @@
 """Execution of one run: plan, passes, checkpoints, outputs, limits.
 
-reading       the passes over the text, and how they read
-plan          decide on sources, passes and outputs; `disk_space`: is there room for them
+reading       the passes over the text, how they read, and the tokenizer that is given
+plan          decide on sources, passes and outputs, and whether there is room for them
 record        record the inputs of a run, and compare two records
 selection     select documents before the other passes; `shuffle`: order token files at random
 count_pass    count pre-tokens, also more than memory holds, and train
 encode_pass   encode text into token files
-given_tokenizer   load the tokenizer that a command is given
 chats         find the chat template of a run, and apply one to single records
 passes        train, encode and publish; `parts`: a run as parts on workers of Ray
 units         run work on threads, and resume after any unit
 run           lock, resume or refuse a run, and give its files their names; `journal`: checkpoints
-outputs       tokenizer, statistics and bad records of a run; `finished`: files that are there
+outputs       tokenizer, statistics and bad records of a run; files that are there already
 merge         join the parts that tasks built
 compiling     compile kernels in a stage of their own
 memory_limit  fit the run to `--memory-limit`

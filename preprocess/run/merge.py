@@ -19,8 +19,7 @@ from preprocess.documents.batch import Rejected
 from preprocess.locations import how_to_repair
 from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
-from preprocess.run.finished import digest_of, open_published
-from preprocess.run.outputs import add_token_file, check_free, put_stats
+from preprocess.run.outputs import add_token_file, check_free, digest_of, open_published, put_stats
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, takes

@@ -14,10 +14,7 @@ from preprocess.report import summary
 from preprocess.report.progress import Progress, logger
 from preprocess.run.compiling import compile_encoding, compile_training
 from preprocess.run.count_pass import train_tokenizer
-from preprocess.run.disk_space import check_disk_space
 from preprocess.run.encode_pass import EncodePass
-from preprocess.run.finished import open_published, sha256_of
-from preprocess.run.given_tokenizer import load_given_tokenizer
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.merge import join_parts, put_joined, report_of
 from preprocess.run.outputs import (
@@ -25,13 +22,15 @@ from preprocess.run.outputs import (
     add_token_file,
     list_tokenizer_files,
     needs_tokenizer_file,
+    open_published,
     put_rejects,
     put_stats,
     put_tokenizer,
+    sha256_of,
 )
 from preprocess.run.parts import DividedRun, Parts, open_parts
-from preprocess.run.plan import Plan
-from preprocess.run.reading import make_passes
+from preprocess.run.plan import Plan, check_disk_space
+from preprocess.run.reading import load_given_tokenizer, make_passes
 from preprocess.run.run import Run
 from preprocess.run.selection import select_documents
 from preprocess.storage import Files, Storage
