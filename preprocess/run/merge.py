@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import Manifest
@@ -19,7 +19,14 @@ from preprocess.documents.batch import Rejected
 from preprocess.locations import how_to_repair
 from preprocess.options import BuildSettings, EncodeSettings, MergeSettings
 from preprocess.report.summary import Counts, LeftOut, Report, listed
-from preprocess.run.outputs import add_token_file, check_free, digest_of, open_published, put_stats
+from preprocess.run.outputs import (
+    Stats,
+    add_token_file,
+    check_free,
+    digest_of,
+    open_published,
+    put_stats,
+)
 from preprocess.run.record import Record, differences
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, takes
@@ -33,16 +40,13 @@ class MergeError(OutputError):
     """Parts are missing, damaged, or not of the same build."""
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class Part(Stats, kw_only=True):
     """A finished part, as its stats.json describes it."""
 
     stats_file: str = ""
     made_from: Record
-    manifests: dict[str, str]
     settings: dict[str, Any]
-    seconds: float
     outputs: dict[str, Counts]
-    rejects: dict[str, str | None] = {}
     documents: int
     bytes: int
     tokens: int
