@@ -12,24 +12,37 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url, shown_url
 from bpe.parallel import cached_property
-from preprocess.dataset.columns import token_dtype
+from preprocess.dataset.columns import columns_of, token_dtype
 from preprocess.locations import split_location
-from preprocess.options import BuildSettings, EncodeSettings, TrainFileSettings
+from preprocess.options import (
+    BuildSettings,
+    EncodeSettings,
+    SelectSettings,
+    TextSettings,
+    TrainFileSettings,
+)
 from preprocess.report.progress import Progress, amount, logger
 from preprocess.report.summary import LeftOut, check_has_text, listed
 from preprocess.run.encode_pass import SpecialIds
 from preprocess.run.journal import Journal
 from preprocess.run.outputs import TOKENIZER_FILE, is_up_to_date, open_published
 from preprocess.run.reading import Pass, make_passes, training_options
-from preprocess.run.record import Record, differences, record_inputs, without_locations
+from preprocess.run.record import (
+    Record,
+    differences,
+    record_sources,
+    recorded_settings,
+    without_locations,
+)
 from preprocess.run.run import Run
 from preprocess.run.selection import select_documents
-from preprocess.settings import SettingsError
+from preprocess.settings import SettingsError, options_of
 from preprocess.sources import Source, check_fields_are_used, digest_of
 from preprocess.sources.standard_input import (
     FILE_NAME,
@@ -152,15 +165,29 @@ class Plan(Struct, frozen=True, dict=True):
 
     @cached_property
     def record(self) -> Record:
-        """The inputs of the run."""
+        """The inputs of the run; of what many sources share, digests."""
+        settings, tokenizer = recorded_settings(self.settings, self.tokenizer), self.tokenizer
         names = self.datasets or [" and ".join(each.names) or "train" for each in self.passes]
         passes = dict(zip(names, self.passes, strict=True))
-        form = self.passes[0].reading.chat_format
-        template = None if form is None else form.template + (form.tools_template or "")
-        return record_inputs(
-            self.command, self.settings, {x: each.recorded for x, each in passes.items()},
-            self.tokenizer, self.datasets, template,
-            {x: each.all_files for x, each in passes.items() if each.task is not None},
+        if has_spans := any(x.has_spans for each in self.passes for x in each.all_files):
+            form = self.passes[0].reading.chat_format
+            template = "" if form is None else form.template + (form.tools_template or "")
+            settings["chat_template"] = xxhash.xxh3_128_hexdigest(template.encode())
+        if self.datasets:
+            reading = options_of(TextSettings) | options_of(SelectSettings)
+            settings["datasets"] = {
+                name: each.as_json({x for x in options_of(type(each)) if x not in reading})
+                for name, each in self.datasets.items()
+            }
+            settings["order_of_datasets"] = [*self.datasets]  # checkpoints number all sources
+        if self.passes[0].task is not None:
+            content = record_sources({x: each.all_files for x, each in passes.items()})
+            digest = xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
+            settings["sources_of_all_tasks"] = digest
+        return Record(
+            self.command, settings, record_sources({x: y.recorded for x, y in passes.items()}),
+            None if tokenizer is None else tokenizer.fingerprint,
+            {each.name: str(each.dtype) for each in columns_of(has_spans)[2:]},
         )
 
     def _check_fields(self) -> None:

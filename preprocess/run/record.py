@@ -12,18 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import xxhash
 from msgspec import Struct
 from msgspec.structs import replace
 
-from preprocess.dataset import columns as table
 from preprocess.options import (
     END_OF_TEXT,
     BuildSettings,
     EncodeSettings,
-    SelectSettings,
-    TextSettings,
     TrainFileSettings,
     TrainSettings,
     VocabularySettings,
@@ -56,18 +51,10 @@ class Record(Struct, frozen=True):
     columns: dict[str, str] = {}  # name -> dtype, of columns beside ids and document ends
 
 
-def record_inputs(
-    command: str, settings: BuildSettings | TrainFileSettings | EncodeSettings,
-    sources: Mapping[str, Sequence[Source]], tokenizer: AnyTokenizer | None,
-    datasets: Mapping[str, BuildSettings] | None = None, chat_template: str | None = None,
-    of_all_tasks: Mapping[str, Sequence[Source]] | None = None,
-) -> Record:
-    """Record the settings, the sources of each pass and the given tokenizer (None: trained).
-
-    Of `datasets`, that a tokenizer is trained on together, the options for reading are recorded; of
-    `chat_template`, the text of the template, if sources have conversations, its digest; of the
-    sources of all tasks, if `sources` are those of one, a digest of their records.
-    """
+def recorded_settings(
+    settings: BuildSettings | TrainFileSettings | EncodeSettings, tokenizer: AnyTokenizer | None
+) -> dict[str, Any]:
+    """Return the options that change the result; None: the tokenizer is trained."""
     options = options_of(type(settings)).values()
     leave_out = {x.name for x in options if x.is_location or not x.changes_result}
     if tokenizer is not None:
@@ -78,28 +65,14 @@ def record_inputs(
         effective["special_tokens"] = list(settings.all_special_tokens)
     if isinstance(settings, BuildSettings):
         effective["val_fraction"] = settings.validation_fraction
-    whole = of_all_tasks or sources
-    if has_spans := any(source.has_spans for of in whole.values() for source in of):
-        effective["chat_template"] = xxhash.xxh3_128_hexdigest((chat_template or "").encode())
-    if datasets:
-        reading = options_of(TextSettings) | options_of(SelectSettings)
-        effective["datasets"] = {
-            name: each.as_json({x for x in options_of(type(each)) if x not in reading})
-            for name, each in datasets.items()
-        }
-        effective["order_of_datasets"] = list(datasets)  # checkpoints number the sources of all
-    if of_all_tasks:
-        content = msgspec.json.encode(_records_of(of_all_tasks))
-        effective["sources_of_all_tasks"] = xxhash.xxh3_128_hexdigest(content)
-    fingerprint = None if tokenizer is None else tokenizer.fingerprint
-    columns = {column.name: str(column.dtype) for column in table.columns_of(has_spans)[2:]}
-    return Record(command, effective, _records_of(sources), fingerprint, columns)
+    return effective
 
 
-def _records_of(sources: Mapping[str, Sequence[Source]]) -> dict[str, list[SourceRecord]]:
+def record_sources(of_passes: Mapping[str, Sequence[Source]]) -> dict[str, list[SourceRecord]]:
+    """Record the sources of each pass."""
     return {
         name: [SourceRecord(each.name, each.n_bytes, each.stamp, each.location) for each in of]
-        for name, of in sources.items()
+        for name, of in of_passes.items()
     }
 
 

@@ -71,6 +71,7 @@ class Run:
         overwrite: As given.
         resumed: True if an earlier run of the same command is resumed.
         is_complete: True if all that an earlier run lacked were final names, which files have now.
+        manifests: Registered files that describe the others.
         published: Names of the files that `publish` gave their names.
         gone: Names of finished files that `publish` removes, unless it replaces them.
 
@@ -90,7 +91,7 @@ class Run:
         self.made_from, self.overwrite, self._hopeless = made_from, overwrite, hopeless
         self.resumed = self.is_complete = False
         self.published, self.gone = list[str](), set[str]()
-        self._names, self._last = list[str](), list[str]()
+        self._names, self.manifests = list[str](), list[str]()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -147,17 +148,12 @@ class Run:
 
     def add(self, *names: str, last: bool = False) -> None:
         """Register complete files for `publish`, in order; those in `last` describe the others."""
-        (self._last if last else self._names).extend(names)
-
-    @property
-    def manifests(self) -> list[str]:
-        """The registered files that describe the others."""
-        return self._last
+        (self.manifests if last else self._names).extend(names)
 
     def publish(self) -> None:
         """Give all registered files, which are complete, their final names."""
-        gone = sorted(self.gone - {*self._names, *self._last}, key=lambda x: x[-5:] != ".json")
-        entry = Publishing(self._names, self._last, gone)
+        gone = sorted(self.gone - {*self._names, *self.manifests}, key=lambda x: x[-5:] != ".json")
+        entry = Publishing(self._names, self.manifests, gone)
         self.journal.save(PUBLISHING, entry)
         self._publish(entry)
 

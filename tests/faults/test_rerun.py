@@ -71,36 +71,44 @@ def test_another_tokenizer_under_the_name_is_not_up_to_date(corpus: Path, tmp_pa
         pipeline.train(paths=corpus, out=tmp_path / "t.json", vocab_size=280)
 
 
-def test_train_leaves_the_stats_of_others_alone(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "t_stats.json").write_text("mine")
-    for overwrite in (False, True):
-        with pytest.raises(OutputError, match=r"t_stats\.json: exists and was not written by"):
-            pipeline.train(
-                paths=corpus, out=tmp_path / "t.json", vocab_size=280, overwrite=overwrite
-            )
-    assert (tmp_path / "t_stats.json").read_text() == "mine"
+NOT_OURS = "exists and was not written by this tokenmill, so it is left alone"
+EXISTS = "exists; choose another directory or name, or replace it"
+NO_TOKENIZER = r"exists; it is without tokenizer\.json"
 
 
-@pytest.mark.parametrize("command", ["train", "build"])
-def test_a_configuration_without_its_tokenizer_is_left_alone(
-    options: dict[str, Any], command: str
+@pytest.mark.parametrize(
+    ("command", "name", "message", "is_replaced"),
+    [
+        ("build", "train.json", NOT_OURS, False),
+        ("build", "val.json", NOT_OURS, False),
+        ("build", "stats.json", NOT_OURS, False),
+        ("build", "val.bin", EXISTS, True),
+        ("build", "tokenizer.json", "another tokenizer exists", True),
+        ("build", "tokenizer_config.json", NO_TOKENIZER, True),
+        ("train", "tokenizer_stats.json", NOT_OURS, False),
+        ("train", "tokenizer_config.json", NO_TOKENIZER, True),
+    ],
+)
+def test_a_file_of_another_program(
+    options: dict[str, Any], command: str, name: str, message: str, is_replaced: bool
 ) -> None:
-    configuration = options["out"] / "tokenizer_config.json"
-    configuration.parent.mkdir()
-    configuration.write_text("mine")
-
-    def run_it(overwrite: bool) -> None:
-        if command == "build":
-            build(**options, overwrite=overwrite)
+    """It is left alone; what has the name of an output may be replaced, if the user says so."""
+    path = options["out"] / name
+    path.parent.mkdir()
+    path.write_text('{"mine": true}')
+    if command == "train":
+        options = {"paths": options["train"], "out": path.parent / "tokenizer.json"}
+    function: Callable[..., Any] = getattr(pipeline, command)
+    for overwrite in (False, True):
+        if overwrite and is_replaced:
+            function(**options | {"vocab_size": 280}, overwrite=True)
+            assert path.read_bytes()[:9] != b'{"mine": '
         else:
-            out = options["out"] / "tokenizer.json"
-            pipeline.train(paths=options["train"], out=out, vocab_size=280, overwrite=overwrite)
-
-    with pytest.raises(OutputError, match=r"_config\.json: exists; it is without tokenizer\.json"):
-        run_it(False)
-    assert configuration.read_text() == "mine"
-    run_it(True)
-    assert configuration.read_text() != "mine"
+            with pytest.raises(TokenmillError, match=f"{name}: {message}"):
+                function(**options | {"vocab_size": 280}, overwrite=overwrite)
+            assert [(each.name, each.read_text()) for each in path.parent.iterdir()] == [
+                (name, '{"mine": true}')
+            ]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "train.bin", "train.json", "stats.json"])

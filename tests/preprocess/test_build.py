@@ -20,8 +20,6 @@ from bpe import Tokenizer, reference
 from bpe.errors import CorpusError, TokenmillError
 from preprocess import build, open_tokens, pipeline
 from preprocess.run.encode_pass import SpecialTokenError
-from preprocess.run.outputs import OutputError
-from preprocess.sources.digest import BLOCK_BYTES, SourceDigest, digest_blocks
 
 pytestmark = pytest.mark.usefixtures("few_ranges")
 
@@ -310,37 +308,6 @@ def test_text_that_is_not_utf8(
     assert counted == ((3, 0) if policy == "replace" else (0, 2))
 
 
-def test_another_tokenizer_is_not_replaced_without_being_asked(
-    corpus: Path, tmp_path: Path, tokenizer: Path
-) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    for given_path in (None, tokenizer):
-        with pytest.raises(OutputError, match=r"tokenizer\.json: another tokenizer exists"):
-            build(
-                train=corpus / "train", val=corpus / "val.txt", out=tmp_path, tokenizer=given_path
-            )
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
-
-
-@pytest.mark.parametrize(
-    ("name", "overwrite", "message"),
-    [
-        ("train.json", False, "exists and was not written by this tokenmill"),
-        ("val.json", True, "exists and was not written by this tokenmill"),
-        ("stats.json", False, "exists and was not written by this tokenmill"),
-        ("stats.json", True, "exists and was not written by this tokenmill"),
-        ("val.bin", False, "exists; choose another directory or name, or replace it"),
-    ],
-)
-def test_a_file_that_is_not_ours_is_never_overwritten(
-    corpus: Path, tmp_path: Path, name: str, overwrite: bool, message: str
-) -> None:
-    (tmp_path / name).write_text('{"mine": true}')
-    with pytest.raises(TokenmillError, match=message):
-        build(train=corpus / "train", val=corpus / "val.txt", out=tmp_path, overwrite=overwrite)
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
 @pytest.mark.parametrize("name", ["", "code"])
 def test_what_an_overwritten_build_no_longer_makes_is_removed(
     corpus: Path, tmp_path: Path, tokenizer: Path, name: str
@@ -415,13 +382,3 @@ def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) ->
             end_of_text="end",
         )
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("size", [999, BLOCK_BYTES, BLOCK_BYTES + 1, 100_000, 3 * BLOCK_BYTES])
-def test_any_division_has_the_digest_of_the_whole(size: int) -> None:
-    content = np.random.default_rng(0).integers(0, 256, 4 * BLOCK_BYTES + 5, np.uint8)
-    digest = SourceDigest()
-    for begin in range(0, len(content), size):
-        digest.update(digest_blocks(content[begin : begin + size], begin))
-        read = content[: begin + size].tobytes()
-        assert digest.hexdigest() == digests.digest_of_source(read)

@@ -303,19 +303,6 @@ def test_damaged_work_files_are_refused(
         build(out=tmp_path / "out", **corpus)
 
 
-def test_copies_of_train_do_not_fill_the_slice_of_val(
-    tmp_path: Path, tokenizer: Path, small: None
-) -> None:
-    (tmp_path / "t.txt").write_text(END.join("ab"))
-    (tmp_path / "v.txt").write_text(END.join("abcdef"))
-    given: dict[str, Any] = {"train": tmp_path / "t.txt", "val": tmp_path / "v.txt"}
-    given |= {"tokenizer": tokenizer, "deduplicate": True, "max_documents": 2, "workers": 1}
-    for unit_size in (1, 1000):
-        out = tmp_path / str(unit_size)
-        build(**given, unit_size=unit_size, out=out)
-        assert documents_of(out / "val.bin", Tokenizer.from_file(tokenizer)) == ["c", "d"]
-
-
 def test_memory_does_not_grow_with_short_or_equal_documents(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -347,13 +334,6 @@ def test_only_what_is_needed_is_read_to_verify(tmp_path: Path) -> None:
         flip(tmp_path / name / "train.bin", 9)
         verify(tmp_path / name / "train.bin", repair=True)
         assert not damages(verify(tmp_path / name / "train.bin", deep=True))
-
-
-def test_a_finished_selection_is_up_to_date(corpus: dict[str, Any], tmp_path: Path) -> None:
-    build(out=tmp_path / "out", **corpus)
-    assert "up to date" in build(out=tmp_path / "out", **corpus).lines[0]
-    with pytest.raises(Exception, match="shuffle_documents was 5 and is 6"):
-        build(out=tmp_path / "out", **corpus | {"shuffle_documents": 6})
 
 
 def test_the_time_limit_ends_the_reading_of_documents(

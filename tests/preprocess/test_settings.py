@@ -26,7 +26,7 @@ from preprocess.config import (
     TokenizeStageConfig,
 )
 from preprocess.options import BuildSettings, CompareSettings, DoctorSettings, EncodeSettings
-from preprocess.run.record import differences, record_inputs
+from preprocess.run.record import Record, differences, recorded_settings
 from preprocess.settings import Option, Settings, SettingsError, options_of, size_in_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -177,8 +177,8 @@ def test_a_record_has_what_changes_the_result() -> None:
     assert OTHER.keys() == options.keys()
     for name, value in OTHER.items():
         given = needed.get(name, {})
-        before = record_inputs("build", BuildSettings(**given), {}, None)
-        now = record_inputs("build", BuildSettings(**given | {name: value}), {}, None)
+        before = recorded_settings(BuildSettings(**given), None)
+        now = recorded_settings(BuildSettings(**given | {name: value}), None)
         option = options[name]
         assert (before != now) == (option.changes_result and not option.is_location), name
     locations = [each.name for each in options.values() if each.is_location]
@@ -298,7 +298,7 @@ def test_settings_in_stats_of_before_are_read() -> None:
 
 
 def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
-    now = record_inputs("build", BuildSettings(train="x"), {}, None)
+    now = Record("build", recorded_settings(BuildSettings(train="x"), None), {}, None)
     before = replace(now, settings={x: y for x, y in now.settings.items() if x != "content_field"})
     assert differences(before, now) == []
     chosen = replace(now, settings=now.settings | {"content_field": ["body"]})
