@@ -180,7 +180,8 @@ class Workers:
                     else:
                         yield part, result
             if late is not None:
-                raise late
+                what = "each part resumes where it stopped"
+                raise OutOfTimeError(summary.out_of_time(progress, what)) from late
         finally:  # no worker may write any more
             for called in under_way:
                 self._ray.cancel(called, force=True)
@@ -288,20 +289,12 @@ class Parts:
             os.getcwd(), begin,
         )
 
-    def _each(
-        self, function: PartFunction[DividedRun, Result], divided: DividedRun, numbers: list[int]
-    ) -> Iterator[tuple[int, Result]]:
-        try:
-            yield from self._workers.run(function, divided, numbers, self._progress)
-        except OutOfTimeError as error:
-            what = "each part resumes where it stopped"
-            raise OutOfTimeError(summary.out_of_time(self._progress, what)) from error
-
     def count(self) -> Iterator[CountedPart]:
         """Yield the counts of all parts of the training text, as they are done."""
-        divided, total = self._divided, sum(each.n_bytes for each in self._plan.training_files)
-        with self._progress.stage("counting", total, "B") as stage:
-            for _, counted in self._each(count_part, divided, [*range(divided.n_parts)]):
+        divided, progress = self._divided, self._progress
+        total, numbers = sum(x.n_bytes for x in self._plan.training_files), range(divided.n_parts)
+        with progress.stage("counting", total, "B") as stage:
+            for _, counted in self._workers.run(count_part, divided, numbers, progress):
                 stage.advance(counted.at.bytes)
                 yield counted
 
@@ -329,7 +322,7 @@ class Parts:
         title = f"encoding {' and '.join(plan.names)}"
         left = [number for number in range(divided.n_parts) if number not in done]
         with self._progress.stage(title, total, "B", sum(done.values())) as stage:
-            for number, n_bytes in self._each(make_part, divided, left):
+            for number, n_bytes in self._workers.run(make_part, divided, left, self._progress):
                 journal.save("parts", (number, n_bytes), adds=True, stage=stage)
                 stage.advance(n_bytes)
         return find_parts(self._run.storage.final, settings.name, divided.n_parts)
