@@ -1,12 +1,9 @@
 """Select documents before other passes read them: copies, and what is outside of a slice.
 
-A pass reads the documents of the other passes and keeps a `ROW` of each. Then it decides, and keeps
-a bit of each document and the places of those that are cut: `Source.kept`, by which the loop of
-`preprocess.run.units` leaves documents out. After an interruption, reading resumes from its last
-checkpoint in the journal; deciding begins again.
-
-    rows-N      `ROW` of each document of pass N, until all passes have decided
-    kept-N      a bit of each document, up to the last one that decides
+A pass reads the documents of the other passes and keeps a `ROW` of each, in the work file rows-N of
+pass N. Then it decides: `Source.kept` has a bit of each document and the places of those that are
+cut, by which the loop of `preprocess.run.units` leaves documents out. After an interruption,
+reading resumes from its last checkpoint in the journal; deciding begins again.
 """
 
 from __future__ import annotations
@@ -17,9 +14,9 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
@@ -55,15 +52,15 @@ class Measured(Reached, kw_only=True):
     digest: str = ""  # xxh3_128 of the rows
 
 
-class Selected(Struct, forbid_unknown_fields=True):
-    """Checkpoint: the documents of a pass are chosen."""
+class Selected(NamedTuple):
+    """The documents of a pass that are chosen."""
 
+    bits: Bytes  # a bit of each document up to the last one that decides, as `Kept.bits`
     starts: list[int]  # number of the first document of each source, and number of all
     end: int | None  # number of documents up to the last one that decides; None: all
+    cuts: dict[int, tuple[int, int]]  # number of a document -> its characters that are kept
     copies: int
     outside: int
-    cuts: dict[int, tuple[int, int]]  # number of a document -> its characters that are kept
-    digest: str  # xxh3_128 of the bits
 
 
 def select_documents(
@@ -80,33 +77,21 @@ def select_documents(
         JournalError: The work files of an earlier run are damaged.
         OutOfTimeError: The time limit of the run is reached.
     """
-    left_out, storage, earlier = LeftOut(), journal.storage, dict[int, Selected]()
-    if not settings.selects:
-        return left_out
-    for part in passes:
+    left_out, earlier = LeftOut(), dict[int, Selected]()
+    for part in passes if settings.selects else ():
         measuring = MeasurePass(part, settings, run, journal, progress, earlier)
-        key, name = f"selected {part.number}", f"kept-{part.number}"
-        chosen = journal.value(key, Selected)
-        measuring.run(is_selected=chosen is not None)
-        if chosen is None:
-            chosen = measuring.choose_all(name)
-            journal.save(key, chosen)
-        elif digest_of_file(storage, name).hexdigest() != chosen.digest:
-            raise _damaged(storage, name)
-        earlier[part.number] = chosen
+        measuring.run()
+        chosen = earlier[part.number] = measuring.choose()
         left_out.duplicate_documents += chosen.copies
         left_out.outside_documents += chosen.outside
         part.selected = []
-        bits = np.memmap(storage.path(name), np.uint8, "r")
         for index, source in enumerate(part.files, part.decisive[1]):
             first, after = chosen.starts[index : index + 2]
             is_end = chosen.end is not None and after >= chosen.end
             stop = max((chosen.end or 0) - first, 0) if is_end else None
             part.selected.append(copy(source))
             fraction = part.reading.validation_fraction
-            part.selected[-1].kept = Kept(bits, first, stop, chosen.cuts, fraction)
-    for part in passes:
-        storage.remove(f"rows-{part.number}")
+            part.selected[-1].kept = Kept(chosen.bits, first, stop, chosen.cuts, fraction)
     return left_out
 
 
@@ -161,15 +146,14 @@ class MeasurePass:
         self._counts = self.settings.limits and not self.settings.deduplicate
         self._slice, self._next_look = Slice(self.settings), _FIRST_LOOK
 
-    def run(self, is_selected: bool) -> None:
-        """Read the remaining units; `is_selected`: the rows may be gone."""
+    def run(self) -> None:
+        """Read the remaining units."""
         at, title, storage = self.at, "reading documents", self.journal.storage
         size = at.documents * ROW.itemsize
-        if not is_selected:
-            self._digest = digest_of_file(storage, self._name, size)
-            if at.digest and self._digest.hexdigest() != at.digest:
-                raise _damaged(storage, self._name)
-        if is_selected or at.is_all:
+        self._digest = digest_of_file(storage, self._name, size)
+        if at.digest and self._digest.hexdigest() != at.digest:
+            raise _damaged(storage, self._name)
+        if at.is_all:
             self.progress.add_stage_before(title, at.seconds, at.bytes, "B")
             return
         n_bytes = sum(source.n_bytes for source in self._sources)
@@ -246,31 +230,25 @@ class MeasurePass:
 
     # --- choosing ---
 
-    def choose_all(self, name: str) -> Selected:
-        """Choose documents, which come after those of earlier passes; write their bits to a file.
+    def choose(self) -> Selected:
+        """Choose documents, which come after those of earlier passes.
 
         Those that are left out are counted among the documents of this task alone.
         """
-        storage, starts = self.journal.storage, self._starts()
-        copies = self._copies()
-        with closing(storage.stream(name)) as stream:
-            wanted, end, cuts = self._choose(copies, stream)
-            stream.sync()
+        starts, copies = self._starts(), self._copies()
+        wanted, bits, end, cuts = self._choose(copies)
         first, stop = starts[self._n_before], starts[self._n_before + len(self.part.files)]
         stop = max(min(stop, end), first)
         before = sum(map(len, self._before()))
         n_copies = _count_bits(copies, before + first, before + stop)
-        n_chosen = _count_bits(np.fromfile(storage.path(name), np.uint8), first, stop)
-        n_outside = stop - first - n_copies - n_chosen
+        n_outside = stop - first - n_copies - _count_bits(bits, first, stop)
         if not wanted.n_chosen:
             left_out = LeftOut(duplicate_documents=n_copies, outside_documents=n_outside)
             left_out.merge(self.at.left_out)
             output = next(iter(self.part.names), "train")
             check_has_documents(output, self._sources, 0, 0, left_out)
-        return Selected(
-            starts, end if wanted.is_complete else None, n_copies, n_outside, cuts,
-            digest_of_file(storage, name).hexdigest(),
-        )
+        stop_at = end if wanted.is_complete else None
+        return Selected(bits, starts, stop_at, cuts, n_copies, n_outside)
 
     def _starts(self) -> list[int]:
         """Return the number of the first document of each source, and the number of all."""
@@ -293,13 +271,14 @@ class MeasurePass:
         return find_copies(rows, min(limit, _COMPARED))
 
     def _choose(
-        self, copies: Bytes, bits: Stream | None = None
-    ) -> tuple[Slice, int, dict[int, tuple[int, int]]]:
-        """Choose among documents of this pass, and write a bit of each, `Kept.bits`.
+        self, copies: Bytes
+    ) -> tuple[Slice, Bytes, int, dict[int, tuple[int, int]]]:
+        """Choose among documents of this pass.
 
-        Returns (the slice, number of documents up to the last one that decides, `Selected.cuts`).
+        Returns (the slice, a bit of each document, number of documents up to the last one that
+        decides, `Selected.cuts`).
         """
-        wanted, row, end = Slice(self.settings), 0, 0
+        wanted, row, end, bits = Slice(self.settings), 0, 0, [np.zeros(0, np.uint8)]
         cuts, n_before = dict[int, tuple[int, int]](), sum(map(len, self._before()))
         for block in _blocks(self._rows(self.part.number)):
             first = n_before + row
@@ -311,13 +290,12 @@ class MeasurePass:
                 length = int(lengths[numbers[i]])
                 cut = wanted.cut(int(begins[i]), length)
                 cuts |= {row + int(numbers[i]): cut} if cut != (0, length) else {}
-            if bits is not None:
-                bits.append(memoryview(np.packbits(chosen, bitorder="little").tobytes()))
+            bits.append(np.packbits(chosen, bitorder="little"))
             end = row + int(numbers[-1]) + 1 if len(numbers) else end
             row += len(block)
             if wanted.is_complete:
-                return wanted, end, cuts
-        return wanted, row, cuts
+                return wanted, np.concatenate(bits), end, cuts
+        return wanted, np.concatenate(bits), row, cuts
 
 
 def _blocks(rows: Rows) -> list[Rows]:

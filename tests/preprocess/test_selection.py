@@ -288,7 +288,7 @@ def test_it_is_verified_and_repaired(
 
 @pytest.mark.parametrize(
     ("name", "stage", "units"),
-    [("kept-0", "counting", 1), ("rows-0", "reading documents", 9),
+    [("rows-0", "counting", 1), ("rows-0", "reading documents", 9),
      ("train-in-order.bin", "shuffling train", 0)],
 )  # fmt: skip
 @pytest.mark.parametrize("is_there", [True, False])
