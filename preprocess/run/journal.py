@@ -62,11 +62,6 @@ def read_entries(content: bytes, where: str) -> Iterator[tuple[Entry, str, int]]
         found, stop = _parse_line(line, check), start + len(line)
         if found is not None:
             entry, check = found
-            if entry.keys() != {"key", "value", "adds", "stage"}:
-                raise JournalError(
-                    f"{where}: of an unfinished run of another version of tokenmill; finish it with"
-                    " that version, or start over (--overwrite)"
-                )
             yield entry, check, stop
         elif stop < len(content):
             raise JournalError(
@@ -95,8 +90,8 @@ def journal_errors(where: str = JOURNAL_FILE) -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise JournalError(
-            f"{where}: an entry is not in the format of this version ({error!r}); start"
-            " over (--overwrite)"
+            f"{where}: an entry is not in the format of this version ({error!r}); finish the run"
+            " with the version that began it, or start over (--overwrite)"
         ) from error
 
 

@@ -32,7 +32,6 @@ from preprocess.run.run import Run
 from preprocess.settings import SettingsError, takes
 from preprocess.storage import Files, OutputError, open_storage
 
-_STATS = re.compile(r"(?:(.+)_)?part-(\d{5,})-of-(\d{5,})_stats\.json", re.DOTALL)
 _SHOWN = 5
 
 
@@ -124,7 +123,10 @@ def put_joined(
 
 def find_parts(files: Files, name: str, count: int | None = None) -> list[Part]:
     """Return the parts in a directory, all of one build, in order; None: of any number."""
-    where, found = files.where(), _stats_files(files, name)
+    where, found = files.where(), dict[int, dict[int, str]]()
+    for each, (index, of) in files_of_parts(files, name).items():
+        if each.endswith(f"-of-{of:05d}_stats.json"):
+            found.setdefault(of, {})[index] = each
     if not found:
         raise MergeError(
             f"{where}: no finished part of a task is in this directory; build the parts first"
@@ -151,16 +153,6 @@ def find_parts(files: Files, name: str, count: int | None = None) -> list[Part]:
     return parts
 
 
-def _stats_files(files: Files, name: str) -> dict[int, dict[int, str]]:
-    """Return number of parts -> number of a part -> name of its stats.json."""
-    found: dict[int, dict[int, str]] = {}
-    for each in files.names():
-        match = _STATS.fullmatch(each)
-        if match and (match[1] or "") == name:
-            found.setdefault(int(match[3]), {})[int(match[2])] = each
-    return found
-
-
 def _check_one_number(files: Files, counts: set[int]) -> None:
     if len(counts) > 1:
         raise MergeError(
@@ -170,11 +162,11 @@ def _check_one_number(files: Files, counts: set[int]) -> None:
         )
 
 
-def files_of_parts(files: Files, name: str) -> dict[str, int]:
-    """Return name of each finished file of a part -> number of parts of its build."""
-    pattern = re.compile(rf"{re.escape(name)}{'_' * bool(name)}part-\d{{5,}}-of-(\d{{5,}})[_.].*")
-    matches = map(pattern.fullmatch, files.names())
-    return {match[0]: int(match[1]) for match in matches if match}
+def files_of_parts(files: Files, name: str) -> dict[str, tuple[int, int]]:
+    """Return name of each finished file of a part -> (its number, number of parts)."""
+    part = r"part-(\d{5,})-of-(\d{5,})[_.].*"
+    matches = map(re.compile(f"{re.escape(name)}{'_' * bool(name)}{part}").fullmatch, files.names())
+    return {match[0]: (int(match[1]), int(match[2])) for match in matches if match}
 
 
 def check_parts(files: Files, name: str, count: int, overwrite: bool) -> list[str]:
@@ -183,7 +175,7 @@ def check_parts(files: Files, name: str, count: int, overwrite: bool) -> list[st
     Raises:
         MergeError: There are some, without `overwrite`.
     """
-    others = {x: n for x, n in files_of_parts(files, name).items() if n != count}
+    others = {x: n for x, (_, n) in files_of_parts(files, name).items() if n != count}
     if not overwrite:
         _check_one_number(files, {count, *others.values()})
     return [*others]

@@ -20,7 +20,6 @@ import pickle
 import subprocess
 import sys
 import traceback
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from multiprocessing import Pipe
@@ -152,28 +151,17 @@ def run_units(
     items: Iterable[Item], make_work: MakeWork[Result], workers: int
 ) -> Generator[tuple[Item, Result], None, None]:
     """Yield (item, result of the work) of each unit, in order; report units that hang."""
-    under_way: deque[Item] = deque()
-
-    def taken() -> Iterator[Item]:
-        for item in items:
-            under_way.append(item._replace(selected=None))
-            yield item
-
-    def make() -> Callable[[Item], Result]:
+    def make() -> Callable[[Item], tuple[Item, Result]]:
         work = make_work()
 
-        def watched(item: Item) -> Result:
+        def watched(item: Item) -> tuple[Item, Result]:
             with watch.over(item.unit.where, item.unit.n_bytes):
-                return work(item)
+                return item._replace(selected=None), work(item)
 
         return watched
 
-    def with_item(result: Result) -> tuple[Item, Result]:
-        return under_way.popleft(), result
-
-    with watching() as watch, closing(run_in_order(taken(), make, workers)) as results:
-        # `map` drops each result before it waits for the next; a loop variable would keep it.
-        yield from map(with_item, results)
+    with watching() as watch, closing(run_in_order(items, make, workers)) as results:
+        yield from results
 
 
 # --- processes that read units ---
