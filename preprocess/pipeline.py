@@ -52,7 +52,7 @@ from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.merge import files_of_parts
-from preprocess.run.outputs import manifests_in, plans_of, put_stats, read_object
+from preprocess.run.outputs import check_no_others, manifests_in, plans_of, put_stats, read_object
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import Plan
@@ -63,7 +63,7 @@ from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
 from preprocess.sources import check_fields_are_used, find_sources, looks_into
 from preprocess.sources.parts import count_parts
 from preprocess.sources.standard_input import has_standard_input, standard_input_in_a_file
-from preprocess.storage import OutputError, open_storage
+from preprocess.storage import open_storage
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -340,10 +340,7 @@ def _check_corpus(corpus: Corpus) -> None:
     has_file = place.size(_CONFIG_FILE) is not None and place.size(MANIFEST_FILE) is None
     is_known = not has_file or read_object(place, _CONFIG_FILE, CORPUS_FORMAT) is not None
     if not is_known and "rows" not in storage.runs():  # which were being given their names
-        raise OutputError(
-            f"{place.where(_CONFIG_FILE)}: exists and was not written by tokenmill, so it is left"
-            " alone; move it away or choose another output_path"
-        )
+        check_no_others(place, [_CONFIG_FILE], "tokenmill", "(output_path)")
 
 
 def _check_text(
