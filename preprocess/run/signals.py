@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -95,13 +95,12 @@ def _exit(state: str, error: str, code: int) -> NoReturn:
 
 
 class Watch:
-    """Detector of hanging units; calls `hangs(where, seconds)` once for each.
+    """Detector of hanging units, each of which it reports once, or exits.
 
     Time is counted in ticks, so it stands still while the process or the machine is suspended.
     """
 
-    def __init__(self, hangs: Callable[[str, float], None]) -> None:
-        self._hangs = hangs
+    def __init__(self) -> None:
         # Without a lock: a signal may raise anywhere in the main thread, and would leave it locked.
         self._units: dict[tuple[str, int, int], list[float]] = {}  # -> [seconds]
 
@@ -122,13 +121,13 @@ class Watch:
             seconds[0] += TICK
             if seconds[0] > PATIENCE + n_bytes / BYTES_A_SECOND:
                 self._units.pop(key, None)
-                self._hangs(where, seconds[0])
+                _report_or_exit(where, seconds[0])
 
 
 @contextmanager
 def watching() -> Iterator[Watch]:
     """Return a `Watch` that ticks inside the `with`, on a thread of its own."""
-    watch, is_over = Watch(_report_or_exit), threading.Event()
+    watch, is_over = Watch(), threading.Event()
 
     def tick() -> None:
         while not is_over.wait(TICK):

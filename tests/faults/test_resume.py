@@ -76,20 +76,18 @@ def test_a_run_goes_on_where_it_was_cut_off(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["train", "encode"])
+@pytest.mark.parametrize(
+    ("command", "name", "stage", "more"),
+    [("train", "x.json", "counting", {"vocab_size": 280}), ("encode", "x.bin", "encoding x", {})],
+)
 def test_the_other_commands_go_on_too(
-    command: str, corpus: Path, tmp_path: Path, options: dict[str, Any]
+    command: str, name: str, stage: str, more: dict[str, Any], corpus: Path, tmp_path: Path
 ) -> None:
-    own: dict[str, Any] = {"paths": corpus, "unit_size": 300, "workers": 1}
-    tokenizer = tmp_path / "tokenizer.json"
-    name = "x.bin" if command == "encode" else "x.json"
-    stage = "encoding x" if command == "encode" else "counting"
+    own: dict[str, Any] = {"paths": corpus, "unit_size": 300, "workers": 1, **more}
     function: Callable[..., Any] = getattr(pipeline, command)
     if command == "encode":
-        pipeline.train(paths=corpus, out=tokenizer, vocab_size=280)
-        own["tokenizer"] = tokenizer
-    else:
-        own["vocab_size"] = 280
+        own["tokenizer"] = tmp_path / "tokenizer.json"
+        pipeline.train(paths=corpus, out=own["tokenizer"], vocab_size=280)
     function(**own, out=tmp_path / "peace" / name)
     with pytest.raises(faults.CutOff):
         function(**own, out=tmp_path / "out" / name, progress=faults.Stopping(stage))
