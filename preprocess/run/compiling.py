@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,8 +19,6 @@ import numpy as np
 from preprocess.report.progress import Progress, duration, logger
 
 if TYPE_CHECKING:
-    import subprocess
-
     from bpe.text_tokenizer import AnyTokenizer
 
 # The last kernel of a step -> typical seconds to compile all kernels of the step.
@@ -44,8 +43,6 @@ def compile_training(pattern: str, progress: Progress, encodes: bool = False) ->
 
 
 def _start_other(pattern: str) -> None:
-    import subprocess
-
     # Python ignores entries that are no text.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path if isinstance(path, str))
     # -P: do not import a bpe.py of the current directory.
@@ -62,11 +59,9 @@ def compile_encoding(tokenizer: AnyTokenizer, progress: Progress) -> None:
     from bpe import Tokenizer
 
     def call() -> None:
-        from subprocess import TimeoutExpired
-
         while _others:
             other = _others.pop()
-            with suppress(TimeoutExpired):  # this process compiles what is missing
+            with suppress(subprocess.TimeoutExpired):  # this process compiles what is missing
                 other.wait(_SECONDS_FOR_OTHER)
             other.kill()
         _call_reading(tokenizer.pattern)
