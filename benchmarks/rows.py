@@ -49,7 +49,10 @@ def rows(job: Job, rounds: int) -> Table:
         settings = RowsSettings(**options | {"path": "."})
         plan, shape = plan_rows(file, settings, ((), ()), 0)
         reader = RowReader(file, plan, shape)
-        return [reader.read(*bounds) for bounds in reader.bounds(0, len(plan))]
+        return [
+            RowBatch(batch.offsets, {name: each.copy() for name, each in batch.values.items()})
+            for batch in reader.batches(0, len(plan))
+        ]
 
     table = pa.concat_tables([table_of(each) for each in arrays(how)]).combine_chunks()
     npz_arrays = [

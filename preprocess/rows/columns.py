@@ -18,11 +18,11 @@ from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.data import IGNORED, gather
 from preprocess.sampling.fields import number_positions, number_segments
 from preprocess.sampling.packing import PackedWindows
-from preprocess.sampling.windows import DocumentRows, RowPieces
+from preprocess.sampling.windows import DocumentSpans, RowPieces
 
 Values = npt.NDArray[np.int32]
 Numbers = npt.NDArray[np.int64]
-RowPlan = DocumentRows | PackedWindows  # `len` is the number of rows
+RowPlan = DocumentSpans | PackedWindows  # `len` is the number of rows
 
 COLUMNS = ("input_ids", "attention_mask", "labels", "segment_ids", "position_ids")
 _AT_ONCE = 1 << 20  # tokens of rows whose arrays are made at a time
@@ -82,42 +82,32 @@ class RowReader:
         self._file, self.plan, self.shape = file, plan, shape
         self.longest = plan.longest + shape.n_around  # tokens of a row, without padding
 
-    def bounds(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield ranges of rows that are read at a time; they depend on `first` alone."""
-        while first < stop:
-            end = min(first + _ROWS_AT_ONCE, stop)
-            lengths = self.plan.rows(first, end).row_lengths() + self.shape.n_around
+    def batches(self, first: int, stop: int) -> Iterator[RowBatch]:
+        """Make the arrays of rows [first, stop), batch by batch; the cuts depend on `first` alone.
+
+        Arrays are valid until the next are made, in memory that stays in the processor's cache.
+        """
+        longest = self.shape.length or self.longest
+        space = np.empty(len(self.shape.columns) * max(longest, _AT_ONCE), np.int32)
+        for begin in range(first, stop, _ROWS_AT_ONCE):
+            pieces = self.plan.rows(begin, min(begin + _ROWS_AT_ONCE, stop))
+            lengths = pieces.row_lengths() + self.shape.n_around
             if self.shape.length:
                 lengths[:] = self.shape.length
             ends = np.cumsum(lengths)
-            begin = n_before = 0
-            while begin < len(lengths):
+            row = n_before = 0
+            while row < len(ends):
                 fits = int(np.searchsorted(ends, n_before + _AT_ONCE, "right"))
-                following = max(begin + 1, fits)
-                yield first + begin, first + following
-                begin, n_before = following, int(ends[following - 1])
-            first = end
-
-    def space(self) -> Values:
-        """Return memory for the arrays of any rows that `bounds` yields: int32[n]."""
-        longest = self.shape.length or self.longest
-        return np.empty(len(self.shape.columns) * max(longest, _AT_ONCE), np.int32)
-
-    def read(self, first: int, stop: int, space: Values) -> RowBatch:
-        """Make the arrays of rows [first, stop) in a `space`, which stays in the processor's cache.
-
-        They are valid until others are made in it.
-        """
-        made = _Made(self._file, self.plan.rows(first, stop), self.shape, space)
-        values = {name: getattr(made, name) for name in self.shape.columns}
-        return RowBatch(made.offsets, values, made.n_tokens)
+                following = max(row + 1, fits)
+                yield _Made(self._file, pieces.of_rows(row, following), self.shape, space).batch()
+                row, n_before = following, int(ends[following - 1])
 
 
 class _Made:
     """Columns of some rows, each made when it is asked for.
 
-    The tables of rows and of pieces are as of `sampling.windows.Windows.pieces`: a row has the
-    special ids around it, and its padding on the right.
+    The tables of rows and of pieces are as of `sampling.windows.DocumentWindows.pieces`: a row has
+    the special ids around it, and its padding on the right.
     """
 
     def __init__(
@@ -125,11 +115,11 @@ class _Made:
     ) -> None:
         self._file, self._starts, self._shape = file, pieces.starts, shape
         sizes = pieces.row_lengths() + shape.n_around
-        n_rows, self.n_tokens = len(sizes), int(sizes.sum())
+        n_rows, self._n_tokens = len(sizes), int(sizes.sum())
         lengths = np.full(n_rows, shape.length) if shape.length else sizes
-        self.offsets = np.append(0, np.cumsum(lengths))
-        begins = self.offsets[:-1] + (lengths - sizes if shape.pads_left else 0)
-        self._rows = np.stack([begins, sizes, sizes, begins, self.offsets[1:]])
+        self._offsets = np.append(0, np.cumsum(lengths))
+        begins = self._offsets[:-1] + (lengths - sizes if shape.pads_left else 0)
+        self._rows = np.stack([begins, sizes, sizes, begins, self._offsets[1:]])
         self._is_full = bool((sizes == lengths).all())
         # Place of each piece: after the earlier pieces of its row.
         n_in_rows = np.diff(pieces.offsets)
@@ -138,11 +128,15 @@ class _Made:
         shift = np.repeat(begins + len(shape.before) - before_row, n_in_rows)
         ends += shift
         places = ends - pieces.lengths
-        ends[pieces.offsets[1:] - 1] = self.offsets[1:]  # where padding ends
+        ends[pieces.offsets[1:] - 1] = self._offsets[1:]  # where padding ends
         self._pieces = np.stack([places, pieces.lengths, pieces.lengths, places, ends])
         self._firsts = pieces.offsets[:-1]
-        n, n_columns = int(self.offsets[-1]), len(shape.columns)
+        n, n_columns = int(self._offsets[-1]), len(shape.columns)
         self._free = iter(space[: n * n_columns].reshape(n_columns, n))
+
+    def batch(self) -> RowBatch:
+        values = {name: getattr(self, name) for name in self._shape.columns}
+        return RowBatch(self._offsets, values, self._n_tokens)
 
     @cached_property
     def input_ids(self) -> Values:

@@ -58,7 +58,7 @@ from preprocess.run.outputs import (
 from preprocess.run.record import Record
 from preprocess.run.run import Run
 from preprocess.sampling.packing import PackedWindows
-from preprocess.sampling.windows import DocumentRows
+from preprocess.sampling.windows import DocumentSpans
 from preprocess.settings import SettingsError, TokenizerSource, options_of, takes
 from preprocess.sources.compressed import CODECS
 from preprocess.storage import OutputError, Stream, digest_of_file, open_storage
@@ -457,9 +457,9 @@ def _files_of_rows(location: str, name: str) -> set[str]:
 
 def content_of(output: OutputFile) -> str:
     """Make the rows of a file, and return their `ContentDigest`."""
-    digest, reader, space = ContentDigest(), output.reader, output.reader.space()
-    for start, stop in reader.bounds(output.first, output.stop):
-        digest.update(reader.read(start, stop, space))
+    digest = ContentDigest()
+    for batch in output.reader.batches(output.first, output.stop):
+        digest.update(batch)
     return digest.hexdigest()
 
 
@@ -474,12 +474,10 @@ def write_shard(
     name, reader, first, stop = output
     content, n_tokens, n_seen, n_reported, n_rows = ContentDigest(), 0, 0, 0, stop - first
     n_passes = len(reader.shape.columns) if settings.format == "npz" else 1  # over all rows
-    space = reader.space()
 
     def batches() -> Iterator[RowBatch]:
         nonlocal n_tokens, n_seen, n_reported
-        for start, end in reader.bounds(first, stop):
-            batch = reader.read(start, end, space)
+        for batch in reader.batches(first, stop):
             if n_seen < n_rows:
                 _check_ids(batch, vocab_size, name)
                 content.update(batch)
@@ -622,7 +620,7 @@ def plan_rows(
         else:
             bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
             edges = [int(ends[number - 1]) if number else 0 for number in bounds]
-            plan = DocumentRows(
+            plan = DocumentSpans(
                 np.array(edges, np.uint64), settings.seq_length, documents=range(1, 2),
                 drop_short=settings.drop_short,
             )
@@ -645,7 +643,7 @@ def plan_rows(
                 f"--stride {settings.stride} is not above the {shape.n_around} special tokens"
                 " around each row, so rows would not advance; raise it"
             )
-        plan = DocumentRows(
+        plan = DocumentSpans(
             ends, room, stride, n_before=n_before, n_after=n_after, documents=documents,
             first_only=settings.truncation, drop_short=settings.drop_short,
         )

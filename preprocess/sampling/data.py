@@ -161,7 +161,7 @@ def read_pieces(
 
     Args:
         dataset: An open file, or an array.
-        table: As of `Windows.pieces`, all inside the dataset.
+        table: As of `DocumentWindows.pieces`, all inside the dataset.
         padding: For places without an input; those without a target have `IGNORED`.
         inputs: int64[n_windows, context_length], filled.
         targets: int64, of the same shape, filled.

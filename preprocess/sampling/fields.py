@@ -25,7 +25,7 @@ class Fields:
     Args:
         inputs: int64[n_windows, context_length].
         read_targets: Returns the targets as a new array, int64, of the same shape.
-        pieces: Returns what the rows were read from, table as of `Windows.pieces`.
+        pieces: Returns what the rows were read from, table as of `DocumentWindows.pieces`.
         documents: Returns a packed tuple of uint64[n_documents], where documents end, for windows
             across documents; None: each piece is a document or a part of one.
         trained: Returns int64, of the shape of the targets, not above 0 for targets that are not
@@ -49,12 +49,12 @@ class Fields:
 
     @cached_property
     def pieces(self) -> Array:
-        """What the rows were read from: table as of `Windows.pieces`."""
+        """What the rows were read from: table as of `DocumentWindows.pieces`."""
         return self._find_pieces()
 
     @cached_property
     def _segments(self) -> Array:
-        """The documents, and parts of them, in the rows: table as of `Windows.pieces`."""
+        """The documents, and parts of them, in the rows: table as of `DocumentWindows.pieces`."""
         return self.pieces if self._documents is None else divided(self.pieces, self._documents())
 
     @cached_property
@@ -91,7 +91,7 @@ class Fields:
         return cumulative_lengths(self._segments, self.inputs.size)
 
     def segments_in_rows(self, rows: Array) -> Array:
-        """Return the documents, table as of `Windows.pieces`, for rows that get other numbers."""
+        """Return the documents, a table as above, for rows that get other numbers."""
         table, length = self._segments.copy(), self.inputs.shape[1]
         table[3:] += (rows - np.arange(len(rows)))[table[3] // length] * length
         return table
@@ -141,7 +141,7 @@ def number_segments(before: Array, table: Array, out: Array) -> None:
 
     Args:
         before: int64[n_segments], 0 for the first segment of a row.
-        table: As of `Windows.pieces`.
+        table: As of `DocumentWindows.pieces`.
         out: int32|int64, of any shape, filled where the table has places.
 
     Raises:
@@ -160,7 +160,7 @@ def number_positions(table: Array, out: Array) -> None:
 def cumulative_lengths(table: Array, size: int) -> Array:
     """Return where documents begin in flattened rows of `size` places, and `size`: int32.
 
-    The padding of a row counts as a document. `table` is as of `Windows.pieces`.
+    The padding of a row counts as a document. `table` is as of `DocumentWindows.pieces`.
     """
     _, sizes, _, places, stops = table
     ends = places + sizes

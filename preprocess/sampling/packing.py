@@ -176,7 +176,7 @@ class PackedWindows:
         return max((int(each.row_lengths().max()) for each in rows), default=0)
 
     def pieces(self, numbers: Numbers) -> Numbers:
-        """Return the pieces of windows, as `Windows.pieces`."""
+        """Return the pieces of windows, as `DocumentWindows.pieces`."""
         from preprocess.sampling.pieces import find_pieces
 
         offsets, length = self._plan.offsets, self._context_length

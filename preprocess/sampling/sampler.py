@@ -41,12 +41,13 @@ from preprocess.sampling.data import (
 from preprocess.sampling.fields import NAMES, NEED_DOCUMENTS, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
 from preprocess.sampling.packing import MAX_ROW_LENGTH, STRATEGIES, PackedWindows
-from preprocess.sampling.windows import DocumentWindows, StrideWindows, Windows
+from preprocess.sampling.windows import DocumentWindows, StrideWindows
 
 if TYPE_CHECKING:
     import torch
 
 Array = npt.NDArray[Any]
+Windows = DocumentWindows | PackedWindows  # `len` is their number
 
 _SAMPLES, _SAMPLE_LENGTH = 64, 512  # of an array, for its fingerprint
 _STEPS = 64  # whose windows are computed at a time

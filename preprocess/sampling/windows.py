@@ -7,7 +7,7 @@ of a window that ends with the data, or with its document, has no target.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,27 +16,6 @@ from preprocess.dataset.shards import distinct
 from preprocess.sampling.data import kernels, outside
 
 Numbers = npt.NDArray[np.int64]
-
-
-class Windows(Protocol):
-    """All windows of a dataset; `len` is their number.
-
-    Attributes:
-        n_inputs: Inputs of all windows that are no padding.
-    """
-
-    n_inputs: int
-
-    def __len__(self) -> int: ...
-
-    def pieces(self, numbers: Numbers) -> Numbers:
-        """Return the pieces of windows, by their numbers from 0 on; each window has at least one.
-
-        Returns:
-            A table int64[5, n_pieces], by column a piece: position of its first token, number of
-            inputs, number of targets (as many, or one less), its place in the inputs of all windows
-            one after another, and the place up to which the inputs are padded after it.
-        """
 
 
 def count_windows(n_tokens: Numbers, context_length: int, stride: int) -> Numbers:
@@ -119,6 +98,11 @@ class DocumentSpans:
         inside = (numbers - after[of] + counts[of]) * self._stride
         return begins[of] + inside, sizes[of] - inside
 
+    def rows(self, first: int, stop: int) -> RowPieces:
+        """Return spans [first, stop) as the pieces of a row each."""
+        starts, left = self.find(np.arange(first, stop))
+        return RowPieces(starts, np.minimum(left, self._length), np.arange(len(starts) + 1))
+
     def _count(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
         """Return (begins, sizes, numbers of spans, spans left out) of documents by their places."""
         documents = places + self._chosen.start
@@ -153,20 +137,18 @@ class RowPieces(NamedTuple):
         """Return the number of tokens of each row: int64[n_rows]."""
         return np.diff(np.append(0, np.cumsum(self.lengths))[self.offsets])
 
-
-class DocumentRows(DocumentSpans):
-    """Rows of one document each, or of all tokens as if they were one."""
-
-    BLOCK = 1 << 12  # they are read in order
-
-    def rows(self, first: int, stop: int) -> RowPieces:
-        """Return the pieces of rows [first, stop)."""
-        starts, left = self.find(np.arange(first, stop))
-        return RowPieces(starts, np.minimum(left, self._length), np.arange(len(starts) + 1))
+    def of_rows(self, first: int, stop: int) -> RowPieces:
+        """Return the pieces of rows [first, stop) alone."""
+        offsets = self.offsets[first : stop + 1]
+        chosen = slice(int(offsets[0]), int(offsets[-1]))
+        return RowPieces(self.starts[chosen], self.lengths[chosen], offsets - offsets[0])
 
 
 class DocumentWindows(DocumentSpans):
     """Windows of one document each; a document longer than a window has several.
+
+    Attributes:
+        n_inputs: Inputs of all windows that are no padding.
 
     Args:
         ends: uint64[n_documents], the position after each document, mapped.
@@ -184,6 +166,13 @@ class DocumentWindows(DocumentSpans):
         self.n_inputs = self.n_tokens + self.n_partial
 
     def pieces(self, numbers: Numbers) -> Numbers:
+        """Return the pieces of windows, by their numbers from 0 on; each window has at least one.
+
+        Returns:
+            A table int64[5, n_pieces], by column a piece: position of its first token, number of
+            inputs, number of targets (as many, or one less), its place in the inputs of all windows
+            one after another, and the place up to which the inputs are padded after it.
+        """
         return self._pieces(*self.find(numbers))
 
     def _pieces(self, starts: Numbers, left: Numbers) -> Numbers:
@@ -232,7 +221,7 @@ def _whole_pieces(n: int, length: int) -> Numbers:
 
 
 def divided(table: Numbers, documents: Any) -> Numbers:
-    """Divide pieces where documents end: table as of `Windows.pieces`.
+    """Divide pieces where documents end: table as of `DocumentWindows.pieces`.
 
     The last token of a document has no target in its segment. `documents` is a packed tuple of
     uint64[n_documents], where documents end. Raises TokenFileError for ends that descend.

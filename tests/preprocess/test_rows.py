@@ -28,7 +28,7 @@ from preprocess.rows.columns import COLUMNS, RowReader, Shape
 from preprocess.rows.formats import FORMATS, RowsError
 from preprocess.rows.manifest import MANIFEST_FILE, read_manifest
 from preprocess.rows.write import write_rows
-from preprocess.sampling.windows import DocumentRows
+from preprocess.sampling.windows import DocumentSpans
 from preprocess.settings import SettingsError
 from preprocess.storage import OutputError
 
@@ -58,8 +58,8 @@ def test_rows_of_documents(data: st.DataObject) -> None:
     chosen = range(*sorted(data.draw(st.tuples(*[st.integers(0, len(sizes))] * 2))))
     ends = np.cumsum(sizes).astype(np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DocumentRows, "BLOCK", data.draw(st.sampled_from([1, 3, 4096])))
-        plan = DocumentRows(
+        patch.setattr(DocumentSpans, "BLOCK", data.draw(st.sampled_from([1, 3, 4096])))
+        plan = DocumentSpans(
             ends, length, stride, first_only=first_only, n_before=n_before, n_after=n_after,
             drop_short=drop_short, documents=chosen,
         )
@@ -103,7 +103,7 @@ def test_arrays_of_rows(
     around = data.draw(st.sampled_from([((), ()), ((7,), ()), ((7, 8), (9,))]))
     padded = data.draw(st.none() | st.integers(length + 3, length + 6))
     left = data.draw(st.booleans())
-    plan = DocumentRows(file.document_ends, length, None)
+    plan = DocumentSpans(file.document_ends, length, None)
     shape = Shape(COLUMNS, *around, length=padded, pad_id=300, pads_left=left)
     mask = np.asarray(file.loss_mask).tolist()
     expected, at = [], 0
@@ -123,8 +123,7 @@ def test_arrays_of_rows(
                 for name, (values, padding) in columns_of_row.items()
             })
             at += len(row)
-    reader = RowReader(file, plan, shape)
-    found = reader.read(0, len(plan), reader.space())
+    (found,) = RowReader(file, plan, shape).batches(0, len(plan))
     assert rows_of(found) == expected
     assert all(each.dtype == np.int32 for each in found.values.values())
 
