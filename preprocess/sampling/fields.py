@@ -60,12 +60,11 @@ class Fields:
     @cached_property
     def attention_mask(self) -> Array:
         """1 for tokens, 0 for padding: int64."""
-        n_rows, length = self.inputs.shape
         if self._is_full or self.pieces[1].sum() == self.inputs.size:
-            return np.ones((n_rows, length), np.int64)
-        found = new_batch(n_rows, length, np.int32)
+            return np.ones(self.inputs.shape, np.int64)
+        found = new_batch(*self.inputs.shape)
         number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, found)
-        return found.astype(np.int64)
+        return found
 
     @cached_property
     def segment_ids(self) -> Array:

@@ -38,7 +38,7 @@ from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import spellings_of
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.shards import ShardView
-from preprocess.sampling.data import IGNORED, Batch
+from preprocess.sampling.data import IGNORED, Batch, kernels
 from preprocess.sampling.windows import Numbers, RowPieces
 
 _HEADER_BYTES = 256
@@ -74,13 +74,6 @@ def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scrat
     first_of = np.zeros(row_length + 1, np.int64)
     has_rows = np.zeros(row_length // 64 + 1, np.uint64)
     return kernels().pack_best_fit(lengths, row_length, row_of, *memory, first_of, has_rows)
-
-
-def kernels() -> Any:
-    """Import the kernels, which takes time."""
-    from preprocess.sampling import pack_kernels
-
-    return pack_kernels
 
 
 STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_fit": _best_fit}
@@ -138,7 +131,6 @@ class PackedWindows:
             False if this is not possible: of several shards.
         """
         from bpe.runtime.jit import pack
-        from preprocess.sampling.pieces import read_packed
 
         if self._view is not None and len(self._view.arrays) > 1:
             return False
@@ -146,7 +138,7 @@ class PackedWindows:
         with view as here:
             if here is not None and self._with_tokens is None:
                 self._with_tokens = pack((*self._plan, *here.arrays))
-            n_pieces = read_packed(
+            n_pieces = kernels().read_packed(
                 self._with_tokens, numbers, padding, IGNORED, inputs, targets, segment_ids
             )
         if n_pieces < 0:
@@ -164,9 +156,9 @@ class PackedWindows:
 
     def rows(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of windows [first, stop), as rows of any length."""
-        starts, lengths, *_ = self.pieces(np.arange(first, stop))
-        offsets = self._plan.offsets[first : stop + 1]
-        return RowPieces(starts, lengths, offsets - offsets[0])
+        starts, lengths, _, places, _ = self.pieces(np.arange(first, stop))
+        firsts = np.flatnonzero(places % self._context_length == 0)
+        return RowPieces(starts, lengths, np.append(firsts, len(starts)))
 
     @cached_property
     def longest(self) -> int:
@@ -177,12 +169,10 @@ class PackedWindows:
 
     def pieces(self, numbers: Numbers) -> Numbers:
         """Return the pieces of windows, as `DocumentWindows.pieces`."""
-        from preprocess.sampling.pieces import find_pieces
-
         offsets, length = self._plan.offsets, self._context_length
         n = int((offsets[numbers + 1] - offsets[numbers]).sum())
         table = np.empty((5, min(max(n, 0), len(numbers) * length)), np.int64)
-        if find_pieces(self._packed_plan, numbers, length, table) != n:
+        if kernels().find_pieces(self._packed_plan, numbers, length, table) != n:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return table
 

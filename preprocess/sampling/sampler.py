@@ -357,7 +357,7 @@ class Sampler:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A memory map would be pickled with all of its data.
-        return _make, (self.dataset, self.layout, self.step)
+        return partial(Sampler, **self.layout), (self.dataset,), {"step": self.step}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON: the step, the seed, the dataset and the options."""
@@ -399,13 +399,6 @@ def _copied(ids: Array) -> Array:
     found = new_batch(*ids.shape)
     found[:] = ids
     return found
-
-
-def _make(dataset: Dataset, layout: dict[str, Any], step: int) -> Sampler:
-    """Make the sampler of a pickle."""
-    sampler = Sampler(dataset, **layout)
-    sampler.step = step
-    return sampler
 
 
 def _needs_documents(what: str) -> SamplingError:

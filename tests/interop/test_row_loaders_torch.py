@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import pickle
 import re
@@ -20,7 +19,6 @@ from preprocess.rows.write import write_rows
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
 
-from pyarrow import parquet  # noqa: E402 (pyarrow may be missing)
 from torch.utils.data import DataLoader  # noqa: E402 (torch may be missing)
 
 from preprocess import (  # noqa: E402
@@ -191,36 +189,16 @@ def test_files_that_changed(file: TokenFile, tmp_path: Path, kind: str, new: Any
         ids_of(new(path))
 
 
-def test_columns_that_differ(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"input_ids": [1]}\n')
+@DATASETS
+def test_rows_of_others_that_differ(tmp_path: Path, new: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"input_ids": [1]}\n{"input_ids": [3, -100]}\n')
     (tmp_path / "b.jsonl").write_text('{"ids": [1]}\n')
-    for new in (TokenizedDataset, StreamingTokenizedDataset):
-        with pytest.raises(RowsError, match=r"b\.jsonl: row 0, .* has the columns ids, and rows"):
-            ids_of(new(tmp_path))
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl", "jsonl.gz", "npz"])
-def test_ids_below_0(tmp_path: Path, kind: str) -> None:
-    """Rows of others, which padded with -100."""
-    path = tmp_path / f"x.{kind}"
-    rows = [[1, 2], [3, -100]]
-    table = pa.table({"input_ids": pa.array(rows, pa.list_(pa.int64()))})
-    if kind == "parquet":
-        parquet.write_table(table, path, row_group_size=1)
-    elif kind == "arrow":
-        with pa.ipc.new_file(path, table.schema) as writer:
-            writer.write_table(table)
-    elif kind == "npz":
-        np.savez(path, input_ids=np.array(rows))
-    else:
-        lines = "".join(json.dumps({"input_ids": row}) + "\n" for row in rows).encode()
-        path.write_bytes(gzip.compress(lines) if kind == "jsonl.gz" else lines)
-    for new in (TokenizedDataset, StreamingTokenizedDataset):
-        dataset = new(tmp_path)
-        assert dataset[0]["input_ids"].tolist() == [1, 2]
-        message = rf"x\.{kind}: row 1, counted from 0, has the id -100, expected 0 or more; make"
-        with pytest.raises(RowsError, match=message):
-            ids_of(dataset)
+    assert new(tmp_path)[0]["input_ids"].tolist() == [1]
+    with pytest.raises(RowsError, match=r"a\.jsonl: row 1, counted from 0, has the id -100, expec"):
+        ids_of(new(tmp_path))
+    message = r"b\.jsonl: row 0, .* has the columns ids, and rows before it input_ids; put diff"
+    with pytest.raises(RowsError, match=message):
+        ids_of(new(tmp_path), (0, 2))
 
 
 # Pickled rows, and the Trainer.

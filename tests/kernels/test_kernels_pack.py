@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from preprocess.sampling import pack_kernels as kernels
+from preprocess.sampling import pieces as kernels
 
 # Reference: a row is (its number, its room); each returns the row of each piece.
 

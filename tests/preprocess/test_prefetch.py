@@ -139,18 +139,13 @@ def test_wrong_arguments(source: Any, more: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ({"other": 1}, "records of a batch should have the same names; one has ids, number"),
+        ({"other": 1}, "records of a batch should have the same names; one has input_ids, number"),
         ([1, 2], "a record should be a dictionary of arrays and numbers; got list"),
-        ({"ids": [1, 2], "number": 3}, "arrays of a batch should have one shape; 'ids' has"),
+        *(({"input_ids": ids, "number": 3}, "arrays of a batch should have one shape; 'input_ids'")
+          for ids in ("a", 3, [[1, 2]])),
+        ({"input_ids": [1], "number": [3, 4]}, "arrays of a batch should have one shape; 'number'"),
     ],
-)
+)  # fmt: skip
 def test_records_that_differ(second: Any, message: str) -> None:
     with pytest.raises(SamplingError, match=message):
-        list(AsyncDataLoader([*records(1), second], batch_size=2))
-
-
-@pytest.mark.parametrize("other", ["a", 3, [[1, 2]]])
-def test_input_ids_that_are_no_row(other: Any) -> None:
-    rows = [{"input_ids": [1, 2]}, {"input_ids": other}]
-    with pytest.raises(SamplingError, match="arrays of a batch should have one shape; 'input_ids"):
-        list(AsyncDataLoader(rows, batch_size=2))
+        list(AsyncDataLoader([{"input_ids": [1, 2], "number": 3}, second], batch_size=2))

@@ -16,7 +16,7 @@ import processes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from row_cases import dataset, need
+from row_cases import dataset
 
 from bpe.errors import CorpusError
 from preprocess import (
@@ -291,23 +291,11 @@ def test_errors_of_a_transform(tmp_path: Path) -> None:
 # States and files that are wrong.
 
 
-@pytest.mark.parametrize("kind", [*CLASSES])
-def test_states_of_other_files(tmp_path: Path, kind: str) -> None:
+@EACH
+def test_states_of_other_files_and_places(tmp_path: Path, kind: str) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    source = shards(tmp_path / "a", kind)
-    list(islice(source, 3))
-    state = source.state_dict()
-    other = shards(tmp_path / "b", kind, (5, 0, 1, 9))
-    for each in (other, class_of(kind)(source.shard_names[::-1])):
-        with pytest.raises(SamplingError, match=r"the state is of other files than the \d from"):
-            each.load_state_dict(state)
-        assert each.place is None
-
-
-@EACH
-def test_states_of_places_that_are_not_there(tmp_path: Path, kind: str) -> None:
-    source = shards(tmp_path, kind, (5, 8))
+    source = shards(tmp_path / "a", kind, (5, 8))
     transformed = TransformedShardedSource(source, dict)
     state = source.state_dict()
     for place in ([0, 6], [1, 9], [2, 0], [2, 1]):
@@ -317,51 +305,44 @@ def test_states_of_places_that_are_not_there(tmp_path: Path, kind: str) -> None:
         assert source.place is None
     source.load_state_dict(state | {"place": [0, 5]})
     assert [record["n"] for record in source] == [*range(5, 13)]
+    other = shards(tmp_path / "b", kind, (5, 9))
+    for each in (other, class_of(kind)(source.shard_names[::-1])):
+        with pytest.raises(SamplingError, match="the state is of other files than the 2 from"):
+            each.load_state_dict(state | {"place": [0, 3]})
+        assert each.place is None
 
 
-@pytest.mark.parametrize("kind", [*CLASSES])
-def test_a_lost_shard_of_rows_is_refused(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_files_of_rows_that_are_lost_or_strange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By directory and pattern; not if other shards are given, or the manifest is foreign."""
-    need(kind)
     dataset(tmp_path / "data", [3, 4, 5])
     monkeypatch.chdir(tmp_path)
-    write_rows("data", out="rows", format=kind, num_shards=3)
-    names = sorted(path.name for path in Path("rows").glob(f"*.{kind}"))
-    whole = ("./rows/", tmp_path / "rows", "rows", f"rows/*.{kind}", f"**/*.{kind}")
-    for path in whole:
-        assert len(class_of(kind)(path)) == 3
+    write_rows("data", out="rows", format="jsonl", num_shards=3)
+    names = sorted(path.name for path in Path("rows").glob("*.jsonl"))
+    directories = "./rows/", tmp_path / "rows", "rows"
+    for path in (*directories, "rows/*.jsonl", "**/*.jsonl"):
+        assert len(JsonShardedSource(path)) == 3
+    strange = Path(shutil.copy(Path("rows", names[0]), "rows/shard_0.jsonl"))
+    for path in directories:
+        with pytest.raises(RowsError, match=r"/shard_0\.jsonl: is beside rows, and not one of"):
+            JsonShardedSource(path)
+    assert len(JsonShardedSource("rows/train-*.jsonl")) == 3
+    assert len(JsonShardedSource("rows/*.jsonl")) == 4
+    strange.unlink()
     Path("rows", names[1]).unlink()
-    for path in whole:
+    for path in (*directories, "rows/*.jsonl", "**/*.jsonl"):
         with pytest.raises(RowsError, match=rf"{names[1]}: is missing, and rows\.json has it"):
-            class_of(kind)(path)
+            JsonShardedSource(path)
     monkeypatch.chdir("rows")
     with pytest.raises(RowsError, match=rf"{names[1]}: is missing, and rows\.json has it"):
-        class_of(kind)(".")
-    for path in (names[0], [names[0]], "train-00000*"):
-        assert len(class_of(kind)(path)) == 1
-    assert len(class_of(kind)([names[0], names[2]])) == 2
-    assert len(class_of(kind)("train-0000[02]*")) == 2
+        JsonShardedSource(".")
+    for path in (names[0], "train-00000*"):
+        assert len(JsonShardedSource(path)) == 1
+    for paths in ([names[0], names[2]], "train-0000[02]*"):
+        assert len(JsonShardedSource(paths)) == 2
     Path("rows.json").write_text('{"of": "another program"}')
-    assert len(class_of(kind)(".")) == 2
-
-
-@pytest.mark.parametrize("kind", [*CLASSES])
-def test_files_beside_rows_are_not_read_with_them(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As records of an input, or shards that another program left in the directory."""
-    need(kind)
-    dataset(tmp_path / "data", [3, 4, 5])
-    monkeypatch.chdir(tmp_path)
-    write_rows("data", out="rows", format=kind, num_shards=3)
-    shutil.copy(next(Path("rows").glob(f"*.{kind}")), f"rows/shard_0.{kind}")
-    for path in ("./rows/", tmp_path / "rows", "rows"):
-        with pytest.raises(RowsError, match=rf"/shard_0\.{kind}: is beside rows, and not one of"):
-            class_of(kind)(path)
-    assert len(class_of(kind)(f"rows/train-*.{kind}")) == 3
-    assert len(class_of(kind)(f"rows/*.{kind}")) == 4
+    assert len(JsonShardedSource(".")) == 2
 
 
 @EACH
@@ -392,27 +373,6 @@ def test_wrong_states(tmp_path: Path) -> None:
     Path(again.shard_names[0]).unlink()
     with pytest.raises(RowsError, match=r"1\.jsonl: cannot be read as JSON Lines"):
         again.state_dict()
-
-
-@EACH
-def test_truncated_files(tmp_path: Path, kind: str) -> None:
-    """Wherever a file ends, it is an error, or all of its records are there."""
-    path = tmp_path / f"x.{suffix_of(kind)}"
-    save(path, [conversation(i) for i in range(9)], kind)
-    content = path.read_bytes()
-    last = len(content)
-    for n in [*range(0, last, max(1, last // 40)), *range(last - 9, last)]:
-        path.write_bytes(content[:n])
-        try:
-            found = [record["n"] for record in class_of(kind)(path)]
-        except RowsError as error:
-            assert str(error).startswith(f"{path}: ")
-        else:
-            if kind == "jsonl":  # ends where a line does
-                assert found == [*range(len(found))]
-            else:
-                assert not n
-                assert not found
 
 
 def test_damage_names_the_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,9 +123,14 @@ def test_arrays_of_rows(
                 for name, (values, padding) in columns_of_row.items()
             })
             at += len(row)
-    (found,) = RowReader(file, plan, shape).batches(0, len(plan))
-    assert rows_of(found) == expected
-    assert all(each.dtype == np.int32 for each in found.values.values())
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columns, "_AT_ONCE", data.draw(st.sampled_from([1, 20, 1 << 20])))
+        patch.setattr(columns, "_ROWS_AT_ONCE", data.draw(st.sampled_from([2, 1 << 16])))
+        for batch in RowReader(file, plan, shape).batches(0, len(plan)):
+            found += rows_of(batch)
+            assert all(each.dtype == np.int32 for each in batch.values.values())
+    assert found == expected
 
 
 @pytest.mark.parametrize("strategy", ["greedy", "pool", "first_fit", "best_fit"])
