@@ -173,7 +173,7 @@ class LocalStorage(LocalFiles):
                 lock.release()
 
     def _check_lock(self) -> None:
-        if self._lock is not None:
+        if isinstance(self._lock, ObjectLock):
             with writing(self._location / self._lock_file):
                 self._lock.check()
 

@@ -41,13 +41,10 @@ _held = set[str]()  # ids of the locks of this process
 
 
 class SystemLock:
-    """A lock of the system on a file; it is given back when the process ends."""
+    """A lock of the system on a file: given back when the process ends, and never lost before."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor
-
-    def check(self) -> None:
-        """Do nothing: it cannot be lost."""
 
     def release(self) -> None:
         """Remove the file and give the lock back."""
