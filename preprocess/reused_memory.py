@@ -25,9 +25,8 @@ _SPARE = 1 << 25  # free bytes allowed in addition to the bytes in use
 
 def _mapped(n_bytes: int) -> mmap.mmap:
     """Map memory; a page becomes resident at its first write."""
-    # Private, so that a forked process has its own; Windows has no flags, and does not fork.
-    flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    return mmap.mmap(-1, n_bytes, **flags)
+    # Private, so that a forked process has its own.
+    return mmap.mmap(-1, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class ReusedMemory:

@@ -20,10 +20,9 @@ from bpe.train import trainer
 from preprocess import Sampler
 from preprocess.sampling import fields
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system"),
-    pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning"
+)
 TEXT = " ".join(map(str, range(300_000)))
 
 

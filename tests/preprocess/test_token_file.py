@@ -295,7 +295,6 @@ def test_what_is_no_file_is_not_read(tmp_path: Path, device: str | None) -> None
         open_tokens(tmp_path / "train.bin")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("suffix", [".bin", ".docs"])
 def test_a_pipe_in_the_place_of_data_is_not_waited_for(built: Path, suffix: str) -> None:
     path = built.with_suffix(suffix)
