@@ -154,6 +154,7 @@ def test_gs_is_an_emulator_over_http(
 ) -> None:
     pytest.importorskip("obstore", reason="buckets are read with obstore: tokenmill[remote]")
     build(**options, out=tmp_path / "local")
+    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
     with gcs_server.gcs() as (host, objects):
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"{scheme}{host}")
         open_objects.cache_clear()

@@ -39,7 +39,8 @@ WORK = "data/.build.partial/"
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bucket:
+    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
     made = Bucket()
     memory_objects.install(monkeypatch, MemoryObjects(made))
     return made
@@ -284,9 +285,8 @@ def test_a_chat_template_in_a_bucket(bucket: Bucket, options: dict[str, Any]) ->
 
 
 def test_parts_in_a_bucket_are_merged(
-    bucket: Bucket, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
     build(**options, out=tmp_path / "whole")
     for task in (1, 0):
         build(**options, out="s3://b/parts", task_index=task, task_count=2)
@@ -298,10 +298,7 @@ def test_parts_in_a_bucket_are_merged(
     assert np.array_equal(found.document_ends, whole.document_ends)
 
 
-def test_ids_are_imported_into_a_bucket(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TOKENMILL_CACHE_DIR", str(tmp_path / "cache"))
+def test_ids_are_imported_into_a_bucket(bucket: Bucket, tmp_path: Path) -> None:
     ids = np.array([1, 2, 9, 3, 9], np.uint16)
     ids.tofile(tmp_path / "ids.bin")
     options: dict[str, Any] = {"format": "raw", "dtype": "uint16", "vocab_size": 10,
