@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ import msgspec
 import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
-from preprocess.documents.batch import Offsets, ReadOptions, Rejected
+from preprocess.documents.batch import ReadOptions, invalid_text_error, replace_invalid
 from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import ResumePoint, import_library
 from preprocess.sources.records import (
@@ -63,9 +64,8 @@ class RowsUnit(RecordUnit):
     first: int
     end: int
     rows: list[Any]
-    _: KW_ONLY
+    json_in: Any
     is_last: bool = False
-    json_in: Any = None
 
     @property
     def where(self) -> str:
@@ -76,6 +76,8 @@ class RowsUnit(RecordUnit):
         return None if self.is_last else [self.stop, self.end]
 
     def texts(self, content: Bytes, array: Array) -> Texts | None:
+        from bpe.text.utf8 import is_utf8
+
         columns = [column for batch in self.rows for column in batch.columns]
         has_null = any(column.null_count for column in columns)
         if has_null or self.first == self.end or self.reading.text_preset:
@@ -85,15 +87,25 @@ class RowsUnit(RecordUnit):
         parts = [_texts_of(column) for column in columns if len(column)]
         before = np.cumsum([0, *(text.size for text, _ in parts)])
         ends = [bounds[1:] + begin for (_, bounds), begin in zip(parts, before, strict=False)]
-        return np.concatenate([text for text, _ in parts]), np.concatenate([[0], *ends])
-
-    def _values_of_rows(self) -> Iterator[Any]:
-        for batch in self.rows:
-            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        texts = np.concatenate([text for text, _ in parts])
+        return (texts, np.concatenate([[0], *ends])) if is_utf8(texts) else None
 
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
-        rows = iter(self.rows) if self.is_rendered else self._values_of_rows()
-        yield from map(Record, rows, range(self.first, self.end))
+        if self.is_rendered:
+            yield from map(Record, self.rows, range(self.first, self.end))
+            return
+        columns = ([column.to_pylist() for column in batch.columns] for batch in self.rows)
+        rows = chain.from_iterable(zip(*each, strict=True) for each in columns)
+        for record in map(Record, rows, range(self.first, self.end)):
+            self._check_text(record)
+            yield record
+
+    def _check_text(self, record: Record) -> None:
+        """Raise CorpusError if a text is invalid UTF-8, unless `prepare` decides about it."""
+        text = b"\n".join(filter(None, record.data))
+        if self.reading.on_invalid_utf8 == "error" and replace_invalid(text)[1]:
+            where = f"{self.file.path}: {self.place(record)}"
+            raise invalid_text_error(np.frombuffer(text, np.uint8), lambda _: where)
 
     def place(self, record: Record) -> str:
         return f"row {record.number:,}"
@@ -102,17 +114,11 @@ class RowsUnit(RecordUnit):
         if None in data and not self.reading.text_preset:
             field = self.fields[data.index(None)]
             raise BadRecordError(f"column {field!r} is null, expected text; correct or remove it")
-        return data  # `prepare` decides about invalid UTF-8
+        return data
 
     def conversation(self, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        record = {name: _without_null(value) for name, value in data.items()}
-        return _decoded(record, self.json_in) if self.json_in else record
-
-    def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:
-        left_out = {each.record for each in rejected}
-        numbers = [number for number in range(self.first, self.end) if number not in left_out]
-        index = int(np.searchsorted(offsets, position, side="right")) - 1
-        return f"{self.file.path}: row {numbers[index]:,}"
+        json_in = self.json_in or {}
+        return {name: _plain(value, json_in.get(name)) for name, value in data.items()}
 
 
 def _joined(columns: list[Any], n_fields: int) -> list[Any]:
@@ -229,7 +235,7 @@ class ColumnarSource(RecordSource):
             json_in = held and _json_in(self._pyarrow.struct(held[0].schema))
             rows = [record for batch in held for record in batch.to_pylist()]
         unit = self.file, self.reading_of_units, start, stop, self.fields
-        return RowsUnit(*unit, first, end, rows, json_in=json_in)
+        return RowsUnit(*unit, first, end, rows, json_in)
 
     def _slices(self, row: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yield (columns that are read of some rows, bytes of the file up to their end).
@@ -427,15 +433,6 @@ def _to_binary(column: pa.Array) -> pa.Array:
     return column if column.type in plain.values() else column.cast(pa.large_binary())
 
 
-def _without_null(value: Any) -> Any:
-    """Return a value of a row without names whose value is null: structs have all names."""
-    if isinstance(value, list):
-        return [*map(_without_null, value)]
-    if isinstance(value, dict):
-        return {key: _without_null(each) for key, each in value.items() if each is not None}
-    return value
-
-
 def _json_in(kind: pa.DataType) -> Any:
     """Return where values of a type are JSON, as of the type `Json` of `datasets`, or maps.
 
@@ -455,10 +452,13 @@ def _json_in(kind: pa.DataType) -> Any:
     return [where] if inner and (where := _json_in(inner)) else None
 
 
-def _decoded(value: Any, json_in: Any) -> Any:
-    """Return a value of a row with its JSON and maps, whose places `_json_in` returns, decoded."""
-    if value is None or json_in is None:
-        return value
+def _plain(value: Any, json_in: Any) -> Any:
+    """Return a value of a row with its JSON and maps, whose places `_json_in` returns, decoded.
+
+    Names whose value is null are left out: structs have all names.
+    """
+    if value is None:
+        return None
     if json_in is True:
         try:
             return msgspec.json.decode(value)
@@ -466,11 +466,14 @@ def _decoded(value: Any, json_in: Any) -> Any:
             reason = f"a value of the type JSON is none ({error}): {value[:100]!r}; correct it"
             raise BadRecordError(reason) from error
     if isinstance(json_in, tuple):  # older versions of pyarrow give pairs alone
-        known = {key: _without_null(each) for key, each in value if each is not None}
-        return {key: _decoded(each, json_in[0]) for key, each in known.items()}
-    if isinstance(json_in, list):
-        return [_decoded(each, json_in[0]) for each in value]
-    return {key: _decoded(each, json_in.get(key)) for key, each in value.items()}
+        value = dict(value)
+        json_in = dict.fromkeys(value, json_in[0])
+    if isinstance(value, list):
+        return [_plain(each, json_in and json_in[0]) for each in value]
+    if isinstance(value, dict):
+        named = json_in or {}
+        return {x: _plain(each, named.get(x)) for x, each in value.items() if each is not None}
+    return value
 
 
 @contextmanager

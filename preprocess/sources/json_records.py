@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
@@ -77,11 +76,9 @@ class JsonUnit(RecordUnit):
 
         policy = "" if is_utf8(content) else self.reading.on_invalid_utf8
         for number, position, record in self._split(content):
-            tally.n_records = number
             data, n = replace_invalid(bytes(record)) if policy else (bytes(record), 0)
             if n and policy == "error":
-                where = partial(self._byte_after, position)
-                raise invalid_text_error(np.frombuffer(record, np.uint8), where)
+                raise invalid_text_error(content, self.byte)  # the first of the unit
             if n and policy == "skip":
                 tally.n_skipped += 1
                 continue
@@ -89,12 +86,6 @@ class JsonUnit(RecordUnit):
             # Each by itself: where one ends is not known of a bad one.
             known = None if is_nested_deeper(data) else data
             yield Record(known, number, self.start + position)
-
-    def n_numbers(self, content: Bytes, n_records: int) -> int:
-        return n_records
-
-    def _byte_after(self, begin: int, position: int) -> str:
-        return self.byte(begin + position)
 
     def place(self, record: Record) -> str:
         return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
@@ -236,7 +227,7 @@ class JsonLinesUnit(JsonUnit):
         found = self._texts(body, array, lambda decoder: decoder.decode_lines(body.data))
         return None if found is None or len(found[1]) != len(ends) + 1 else found
 
-    def n_numbers(self, content: Bytes, n_records: int) -> int:
+    def n_numbers(self, content: Bytes) -> int:
         return content.tobytes().count(b"\n")
 
     def _begin(self, content: Bytes) -> int:
@@ -347,6 +338,9 @@ class JsonArrayUnit(JsonUnit):
             stop = end if n < 0 else start + n
             yield number, start, content.data[start:stop]
             start, number = stop + 1, number + 1
+
+    def n_numbers(self, content: Bytes) -> int:
+        return sum(1 for _ in self._split(content))
 
     def _n_before(self) -> int:
         number, start = 0, _first_byte(self.file)[0]

@@ -11,7 +11,6 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -78,7 +77,6 @@ class Record(NamedTuple):
 class Tally:
     """What is left out of a unit, or replaced in it, before its documents are prepared."""
 
-    n_records: int = 0
     n_skipped: int = 0
     n_replaced: int = 0
     rejected: list[Rejected] = field(default_factory=list)
@@ -98,8 +96,8 @@ class RecordUnit(WorkUnit):
         """Return the texts of all records at once; None: decode one by one, some may be bad."""
         return None
 
-    def n_numbers(self, content: Bytes, n_records: int) -> int:
-        """Return how many numbers the `n_records` records of the unit take; 0: they go on."""
+    def n_numbers(self, content: Bytes) -> int:
+        """Return how many numbers the records of the unit take; 0: they go on."""
         return 0
 
     @abstractmethod
@@ -120,7 +118,6 @@ class RecordUnit(WorkUnit):
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         content, tally, reading = self.content(array), Tally(), self.reading
-        offsets = np.zeros(1, np.int64)
         if self.is_rendered:
             from preprocess.sources.chats import batch_of
 
@@ -130,26 +127,14 @@ class RecordUnit(WorkUnit):
             found = self.texts(content, array)
             if found is None:
                 found = join_texts([*self._made(content, tally, self._text)])
-            else:
-                tally.n_records = len(found[1]) - 1
             buffer, offsets = found
             batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
-        prepared = prepare(batch, reading, partial(self.text_at, offsets, tally.rejected))
+        prepared = prepare(batch, reading, self.byte)
         return structs.replace(
             prepared, n_skipped=prepared.n_skipped + tally.n_skipped,
             n_replaced=prepared.n_replaced + tally.n_replaced, rejected=tuple(tally.rejected),
-            n_records=self.n_numbers(content, tally.n_records) if reading.skip_bad_records else 0,
+            n_records=self.n_numbers(content) if reading.skip_bad_records else 0,
         )  # fmt: skip
-
-    def text_at(self, offsets: Offsets, rejected: Sequence[Rejected], position: int) -> str:
-        """Return the place of byte `position` of the texts, for messages.
-
-        Args:
-            offsets: Of the texts.
-            rejected: Records of the unit that have no text.
-            position: Of the byte.
-        """
-        return self.byte(position)  # of formats whose texts are always UTF-8
 
     def _made(
         self, content: Bytes, tally: Tally, make: Callable[[Any], Made]
