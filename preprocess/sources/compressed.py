@@ -195,8 +195,8 @@ class _Stream:
         return content[: place - start]
 
 
-class DecompressedFile:
-    """What a file decompresses to, as an `InputFile`; for one thread.
+class DecompressedFile(InputFile):
+    """What a file decompresses to; for one thread.
 
     The last `kept` bytes before the position that was read are remembered. Reading again what is
     further back decompresses the file again, in another stream, which then follows the first: so
@@ -210,7 +210,6 @@ class DecompressedFile:
     ) -> None:
         self._made_of = file, codec, kept
         self.path, self.modified = f"{file.path}{DECOMPRESSED}", file.modified
-        self.check_unchanged = file.check_unchanged
         self._streams = list[_Stream]()
         self.n_bytes, self._held = n_bytes, held or (0, new_array(0))
         self.n_read = 0  # compressed bytes before the end of what was read last
@@ -236,6 +235,9 @@ class DecompressedFile:
         self.n_bytes = stream.stop if stream.ended else self.n_bytes
         self.n_read = max(self.n_read, stream.n_read)
         return content
+
+    def check_unchanged(self) -> None:
+        self._made_of[0].check_unchanged()
 
     def hold(self, start: int, stop: int) -> DecompressedFile:
         """Return the file of a unit, with bytes [start, stop) in memory."""

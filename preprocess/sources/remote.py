@@ -19,7 +19,7 @@ import os
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,11 +28,9 @@ import numpy as np
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 from bpe.files.locations import shown_url
 from bpe.parallel import Lock, Task, start_thread
-from preprocess.sources.text_file import Bytes, InputFile, new_array
+from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
 from preprocess.storage.forked import open_anywhere
 from preprocess.storage.remote import ObjectInfo, ObjectStore, RemoteError, split_url
-
-Array = Callable[[int], Bytes]
 
 _STEP_BYTES = 64 * 1024  # the first ones tell the format of a file; other small reads
 _WINDOW_BYTES = 4 * _STEP_BYTES  # fetch these, from a multiple of a step on
@@ -55,8 +53,8 @@ def corpus_errors() -> Iterator[None]:
         raise CorpusError(str(error)) from None
 
 
-class RemoteFile:
-    """An object at a URL that must not change, as an `InputFile`; for several threads.
+class RemoteFile(InputFile):
+    """An object at a URL that must not change; for several threads.
 
     It can be pickled: URL, size and version.
 
@@ -64,9 +62,9 @@ class RemoteFile:
         url: The URL as it was given, perhaps with a secret query.
         path: The URL for messages, without it.
         version: Changes with the content, as far as the server tells; "": it does not.
-        n_bytes: Size of the object.
-        modified: Time of the last change, in ns.
     """
+
+    path: str
 
     def __init__(self, url: str, key: str, info: ObjectInfo) -> None:
         self.url, self.path = url, shown_url(url)
@@ -91,17 +89,7 @@ class RemoteFile:
         is_tag = not self.version.startswith("modified ")
         return f"version {self.version}" if is_tag else f"modified {self.modified}"
 
-    def clip(self, position: int) -> int:
-        """Return `position`, or the size of the object if it is less."""
-        return min(position, self.n_bytes)
-
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        """Read bytes [start, stop): uint8, read-only.
-
-        Raises:
-            ChangedError: The object has changed since it was found.
-            UnavailableError: The server does not answer, or refuses the request.
-        """
         self._note_end(stop)
         if _kept.has_pieces(self, start, stop):
             return _kept.read_pieces(self, start, stop, array)
@@ -123,7 +111,6 @@ class RemoteFile:
             self._compared = -_COMPARE_SECONDS
 
     def check_unchanged(self) -> None:
-        """Raise ChangedError if the object has changed, where reading does not notice it."""
         if self._objects.is_conditional:
             return
         now = time.monotonic()
@@ -233,8 +220,8 @@ _kept = _Kept()
 os.register_at_fork(after_in_child=_kept.__init__)  # type: ignore[misc]  # its lock may be held
 
 
-class ReadAhead:
-    """A remote file that is read forwards, as an `InputFile`: a piece is used, the next fetched.
+class ReadAhead(InputFile):
+    """A remote file that is read forwards: a piece is used, the next fetched.
 
     Several places may be read forwards at a time, such as the columns of a Parquet file. A read
     that follows none of the last ones is a read of the file.
@@ -243,18 +230,19 @@ class ReadAhead:
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
         self.path, self.n_bytes, self.modified = file.path, file.n_bytes, file.modified
-        self.clip, self.check_unchanged = file.clip, file.check_unchanged
         self._ends: deque[int] = deque(maxlen=_FOLLOWED)  # of the last reads
         self._held: _Held = deque(maxlen=_HELD_PIECES)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        """Read bytes [start, stop); as `RemoteFile.read`."""
         follows = any(0 <= start - end < _PIECE_BYTES for end in self._ends)
         is_expected = follows or _kept.has_pieces(self._file, start, start + 1)
         self._ends.append(stop)
         if not is_expected:
             return self._file.read(start, stop, array)
         return _kept.read_pieces(self._file, start, stop, array, self._held)
+
+    def check_unchanged(self) -> None:
+        self._file.check_unchanged()
 
 
 def read_ahead(file: InputFile) -> InputFile:

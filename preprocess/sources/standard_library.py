@@ -22,7 +22,7 @@ from msgspec import structs
 from bpe.errors import CorpusError
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.text import TextSource
-from preprocess.sources.text_file import Array, Bytes, new_array
+from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
 
 _NAME = f"standard library of Python {platform.python_version()}"
 _SEPARATOR = b"\0"  # which no source of Python has
@@ -53,8 +53,8 @@ def documents_of_standard_library() -> Iterator[bytes]:
             yield file.read().encode()
 
 
-class _Corpus:
-    """The documents in memory, once per process, as an `InputFile`."""
+class _Corpus(InputFile):
+    """The documents in memory, once per process."""
 
     path, modified = _NAME, 0
 
@@ -65,9 +65,6 @@ class _Corpus:
 
     def __reduce__(self) -> tuple[Callable[[], _Corpus], tuple[()]]:
         return _corpus, ()  # another process has the same
-
-    def clip(self, position: int) -> int:
-        return min(position, self.n_bytes)
 
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         return self._text[start:stop]

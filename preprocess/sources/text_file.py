@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,50 +27,60 @@ def new_array(n_bytes: int) -> Bytes:
     return np.empty(n_bytes, np.uint8)
 
 
-class InputFile(Protocol):
-    """Bytes that are read in ranges: a file, an object, or what a compressed file has."""
+class InputFile(ABC):
+    """Bytes that are read in ranges: a file, an object, or what a compressed file has.
 
-    @property
-    def path(self) -> Path | str:
-        """Path or URL, for messages."""
+    Attributes:
+        path: Path or URL, for messages.
+        n_bytes: Number of bytes; of a stream whose end is not known yet, more than any file has.
+        modified: Time of the last modification, in ns.
+    """
 
-    @property
-    def n_bytes(self) -> int:
-        """Number of bytes; of a stream whose end is not known yet, more than any file has."""
-
-    @property
-    def modified(self) -> int:
-        """Time of the last modification, in ns."""
-
-    def clip(self, position: int) -> int:
-        """Return `position`, or the number of bytes if it is less."""
-
-    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        """Read bytes [start, stop): uint8, read-only; into `array(stop - start)`, or a view."""
-
-    def check_unchanged(self) -> None:
-        """Raise ChangedError if the file has changed since it was opened."""
-
-
-class FilePart:
-    """The first `n_bytes` bytes of a file, as an `InputFile`: it ends where a part of it does."""
-
-    def __init__(self, file: InputFile, n_bytes: int) -> None:
-        self.n_bytes, self.path, self.modified = n_bytes, file.path, file.modified
-        self.read, self.check_unchanged = file.read, file.check_unchanged
+    path: Path | str
+    n_bytes: int
+    modified: int
 
     def clip(self, position: int) -> int:
         """Return `position`, or the number of bytes if it is less."""
         return min(position, self.n_bytes)
 
+    @abstractmethod
+    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
+        """Read bytes [start, stop): uint8, read-only; into `array(stop - start)`, or a view.
 
-class TextFile:
-    """A regular file that must not change; has its `path`, `n_bytes`, and mtime `modified` in ns.
+        Raises:
+            ChangedError: The file has changed since it was opened.
+            UnavailableError: The bytes cannot be read.
+        """
+
+    @abstractmethod
+    def check_unchanged(self) -> None:
+        """Raise ChangedError if the file has changed since it was opened, as far as is known."""
+
+
+class FilePart(InputFile):
+    """The first `n_bytes` bytes of a file: it ends where a part of it does."""
+
+    def __init__(self, file: InputFile, n_bytes: int) -> None:
+        self._file, self.n_bytes = file, n_bytes
+        self.path, self.modified = file.path, file.modified
+
+    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
+        return self._file.read(start, stop, array)
+
+    def check_unchanged(self) -> None:
+        self._file.check_unchanged()
+
+
+class TextFile(InputFile):
+    """A regular file that must not change.
 
     Raises:
         OSError: The file does not exist or cannot be read.
         CorpusError: It is a pipe or a device.
     """
+
+    path: Path
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,23 +98,12 @@ class TextFile:
         self.modified = state.st_mtime_ns
 
     def check_unchanged(self) -> None:
-        """Raise ChangedError if size, time or inode have changed since construction."""
         with self._corpus_errors():
             state = os.stat(self._place)
         if _identity(state) != self._state:
             raise self._changed(f"{state.st_size:,} bytes of another time or file")
 
-    def clip(self, position: int) -> int:
-        """Return `position`, or the size of the file if it is less."""
-        return min(position, self.n_bytes)
-
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        """Read bytes [start, stop) of the file into `array(stop - start)`: uint8, read-only.
-
-        Raises:
-            ChangedError: The file has changed since construction.
-            UnavailableError: The bytes cannot be read.
-        """
         content = array(stop - start)
         left = content.data
         self.check_unchanged()  # opening a pipe would block
