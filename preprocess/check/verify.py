@@ -36,7 +36,7 @@ from preprocess.dataset import columns as table
 from preprocess.dataset.columns import IDS, MASK, TokenFileError, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_is_as_written
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
-from preprocess.documents.token_lengths import gives_text_back
+from preprocess.documents.chat_tokens import gives_text_back
 from preprocess.locations import how_to_repair, url_name
 from preprocess.options import VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of

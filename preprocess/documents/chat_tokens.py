@@ -18,7 +18,6 @@ from bpe.errors import EncodingError
 from bpe.huggingface import errors_as, without_special_entries
 from bpe.tokenizer import Tokenizer
 from preprocess.documents.batch import DocumentBatch, Spans
-from preprocess.documents.token_lengths import token_lengths
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder, AnyTokenizer
@@ -206,3 +205,28 @@ def encode_segments(
         np.insert(spelled[:-1] + moved, at, spell[order]),
         np.insert(spelled[1:] + moved, at, spell_ends[order]),
     )
+
+
+def gives_text_back(tokenizer: AnyTokenizer, is_normalized: bool = False) -> bool:
+    """Return True if `decode(encode_ordinary(text)) == text` for every text, or normalized text."""
+    return (
+        isinstance(tokenizer, Tokenizer)
+        and (is_normalized or not tokenizer.normal_forms)
+        and not any(token.lstrip or token.rstrip for token in tokenizer.vocabulary.added_tokens)
+        # no space is added in front
+        and tokenizer.decode(tokenizer.encode_ordinary("x")) == "x"
+    )
+
+
+def token_lengths(tokenizer: AnyTokenizer, is_normalized: bool = False) -> Positions | None:
+    """Return the number of bytes of text, or of normalized text, that each id spells.
+
+    They are int64[vocab_size]; None: the tokenizer changes text before it is encoded, by normal
+    forms, white space that is added or removed, or words.
+    """
+    if not gives_text_back(tokenizer, is_normalized):
+        return None
+    lengths = np.zeros(tokenizer.vocab_size, np.int64)
+    for token_id, token in tokenizer.vocab.items():
+        lengths[token_id] = len(token)
+    return lengths

@@ -23,7 +23,7 @@ from preprocess.dataset.columns import SHARD, Values, token_dtype
 from preprocess.dataset.manifest import IMPORTED, Count, Manifest
 from preprocess.dataset.reader import open_tokens
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
-from preprocess.documents.token_lengths import token_lengths
+from preprocess.documents.chat_tokens import token_lengths
 from preprocess.export.formats import (
     MEGATRON_DTYPES,
     MEGATRON_HEADER,

@@ -20,12 +20,17 @@ from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_template import CHATML, ChatFormat, render
 from preprocess.documents.chat_tokens import ConversationEncoder
-from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
+from preprocess.documents.conversations import (
+    KINDS,
+    BadConversationError,
+    batch_of,
+    kind_of,
+    render_record,
+)
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.documents.tokenizer_files import read_chat_templates, read_token_names
 from preprocess.options import ChatSettings, EncodeSettings
 from preprocess.settings import SettingsError, TokenizerSource
-from preprocess.sources.chats import batch_of, render_record
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer

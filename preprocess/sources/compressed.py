@@ -10,11 +10,11 @@ is an error, never the end of the text.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from msgspec import structs
@@ -84,16 +84,11 @@ CODECS = [
 ]
 
 
-def codec_of(name: str, begins: bytes) -> Codec | None:
-    """Return the codec of a file by its first bytes or its suffix; None: it is not compressed."""
-    suffix = os.path.splitext(name)[1].lower()
-    by_suffix = (codec for codec in CODECS if suffix in codec.suffixes)
-    return codec_of_content(begins) or next(by_suffix, None)
-
-
-def codec_of_content(begins: bytes) -> Codec | None:
-    """Return the codec of data by its first bytes; None: it is not compressed."""
-    return next((codec for codec in CODECS if re.match(codec.magic, begins, re.DOTALL)), None)
+def codec_of(begins: bytes, suffix: str = "") -> Codec | None:
+    """Return the codec of data by its first bytes or a suffix; None: it is not compressed."""
+    by_content = (codec for codec in CODECS if re.match(codec.magic, begins, re.DOTALL))
+    by_suffix = (codec for codec in CODECS if suffix.lower() in codec.suffixes)
+    return next(chain(by_content, by_suffix), None)
 
 
 def _decompress(file: InputFile, codec: Codec) -> Iterator[tuple[bytes, int]]:

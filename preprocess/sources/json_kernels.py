@@ -20,19 +20,14 @@ _QUOTE, _BACKSLASH = 0x22, 0x5C
 _DEPTH, _IN_STRING, _IS_ESCAPED, _DEEPEST = 0, 1, 2, 3
 
 
-class ElementFinder:
-    """Finds the elements of an array of JSON, whose text is given in parts."""
+def new_state() -> NDArray[np.int64]:
+    """Return the state of `find_element_end` at the start of an element."""
+    return np.zeros(4, np.int64)
 
-    def __init__(self) -> None:
-        self._state: NDArray[np.int64] = np.zeros(4, np.int64)
 
-    def find_end(self, part: Bytes, least: int = 0) -> int:
-        """Return the position in `part` of the first comma between elements from `least` on.
-
-        The bracket that closes the array counts, too. -1 if there is none: the next call gets the
-        next part of the text. After a comma, the next call gets the text after it.
-        """
-        return int(find_element_end(read_only(part), least, self._state))
+def find_end(part: Bytes, least: int, state: NDArray[np.int64]) -> int:
+    """Return what `find_element_end` finds."""
+    return int(find_element_end(read_only(part), least, state))
 
 
 def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
@@ -42,7 +37,7 @@ def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
     """
     if isinstance(values, bytes) and values.count(b"[") + values.count(b"{") <= limit:
         return False
-    part, state = np.frombuffer(values, np.uint8), np.zeros(4, np.int64)
+    part, state = np.frombuffer(values, np.uint8), new_state()
     find_element_end(read_only(part), len(part), state)
     return bool(state[_DEEPEST] > limit)
 

@@ -13,7 +13,6 @@ import functools
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -28,7 +27,6 @@ from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import ReadOptions, invalid_text_error, replace_invalid
 from preprocess.sources.base import ResumePoint, Source
 from preprocess.sources.records import (
-    PRESETS,
     BadRecordError,
     Record,
     RecordSource,
@@ -36,6 +34,7 @@ from preprocess.sources.records import (
     Tally,
     Texts,
     Values,
+    join_preset,
     join_texts,
 )
 from preprocess.sources.remote import read_ahead
@@ -91,19 +90,14 @@ class JsonUnit(RecordUnit):
         return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
 
     def values(self, data: Data) -> Values:
-        decoder, fields = _decoder(self.fields, str | None if self.reading.text_preset else str)
-        try:
-            found = self._decoded(data, decoder.decode)
-        except BadRecordError:
-            if data is None or self.reading.text_preset:
-                raise
-            # Of a repeated key only the last value has to be text, as in `_texts`.
-            decoder, fields = _decoder(self.fields, msgspec.Raw)
-            with suppress(msgspec.DecodeError):
-                last = decoder.decode(data)
-                return [_decode_text(get(last)).encode() for get in fields]
-            raise
+        is_preset = bool(self.reading.text_preset)
+        # Of a repeated key only the last value has to be text, as in `_texts`.
+        decoder, fields = _decoder(self.fields, str | None if is_preset else msgspec.Raw)
+        found = self._decoded(data, decoder.decode)
         values = [get(found) for get in fields]
+        if not is_preset:
+            named = zip(self.fields, values, strict=True)
+            values = [self._decoded(bytes(y), _decode_text, f" - at `$.{x}`") for x, y in named]
         return [value if value is None else value.encode() for value in values]
 
     def _texts(
@@ -122,8 +116,7 @@ class JsonUnit(RecordUnit):
             found = decode(decoder)
             rows = zip(*(map(get, found) for get in fields), strict=True)
             if is_preset:
-                join = PRESETS[self.reading.text_preset].join
-                return join_texts([join(row).encode() for row in rows])
+                return join_texts([join_preset(row).encode() for row in rows])
         except (msgspec.DecodeError, RecursionError):
             return None
         return decode_strings(chain.from_iterable(rows), len(fields), array)
@@ -137,19 +130,19 @@ class JsonUnit(RecordUnit):
             )
         return found
 
-    def _decoded(self, data: Data, decode: Callable[[Any], Decoded]) -> Decoded:
-        """Decode a record; raise BadRecordError."""
+    def _decoded(self, data: Data, decode: Callable[[Any], Decoded], where: str = "") -> Decoded:
+        """Decode a record, or the value in it that is `where`; raise BadRecordError."""
         remedy = f"correct or remove the {self.noun}"
         if data is None:
             raise BadRecordError(f"its values are nested too deep; {remedy}")
         try:
             return decode(data)
         except msgspec.ValidationError as error:
-            if self.noun == "line" and data[:1] == b"[":
+            if self.noun == "line" and not where and data[:1] == b"[":
                 remedy += " (--format json reads a file that is one array)"
             names = _names_in(data) if "missing" in str(error) else ""
             raise BadRecordError(
-                f"lacks the field that is read ({error}{names}); choose another with"
+                f"lacks the field that is read ({error}{where}{names}); choose another with"
                 f" --content-field, or {remedy}"
             ) from error
         except msgspec.DecodeError as error:
@@ -319,7 +312,7 @@ class JsonArrayUnit(JsonUnit):
         return self._texts(np.frombuffer(body, np.uint8), array, decode)
 
     def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
-        from preprocess.sources.json_kernels import ElementFinder
+        from preprocess.sources.json_kernels import find_end, new_state
 
         start, number = _first_byte(self.file)[0] if self.start == 0 else 0, 1
         end = len(content) - 1  # without the comma
@@ -334,7 +327,7 @@ class JsonArrayUnit(JsonUnit):
             if not elements:
                 return
         while start <= end:
-            n = ElementFinder().find_end(content[start:end])
+            n = find_end(content[start:end], 0, new_state())
             stop = end if n < 0 else start + n
             yield number, start, content.data[start:stop]
             start, number = stop + 1, number + 1
@@ -371,11 +364,11 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
     Raises:
         CorpusError: The array is not closed, or something follows it.
     """
-    from preprocess.sources.json_kernels import ElementFinder
+    from preprocess.sources.json_kernels import find_end, new_state
 
-    finder = ElementFinder()
+    state = new_state()
     for start, part in _pieces(file, begin, sys.maxsize, _ELEMENT_STRIDE):
-        found = finder.find_end(part, least - start)
+        found = find_end(part, least - start, state)
         place = start + found
         if found < 0:
             continue
@@ -410,7 +403,7 @@ def _decoder(
 
     Fields of the kind `str | None` may be missing, or null.
     """
-    default = () if kind in (str, msgspec.Raw) else (None,)
+    default = () if kind is msgspec.Raw else (None,)
     tree: dict[str, Any] = {}
     for field in fields:
         *parents, last = field.split(".")

@@ -19,7 +19,13 @@ from msgspec import structs
 
 from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import DocumentBatch, Offsets, ReadOptions, Rejected, prepare
-from preprocess.documents.conversations import KINDS, BadConversationError, kind_of
+from preprocess.documents.conversations import (
+    KINDS,
+    BadConversationError,
+    batch_of,
+    kind_of,
+    render_record,
+)
 from preprocess.sources.base import DECOMPRESSED, Source, WorkUnit
 from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
 
@@ -38,19 +44,13 @@ class BadRecordError(Exception):
     """A record is bad; the message is a reason that follows its place."""
 
 
-class Preset(NamedTuple):
-    """Fields, and a function that makes a text of their values; "" for no document."""
-
-    fields: tuple[str, ...]
-    join: Callable[[Sequence[str | None]], str]
+PRESETS = {"title-text": ("title", "text")}  # fields, whose values `join_preset` joins
 
 
-def _join_title_text(values: Sequence[str | None]) -> str:
+def join_preset(values: Sequence[str | None]) -> str:
+    """Return the text of a record; "" for no document."""
     stripped = (value.strip() for value in values if value is not None)
     return "\n".join(x for x in stripped if x not in ("", "[deleted]", "[removed]"))
-
-
-PRESETS = {"title-text": Preset(("title", "text"), _join_title_text)}
 
 
 def join_texts(texts: Sequence[bytes]) -> Texts:
@@ -119,8 +119,6 @@ class RecordUnit(WorkUnit):
     def read(self, array: Array = new_array) -> DocumentBatch:
         content, tally, reading = self.content(array), Tally(), self.reading
         if self.is_rendered:
-            from preprocess.sources.chats import batch_of
-
             batch = batch_of([*self._made(content, tally, self._render)], content)
             reading = structs.replace(reading, strip=False)  # white space is of the messages
         else:
@@ -154,13 +152,10 @@ class RecordUnit(WorkUnit):
         values = self.values(data)
         if self.reading.text_preset:
             given = [x if x is None else x.decode(errors="surrogateescape") for x in values]
-            joined = PRESETS[self.reading.text_preset].join(given)
-            return joined.encode(errors="surrogateescape")
+            return join_preset(given).encode(errors="surrogateescape")
         return b"\n".join([value for value in values if value is not None])
 
     def _render(self, data: Any) -> Rendered:
-        from preprocess.sources.chats import render_record
-
         return render_record(self.conversation(data), self.reading)
 
 
@@ -193,8 +188,7 @@ def choose_fields(
     Raises:
         CorpusError: It is unclear, or conversations have no chat template.
     """
-    preset = PRESETS.get(reading.text_preset)
-    if fields := reading.content_field if preset is None else preset.fields:
+    if fields := PRESETS.get(reading.text_preset, reading.content_field):
         return "off", fields
     if not (names := first_names()):
         return "off", USUAL_FIELDS[:1]  # reading reports the bad records

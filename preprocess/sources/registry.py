@@ -29,7 +29,6 @@ from preprocess.sources.compressed import (
     CompressedSource,
     DecompressedFile,
     codec_of,
-    codec_of_content,
 )
 from preprocess.sources.json_records import JsonLinesSource, open_json
 from preprocess.sources.remote import RemoteFile
@@ -148,15 +147,15 @@ def open_source(
                 f"{path}: is a pointer to a file that git did not download; download it:"
                 f" {command.format(path)}"
             )
-    codec, inner_name = codec_of(file_name, begins), file_name
+    stem, suffix = os.path.splitext(file_name)
+    codec, inner_name = codec_of(begins, suffix), file_name
     if codec is not None:
         begins = _begin_of(DecompressedFile(file, codec))
-        if (second := codec_of_content(begins)) is not None:
+        if (second := codec_of(begins)) is not None:
             raise CorpusError(
                 f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
                 f" {codec.command} -d '{path}'"
             )
-        stem, suffix = os.path.splitext(file_name)
         is_known = any(suffix.lower() in each.suffixes for each in CODECS)
         inner_name = stem if is_known else file_name
     form, encoding = _format_of(inner_name, begins, reading, path), _encoding_of(begins)

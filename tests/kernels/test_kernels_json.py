@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from preprocess.sources.json_kernels import ElementFinder, is_nested_deeper
+from preprocess.sources.json_kernels import find_end, is_nested_deeper, new_state
 
 leaves = st.text(st.sampled_from('"\\[]{},a'), max_size=150) | st.integers()
 json_values = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(leaves, inner))
@@ -27,13 +27,13 @@ def depth_of(value: object) -> int:
 def test_elements_and_their_depth(values: list[object], seed: int) -> None:
     elements = [json.dumps(value).encode() for value in values]
     text = np.frombuffer(b",".join(elements) + b"]", np.uint8)
-    finder, parts = ElementFinder(), []
+    state, parts = new_state(), []
     # In parts, which are cut anywhere.
     cuts = sorted(random.Random(seed).choices(range(len(text)), k=3))
     for start, stop in pairwise([0, *cuts, len(text)]):
-        while (end := finder.find_end(text[start:stop])) >= 0:
+        while (end := find_end(text[start:stop], 0, state)) >= 0:
             parts.append(start + end)
-            start, finder = start + end + 1, ElementFinder()
+            start, state = start + end + 1, new_state()
     assert parts == (np.cumsum([len(each) + 1 for each in elements]) - 1).tolist()
     depth = max(map(depth_of, values))
     for data in (text[:-1].tobytes(), text[:-1]):
