@@ -164,10 +164,8 @@ class Source(ABC):
         Each piece is (position of its first byte, as `WorkUnit.start`; uint8[n]).
         """
         stop = self.file.n_bytes if before is None else before[0]
-        file = read_ahead(self.file)
         # Small pieces, so that memory is bounded when a digest is computed.
-        for start in range(self.begin, stop, _STRIDE_BYTES):
-            yield start, file.read(start, min(start + _STRIDE_BYTES, stop))
+        yield from read_ahead(self.file).pieces(self.begin, stop, _STRIDE_BYTES)
 
 
 def digest_of(source: Source, before: ResumePoint | None = None) -> SourceDigest:

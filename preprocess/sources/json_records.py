@@ -228,7 +228,7 @@ class JsonLinesUnit(JsonUnit):
         return mark if self.start == 0 and content.data[:mark] == BYTE_ORDER_MARK else 0
 
     def _n_before(self) -> int:
-        pieces = _pieces(self.file, 0, self.start, _LINE_STRIDE)
+        pieces = self.file.pieces(0, self.start, _LINE_STRIDE)
         return sum(piece.tobytes().count(b"\n") for _, piece in pieces)
 
 
@@ -253,19 +253,10 @@ class JsonLinesSource(JsonSource):
 
     def _end_of_line(self, position: int) -> int:
         """Return the end of the line that has byte `position - 1`; the end of the file, if less."""
-        for start, piece in _pieces(self.file, position - 1, sys.maxsize, _LINE_STRIDE):
+        for start, piece in self.file.pieces(position - 1, sys.maxsize, _LINE_STRIDE):
             if (found := piece.tobytes().find(b"\n")) >= 0:
                 return start + found + 1
         return self.file.clip(sys.maxsize)
-
-
-def _pieces(
-    file: InputFile, start: int, stop: int, stride: int
-) -> Iterator[tuple[int, Bytes]]:
-    """Yield bytes [start, stop) of a file in pieces, with their places; less if it ends before."""
-    while (end := file.clip(min(start + stride, stop))) > start:
-        yield start, file.read(start, end)
-        start = end
 
 
 # Arrays.
@@ -282,7 +273,7 @@ def _first_byte(file: InputFile, start: int = 0) -> tuple[int, bytes]:
 
     A byte order mark at the start is none, either. (the end of the file, b"") if there is none.
     """
-    for begin, piece in _pieces(file, start, sys.maxsize, _LINE_STRIDE):
+    for begin, piece in file.pieces(start, sys.maxsize, _LINE_STRIDE):
         data = piece.tobytes()
         data = data.removeprefix(BYTE_ORDER_MARK) if begin == 0 else data
         if left := data.lstrip(WHITE_SPACE):
@@ -367,7 +358,7 @@ def _end_of_element(file: InputFile, begin: int, least: int) -> tuple[int, bool]
     from preprocess.sources.json_kernels import find_end, new_state
 
     state = new_state()
-    for start, part in _pieces(file, begin, sys.maxsize, _ELEMENT_STRIDE):
+    for start, part in file.pieces(begin, sys.maxsize, _ELEMENT_STRIDE):
         found = find_end(part, least - start, state)
         place = start + found
         if found < 0:

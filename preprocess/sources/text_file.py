@@ -44,6 +44,12 @@ class InputFile(ABC):
         """Return `position`, or the number of bytes if it is less."""
         return min(position, self.n_bytes)
 
+    def pieces(self, start: int, stop: int, size: int) -> Iterator[tuple[int, Bytes]]:
+        """Yield bytes [start, stop) in pieces, with their places; less if the file ends before."""
+        while (end := self.clip(min(start + size, stop))) > start:
+            yield start, self.read(start, end)
+            start = end
+
     @abstractmethod
     def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
         """Read bytes [start, stop): uint8, read-only; into `array(stop - start)`, or a view.

@@ -42,10 +42,8 @@ transformers = pytest.importorskip("transformers", reason="needs the extra `chat
             "{% set x = 'x' * 60000000 %}{{ x }}{{ x }}",
             "it writes more than 67,108,864 characters",
         ),
-        ("{{ strftime_now('%Y') }}", "writes the date of today, .* give the date .*: chat_date"),
         ("{% raise_exception('roles') %}", "is no Jinja template .*; correct it"),
         ("{{ raise_exception('roles must alternate') }}", "TemplateError: roles must alternate"),
-        ("{% for", "is no Jinja template .*; correct it"),
     ],
 )
 def test_hostile_templates(template: str, message: str) -> None:

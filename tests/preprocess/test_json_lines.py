@@ -149,12 +149,6 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
         documents_of(path)
 
 
-def test_utf_16_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}', encoding="utf-16")
-    with pytest.raises(CorpusError, match=r"is UTF-16, expected UTF-8; convert it: iconv -f UTF"):
-        find_sources([tmp_path / "x.jsonl"], ReadOptions())
-
-
 def test_invalid_utf8(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = b'{"text": "good"}\n'

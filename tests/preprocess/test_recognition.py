@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from format_files import COMPRESSIONS
 from source_cases import documents_of
 
 from bpe import load_tokenizer, train_bpe
@@ -93,6 +94,13 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
        " directory: unzip '@.zip' -d '@.zip.d'") for name in ("zz.gz", "zz.jsonl.gz", "zz")),
     ("a.xz", lzma.compress(b"7z\xbc\xaf\x27\x1c\0"), "xz -dc '@' > '@.7z', and then unpack it and"),
     ("a.csv.gz", gzip.compress(b"a,b\n", mtime=0), "read_csv('@.csv'"),
+    ("a.TSV", b"a\tb\n", r"delimiter='\t'"),
+    *((f"a.{x}", b"x", f"{x} files cannot be read, only text, jsonl, json, parquet and arrow; it is"
+       " an output of tokenmill; give the text it was made from") for x in ("bin", "docs")),
+    ("a.parquet.gz", gzip.compress(b"PAR1", mtime=0), "parquet files are compressed inside, and are"
+     " not read while they are decompressed; decompress it: gzip -d '@'"),
+    ("a.txt.gz", gzip.compress(COMPRESSIONS["zst"](b"a"), mtime=0), "gzip data with Zstandard data"
+     " inside; decompress it once: gzip -d '@'"),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_command(
     tmp_path: Path, name: str, content: bytes, command: str

@@ -163,26 +163,6 @@ def test_what_is_missing_or_has_no_text_is_an_error(tmp_path: Path) -> None:
         find_sources([tmp_path / "pipe"], ReadOptions())
 
 
-@pytest.mark.parametrize(
-    ("suffix", "instead"),
-    [
-        (".csv", r"convert it: python -c"),
-        (".TSV", r"convert it: .*delimiter='\\t'"),
-        (".tar", r"unpack it .*: mkdir '.*\.tar\.d' && tar -xf"),
-        (".zip", r"unpack it .*: unzip '/"),
-        (".bin", "it is an output of tokenmill; give the text it was made from"),
-        (".docs", "it is an output of tokenmill"),
-    ],
-)
-def test_formats_without_a_reader_are_refused(tmp_path: Path, suffix: str, instead: str) -> None:
-    path = tmp_path / f"file{suffix}"
-    path.write_bytes(b"x")
-    message = r"file\..*files cannot be read, only text, jsonl, json, parquet and arrow; "
-    for given_path in (path, tmp_path):
-        with pytest.raises(CorpusError, match=message + instead):
-            find_sources([given_path], ReadOptions())
-
-
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """The manifest could not name it, which would be found at the very end."""
     path = tmp_path / os.fsdecode(b"\xff.txt")
