@@ -162,12 +162,6 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             spans=spans, special=special,
         )
 
-    def close_gaps(self) -> tuple[Bytes, Offsets]:
-        """Join documents: uint8[n_bytes], int64[n_documents + 1]; copies only if there are gaps."""
-        from bpe.text.spans import close_gaps
-
-        return close_gaps(self.buffer, self.bounds)
-
 
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
     r"""Return (data with each invalid UTF-8 sequence replaced by U+FFFD, number of sequences).

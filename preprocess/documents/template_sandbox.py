@@ -14,6 +14,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -26,6 +27,9 @@ _SECONDS = 10.0  # for one rendering
 _LOOK_SECONDS = 0.5  # between looks at renderings that run
 _MOST_BITS = 1 << 16  # of a power
 _MOST_CHARACTERS = 1 << 26  # of a rendered conversation, and of a value that is made for it
+
+
+_no_marks = nullcontext()
 
 
 class ChatTemplateError(TokenmillError, ValueError):
@@ -105,7 +109,10 @@ class Template:
         }
         try:
             context = self._compiled.new_context(given, shared=True)
-            with _watch, self._compiled.environment.activate_tracker(parts, marks):
+            tracker = _no_marks
+            if self.has_marks:
+                tracker = self._compiled.environment.activate_tracker(parts, marks)
+            with _watch, tracker:
                 append = parts.append
                 for part in self._compiled.root_render_func(context):
                     append(part)

@@ -186,9 +186,11 @@ class CountedPart(NamedTuple):
 
 def _count_unit(item: Item, counts: PretokenCounts, memory: ReusedMemory) -> DocumentBatch:
     """Add the pre-tokens of a unit to counts, and return its batch without text."""
+    from bpe.text.spans import close_gaps
+
     batch = item.documents(memory.array)
     chosen = batch if batch.in_validation is None else batch.select(~batch.in_validation)
-    counts.add(*chosen.close_gaps())
+    counts.add(*close_gaps(chosen.buffer, chosen.bounds))
     item.unit.check_unchanged()
     return batch.without_text()
 

@@ -133,17 +133,9 @@ def _joined(columns: list[Any], n_fields: int) -> list[Any]:
 
 
 def _texts_of(column: pa.Array) -> Texts:
-    """Return the texts of a column of at least one row, without nulls, without a copy.
-
-    pyarrow's functions are used for what is stored in other ways alone: importing them takes longer
-    than many a build, and they import pandas where it is installed.
-    """
-    import pyarrow as pa
-
-    is_large = column.type in (pa.large_string(), pa.large_binary())
-    if not is_large and column.type not in (pa.string(), pa.binary()):
-        column, is_large = column.cast(pa.large_binary()), True
+    """Return the texts of a binary column of at least one row, without nulls, without a copy."""
     _, bounds, text = column.buffers()
+    is_large = str(column.type).startswith("large_")
     offsets = np.frombuffer(bounds, np.int64 if is_large else np.int32)[column.offset :]
     offsets = offsets[: len(column) + 1].astype(np.int64)
     texts = np.frombuffer(text or b"", np.uint8)[offsets[0] : offsets[-1]]
@@ -249,7 +241,6 @@ class ColumnarSource(RecordSource):
             for at in range(max(row - first, 0), len(batch), n):
                 rows = batch.slice(at, n)
                 yield rows, begin + (stop - begin) * (at + len(rows)) // len(batch)
-            self.file.check_unchanged()
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that are read; a wrong offset would be read outside of a buffer."""
@@ -315,7 +306,7 @@ class ArrowSource(ColumnarSource):
                 yield reader, opened
 
     def _schema(self) -> pa.Schema:
-        begins = self.file.read(0, self.file.clip(len(FILE_MAGIC))).tobytes()
+        begins = self.file.begins(len(FILE_MAGIC))
         if begins.startswith(b"FEA1"):
             path = self.file.path
             raise CorpusError(
@@ -408,17 +399,20 @@ def _find_column(path: Path | str, schema: pa.Schema, field: str) -> tuple[str, 
 
 def _column(rows: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
     """Return the array of a column, or of a field of its structs."""
-    name, *inside = path
-    column = rows.column(name)
-    for key in inside:
+    column = rows.column(path[0])
+    if len(path) > 1:
         import pyarrow.compute as pc
 
-        column = pc.struct_field(column, key)
+        column = pc.struct_field(column, path[1:])
     return column
 
 
 def _to_binary(column: pa.Array) -> pa.Array:
-    """Return a valid column as `binary` or `large_binary`; keep invalid UTF-8."""
+    """Return a valid column as `binary` or `large_binary`; keep invalid UTF-8.
+
+    pyarrow's functions are used for what is stored in other ways alone: importing them takes longer
+    than many a build, and they import pandas where it is installed.
+    """
     import pyarrow as pa
 
     if isinstance(column, pa.DictionaryArray):

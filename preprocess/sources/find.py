@@ -544,4 +544,4 @@ def _content(place: Path | RemoteFile | None, most: int = sys.maxsize) -> bytes:
         file: InputFile = open_file(place) if isinstance(place, Path) else place
     except CorpusError:  # reported if it is text
         return b""
-    return file.read(0, file.clip(most)).tobytes()
+    return file.begins(most)

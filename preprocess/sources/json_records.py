@@ -47,7 +47,6 @@ _LINE_STRIDE = 64 * 1024  # read at a time to find the end of a line
 _ELEMENT_STRIDE = 1024 * 1024  # read at a time to find the end of an element
 _MAX_UNITS = 16  # read to find the first object
 
-Data = bytes | None  # a record; None: its values are nested too deep
 Decoded = TypeVar("Decoded")
 Decoder = msgspec.json.Decoder[Any]
 _decode_object: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, Any]).decode
@@ -71,7 +70,6 @@ class JsonUnit(RecordUnit):
 
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
         from bpe.text.utf8 import is_utf8
-        from preprocess.sources.json_kernels import is_nested_deeper
 
         policy = "" if is_utf8(content) else self.reading.on_invalid_utf8
         for number, position, record in self._split(content):
@@ -82,14 +80,12 @@ class JsonUnit(RecordUnit):
                 tally.n_skipped += 1
                 continue
             tally.n_replaced += n
-            # Each by itself: where one ends is not known of a bad one.
-            known = None if is_nested_deeper(data) else data
-            yield Record(known, number, self.start + position)
+            yield Record(data, number, self.start + position)
 
     def place(self, record: Record) -> str:
         return f"{self.noun} {self._n_before() + record.number:,} (byte {record.byte:,})"
 
-    def values(self, data: Data) -> Values:
+    def values(self, data: bytes) -> Values:
         is_preset = bool(self.reading.text_preset)
         # Of a repeated key only the last value has to be text, as in `_texts`.
         decoder, fields = _decoder(self.fields, str | None if is_preset else msgspec.Raw)
@@ -121,7 +117,7 @@ class JsonUnit(RecordUnit):
             return None
         return decode_strings(chain.from_iterable(rows), len(fields), array)
 
-    def conversation(self, data: Data) -> Mapping[str, Any]:
+    def conversation(self, data: bytes) -> Mapping[str, Any]:
         found = self._decoded(data, _decode_object)
         if missing := [field for field in self.fields if field not in found]:
             raise BadRecordError(
@@ -130,10 +126,13 @@ class JsonUnit(RecordUnit):
             )
         return found
 
-    def _decoded(self, data: Data, decode: Callable[[Any], Decoded], where: str = "") -> Decoded:
+    def _decoded(self, data: bytes, decode: Callable[[Any], Decoded], where: str = "") -> Decoded:
         """Decode a record, or the value in it that is `where`; raise BadRecordError."""
+        from preprocess.sources.json_kernels import is_nested_deeper
+
         remedy = f"correct or remove the {self.noun}"
-        if data is None:
+        # Each by itself: where one ends is not known of a bad one.
+        if is_nested_deeper(data):
             raise BadRecordError(f"its values are nested too deep; {remedy}")
         try:
             return decode(data)
@@ -150,14 +149,14 @@ class JsonUnit(RecordUnit):
             if data[: len(BYTE_ORDER_MARK)] == BYTE_ORDER_MARK:
                 found = f"begins with a byte order mark; remove the mark, or the {self.noun}"
                 raise BadRecordError(found) from error
-            if rb"\u" in bytes(data):
+            if rb"\u" in data:
                 found += ", which may be the escape of a lone surrogate"
             elif self.noun == "line" and "truncated" in found:
                 remedy += "; a value must be in one line (jq -c . writes it so)"
             raise BadRecordError(f"is not JSON ({found}); {remedy}") from error
 
 
-def _names_in(data: bytes | memoryview) -> str:
+def _names_in(data: bytes) -> str:
     """Return a part of a message that says which fields a record has, if it is an object."""
     try:
         names = [*_decode_names(data)]

@@ -25,7 +25,6 @@ from preprocess.locations import url_name
 from preprocess.sources.base import Source
 from preprocess.sources.columnar import ArrowSource, ParquetSource
 from preprocess.sources.compressed import (
-    CODECS,
     CompressedSource,
     DecompressedFile,
     codec_of,
@@ -33,7 +32,7 @@ from preprocess.sources.compressed import (
 from preprocess.sources.json_records import JsonLinesSource, open_json
 from preprocess.sources.remote import RemoteFile
 from preprocess.sources.text import TextSource
-from preprocess.sources.text_file import InputFile, new_array
+from preprocess.sources.text_file import InputFile
 
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
@@ -136,7 +135,7 @@ def open_source(
     """
     is_remote, path = isinstance(file, RemoteFile), str(file.path)
     file_name = url_name(file.url) if isinstance(file, RemoteFile) else os.path.basename(path)
-    begins = _begin_of(file)
+    begins = file.begins(_BEGIN_BYTES)
     if begins.startswith(LOG_BEGINS.encode()):
         if is_below:
             return None
@@ -150,14 +149,13 @@ def open_source(
     stem, suffix = os.path.splitext(file_name)
     codec, inner_name = codec_of(begins, suffix), file_name
     if codec is not None:
-        begins = _begin_of(DecompressedFile(file, codec))
+        begins = DecompressedFile(file, codec).begins(_BEGIN_BYTES)
         if (second := codec_of(begins)) is not None:
             raise CorpusError(
                 f"{path}: {codec.name} data with {second.name} data inside; decompress it once:"
                 f" {codec.command} -d '{path}'"
             )
-        is_known = any(suffix.lower() in each.suffixes for each in CODECS)
-        inner_name = stem if is_known else file_name
+        inner_name = stem if codec_of(b"", suffix) else file_name
     form, encoding = _format_of(inner_name, begins, reading, path), _encoding_of(begins)
     is_other_text = encoding and reading.on_invalid_utf8 == "error"
     if is_below and form is TEXT and codec is None and b"\0" in begins and not is_other_text:
@@ -205,11 +203,7 @@ def is_named_text(path: Path | str) -> bool:
 
 def is_log(file: InputFile) -> bool:
     """Return True for a file that `--log-file` began."""
-    return _begin_of(file).startswith(LOG_BEGINS.encode())
-
-
-def _begin_of(file: InputFile) -> bytes:
-    return file.read(0, file.clip(_BEGIN_BYTES), new_array).tobytes()
+    return file.begins(len(LOG_BEGINS)) == LOG_BEGINS.encode()
 
 
 def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> Format:

@@ -98,7 +98,7 @@ class TextSource(Source):
 
     def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
         if reading.separator in (b"\n", b"\n\n"):
-            begins = file.read(0, file.clip(_WINDOW_BYTES)).tobytes()
+            begins = file.begins(_WINDOW_BYTES)
             # Of Windows: all lines end so.
             if b"\r\n" in begins and not re.search(rb"(?<!\r)\n", begins):
                 separator = reading.separator.replace(b"\n", b"\r\n")

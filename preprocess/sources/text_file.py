@@ -44,6 +44,10 @@ class InputFile(ABC):
         """Return `position`, or the number of bytes if it is less."""
         return min(position, self.n_bytes)
 
+    def begins(self, n_bytes: int) -> bytes:
+        """Return the first `n_bytes` bytes; all if there are less."""
+        return self.read(0, self.clip(n_bytes)).tobytes()
+
     def pieces(self, start: int, stop: int, size: int) -> Iterator[tuple[int, Bytes]]:
         """Yield bytes [start, stop) in pieces, with their places; less if the file ends before."""
         while (end := self.clip(min(start + size, stop))) > start:

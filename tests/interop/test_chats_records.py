@@ -219,53 +219,45 @@ def test_what_would_be_lost_is_refused(record: Any, template: str, message: str,
         of(record, template, **options)
 
 
-def test_calls_without_content_for_a_template_that_asks_for_null(of: Any) -> None:
-    for content in ({}, {"content": None}):
-        record = {"messages": [USER, {"role": "assistant", "tool_calls": [CALL], **content}]}
-        assert of(record, OF_NULL) == (
-            '<|user|>q<|assistant|>weather: {"at": "Rome"}</s>', 'weather: {"at": "Rome"}</s>'
-        )
-
-
-@pytest.mark.parametrize(
-    "form", ["call.id", "call['id'].split('.')[1]", "'<s>' + call.id"]
+NAMED = {**CALL, "id": "functions.weather:0"}  # as in Kimi K2
+FROM_CALLS = (  # finds the call of a result by its id
+    "{% if m.role != 'tool' %}{{ m.content or '' }}{% endif %}{% for x in messages %}"
+    "{% for c in x.tool_calls or [] %}{{ m.content if c.id == m.tool_call_id }}{% endfor %}"
+    "{% endfor %}"
 )
-def test_calls_whose_names_are_in_their_ids(form: str, of: Any) -> None:
-    """As in Kimi K2, whose template writes the id of a call and its arguments."""
-    call = {**CALL, "id": "functions.weather:0"}
-    messages = [USER, {"role": "assistant", "tool_calls": [call]}, RESULT, *say("q", "b")[1:]]
-    text = of({"messages": messages}, FULL.replace("'<tool_call>' + f.name", form))[1]
-    assert "weather:0" in text
-    assert text.endswith("b<|im_end|>")
+WRITES_CALL = "{{ '<tool_call>' + f.name }}"
+WRITES_ARGUMENTS = "{{ f.arguments if f.arguments is string else f.arguments | tojson }}"
 
 
-def test_results_whose_template_finds_the_call_by_an_id_with_its_name(of: Any) -> None:
-    template = FULL.replace(
-        "{{ m.content or '' }}",
-        "{% if m.role != 'tool' %}{{ m.content or '' }}{% endif %}{% for x in messages %}"
-        "{% for c in x.tool_calls or [] %}{{ m.content if c.id == m.tool_call_id }}{% endfor %}"
-        "{% endfor %}",
-    )
-    call = {**CALL, "id": "functions.weather:0"}
-    result = {**RESULT, "tool_call_id": call["id"]}
-    messages = [USER, {"role": "assistant", "tool_calls": [call]}, result, *say("q", "b")[1:]]
-    assert of({"messages": messages}, template)[1].endswith("b<|im_end|>")
-
-
-def test_parts_that_a_template_reads(of: Any) -> None:
-    template = FULL.replace("{{ m.content or '' }}", "{{ m.content or m['function_calls'] }}")
-    messages = [USER, {"role": "assistant", "content": "", "function_calls": "weather('Rome')"}]
-    assert of({"messages": messages}, template)[1] == "weather('Rome')<|im_end|>"
-
-
-@pytest.mark.parametrize(
-    "form", ["", " | tojson(ensure_ascii=True)", "['at']", ".values() | join"]
-)
-def test_arguments_that_are_written_in_any_form(form: str, of: Any) -> None:
-    template = FULL.replace(" if f.arguments is string else f.arguments | tojson", form)
-    call = {"function": {"name": "weather", "arguments": {"at": "Rome", "n": 2, "no": ""}}}
-    record = {"messages": [USER, {"role": "assistant", "tool_calls": [call]}]}
-    assert "Rome" in of(record, template)[1]
+@pytest.mark.parametrize(("turn", "template", "trained"), [
+    *(({"tool_calls": [CALL], **content}, OF_NULL, 'weather: {"at": "Rome"}</s>')
+      for content in ({}, {"content": None})),
+    # The name of a call may be in its id alone.
+    *(({"tool_calls": [NAMED]}, FULL.replace(WRITES_CALL, f"{{{{ {form} }}}}"),
+       f'{shown}{{"at": "Rome"}}<|im_end|>b<|im_end|>')
+      for form, shown in (("call.id", "functions.weather:0"),
+                          ("call['id'].split('.')[1]", "weather:0"),
+                          ("'<s>' + call.id", "<s>functions.weather:0"))),
+    ({"tool_calls": [NAMED]}, FULL.replace("{{ m.content or '' }}", FROM_CALLS),
+     '<tool_call>weather{"at": "Rome"}<|im_end|>b<|im_end|>'),
+    ({"content": "", "function_calls": "weather('Rome')"},
+     FULL.replace("{{ m.content or", "{{ m.content or m['function_calls'] or"),
+     "weather('Rome')<|im_end|>b<|im_end|>"),
+    *(({"tool_calls": [{"function": {"name": "weather", "arguments": {"at": "Rome", "no": ""}}}]},
+       FULL.replace(WRITES_ARGUMENTS, f"{{{{ f.arguments{form} }}}}"),
+       f"<tool_call>weather{shown}<|im_end|>b<|im_end|>")
+      for form, shown in (("", "{'at': 'Rome', 'no': ''}"), ("['at']", "Rome"),
+                          (" | tojson(ensure_ascii=True)", '{"at": "Rome", "no": ""}'),
+                          (".values() | join", "Rome"))),
+])  # fmt: skip
+def test_parts_that_are_written_in_any_form(
+    turn: Any, template: str, trained: str, of: Any
+) -> None:
+    messages = [USER, {"role": "assistant", **turn}]
+    if template != OF_NULL:
+        result = {**RESULT, "tool_call_id": NAMED["id"]} if turn.get("tool_calls") else USER
+        messages += [result, *say("", "b")[1:]]
+    assert of({"messages": messages}, template)[1] == trained
 
 
 # What is trained on.
@@ -430,6 +422,15 @@ def test_templates_with_names(model: Path, tmp_path: Path) -> None:
         ChatTemplateTransform(own)
 
 
+def closing(closes: str, form: str = "") -> str:
+    """Return a template with a text after each turn of the assistant."""
+    return (
+        f"{{% for m in messages %}}{{{{ '<|' + m.role + '|>\n' + (m.content{form}) }}}}"
+        f"{{% if m.role == 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+    )
+
+
 @pytest.mark.parametrize(
     ("closes", "train_on", "is_warned"),
     [("", "assistant", True), ("", "last-assistant", True), ("", "all", False),
@@ -440,11 +441,7 @@ def test_turns_that_nothing_ends(
 ) -> None:
     """As in GLM-4.5, where the next turn's first token is what the model stops at."""
     template = tmp_path / "template"
-    template.write_text(
-        "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% if m.role =="
-        f" 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
-        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
-    )
+    template.write_text(closing(closes))
     for _ in range(2):  # and is said once
         transform = ChatTemplateTransform(model, chat_template=str(template), train_on=train_on)
         found = transform({"messages": say("a", "b", "c", "d")})
@@ -483,14 +480,9 @@ def test_the_token_of_an_answer_ends_a_call(of: Any) -> None:
 def test_only_white_space_of_the_template_ends_a_turn(
     closes: str, said: str, trained: str, form: str, of: Any
 ) -> None:
-    template = (
-        f"{{% for m in messages %}}{{{{ '<|' + m.role + '|>\n' + (m.content{form}) }}}}"
-        "{% if m.role =="
-        f" 'assistant' %}}{{{{ {closes!r} }}}}{{% endif %}}{{% endfor %}}"
-        "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
-    )
     record = {"messages": say("a", said, "c", "d")}
-    assert of(record, template)[1] == trained + f"d{closes}".removesuffix("\n" * ("<" in closes))
+    last = f"d{closes}".removesuffix("\n" * ("<" in closes))
+    assert of(record, closing(closes, form))[1] == trained + last
 
 
 def test_templates_of_a_name_on_the_hub(
