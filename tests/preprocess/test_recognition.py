@@ -67,7 +67,7 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
     ("a.jsonl.gz", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git lfs pu"),
     ("a.parquet", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n", "git lfs p"),
     ("a.md", b"/annex/objects/SHA256E-s31--0a.md\n", "git annex get '"),
-    *((name, text.encode(code), f"is {shown}, expected UTF-8; convert it: iconv -f {shown} -t UTF-8 '")
+    *((name, text.encode(code), f"is {shown}, expected UTF-8; convert it: iconv -f {shown} -t UTF")
       for name, text in (("a.txt", "Some text\nand more, naïve.\n" * 9), ("a.jsonl", RECORDS),
                          ("a.json", f"[{RECORDS[:15]}]"), ("a", "日本語 and English\n"))
       for code, shown in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-32", "UTF-32"),
