@@ -153,7 +153,7 @@ class _Made:
     def attention_mask(self) -> Values:
         """1 for tokens, 0 for padding."""
         found = self._filled(0)
-        number_segments(np.zeros(self._rows.shape[1], np.int64), self._rows, found)
+        number_segments(0, self._rows, found)
         return found
 
     @cached_property

@@ -63,7 +63,7 @@ class Fields:
         if self._is_full or self.pieces[1].sum() == self.inputs.size:
             return np.ones(self.inputs.shape, np.int64)
         found = new_batch(*self.inputs.shape)
-        number_segments(np.zeros(self.pieces.shape[1], np.int64), self.pieces, found)
+        number_segments(0, self.pieces, found)
         return found
 
     @cached_property
@@ -135,24 +135,26 @@ class Fields:
         return mask
 
 
-def number_segments(before: Array, table: Array, out: Array) -> None:
+def number_segments(before: Array | int, table: Array, out: Array) -> None:
     """Number the segments of each row from 1; padding has 0.
 
     Args:
-        before: int64[n_segments], 0 for the first segment of a row.
+        before: int64[n_segments], 0 for the first segment of a row; or 0 for all.
         table: As of `DocumentWindows.pieces`.
         out: int32|int64, of any shape, filled where the table has places.
 
     Raises:
         TokenFileError: The table has other places.
     """
-    if not kernels().number_places(before, table, False, out.reshape(-1)):
+    marked = table.copy()
+    marked[0] = before
+    if not kernels().number_places(marked, False, out.reshape(-1)):
         raise outside()
 
 
 def number_positions(table: Array, out: Array) -> None:
     """Number the tokens of each segment from 0; padding has 0. As `number_segments`."""
-    if not kernels().number_places(table[0], table, True, out.reshape(-1)):
+    if not kernels().number_places(table, True, out.reshape(-1)):
         raise outside()
 
 

@@ -565,26 +565,26 @@ def copy_spans(values, starts, lengths, places, out):
 
 
 @kernel
-def number_places(before, table, is_position, out):
+def number_places(table, is_position, out):
     """Number the places of rows: by their segment in the row from 1, or in the segment from 0.
 
     Args:
-        before: int64[n_segments], 0 for the first segment of a row.
-        table: int64[5, n_segments].
-        is_position: True for numbers in the segment.
+        table: int64[5, n_segments]; instead of the position in the tokens, it has 0 for the first
+            segment of a row, and others for others.
+        is_position: True for numbers in the segment, for which that does not matter.
         out: int32|int64[n], filled; what follows a segment up to the next has 0.
 
     Returns:
         False if a segment is outside of `out`; it is the last that is looked at.
 
-    Example: before 0 2, table 0 0 / 2 2 / 0 0 / 0 2 / 2 5, is_position False -> 1 1 2 2 0; True.
+    Example: table 0 2 / 2 2 / 0 0 / 0 2 / 2 5, is_position False -> 1 1 2 2 0; True.
     """
     number = 0
     for i in range(table.shape[1]):
         n, place, stop = table[1, i], table[3, i], table[4, i]
         if place < 0 or n < 0 or n > stop - place or stop > out.size:
             return False
-        if before[i] == 0:
+        if table[0, i] == 0:
             number = 0
         number += 1
         part, padding = out[place : place + n], out[place + n : stop]
