@@ -90,12 +90,12 @@ def may_be_of(files: Files, name: str, format_name: str) -> bool:
     return any(each.encode() in begins for each in spellings_of(format_name))
 
 
-def manifests_in(files: Files, format_name: str = FORMAT) -> list[str]:
+def manifests_in(files: Files) -> list[str]:
     """List the names of manifests, sorted; only their "format" is checked.
 
     Those of parts are left out, if the manifest that joins them is there.
     """
-    found, joined = _find_manifests(files, format_name)
+    found, joined = _find_manifests(files)
     return [name for name in found if name not in joined]
 
 
@@ -113,7 +113,7 @@ def names_of_datasets(files: Files) -> list[str]:
         }
         for suffix in (IDS.suffix, DOCUMENT_ENDS.suffix)
     )
-    manifests, joined = _find_manifests(files, FORMAT)
+    manifests, joined = _find_manifests(files)
     found, of_files = {*manifests, *(bins & docs)}, {*bins, *docs, *there}
     for name in there:
         if name.endswith("stats.json") and (stats := read_stats(files, name)) is not None:
@@ -121,11 +121,11 @@ def names_of_datasets(files: Files) -> list[str]:
     return sorted(name.removesuffix(".json") for name in found - joined)
 
 
-def _find_manifests(files: Files, format_name: str) -> tuple[list[str], set[str]]:
-    """Return the names of (all JSON files of a format, sorted; those of parts that are joined)."""
+def _find_manifests(files: Files) -> tuple[list[str], set[str]]:
+    """Return the names of (all manifests, sorted; those of parts that are joined)."""
     found, joined = list[str](), set[str]()
     for name in files.names():
-        content = read_object(files, name, format_name) if name.endswith(".json") else None
+        content = read_object(files, name, FORMAT) if name.endswith(".json") else None
         if content is not None:
             found.append(name)
             with suppress(msgspec.ValidationError):

@@ -104,7 +104,7 @@ class Plan(Struct, frozen=True, dict=True):
             return make_passes(settings, self.tokenizer)
         assert isinstance(settings, TrainFileSettings)
         return [
-            Pass(number, {}, each.train, training_options(each, settings), each.selects)
+            Pass(number, {}, each.train, training_options(each, settings))
             for number, each in enumerate(self.datasets.values())
         ]
 

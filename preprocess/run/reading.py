@@ -40,7 +40,6 @@ class Pass(Struct, dict=True):
         names: Output, "train" or "val" -> stem of its files; {} if only a tokenizer is trained.
         paths: Files and directories to read, in order; (): the default corpus.
         reading: How sources are read.
-        selects: True if documents are selected before they are read.
         selected: The sources with their selected documents; None: they are not selected yet.
         task: (index, number of tasks) of the task that reads its part; index None: all parts are
             read, one after another. None: the text is not divided.
@@ -50,7 +49,6 @@ class Pass(Struct, dict=True):
     names: dict[str, str]
     paths: Sequence[StrPath]
     reading: ReadOptions
-    selects: bool = False
     selected: Sequence[Source] | None = None
     task: tuple[int | None, int] | None = None
 
@@ -62,10 +60,9 @@ class Pass(Struct, dict=True):
     @cached_property
     def all_files(self) -> list[Source]:
         """The sources in `paths`, in order, also of other tasks."""
-        reading = structs.replace(self.reading, whole_documents=self.selects)
         if self.paths:
-            return find_sources(self.paths, reading, self.binary_files)
-        return [StandardLibrary(reading)]
+            return find_sources(self.paths, self.reading, self.binary_files)
+        return [StandardLibrary(self.reading)]
 
     @cached_property
     def files(self) -> list[Source]:
@@ -106,17 +103,16 @@ def make_passes(
 ) -> list[Pass]:
     """Make the passes over the text, the first for training if `tokenizer` is None."""
     reading = make_read_options(settings, tokenizer)
-    selects = settings.selects
     if isinstance(settings, TrainFileSettings):
-        return [Pass(0, {}, settings.paths, reading, selects)]
+        return [Pass(0, {}, settings.paths, reading)]
     stems, count = settings.stems, settings.task_count
     task = None if count is None else (settings.task_index, count)
     if isinstance(settings, EncodeSettings):
-        return [Pass(0, stems, settings.paths, reading, selects, task=task)]
+        return [Pass(0, stems, settings.paths, reading, task=task)]
     of_val = {"val": stems.pop("val")} if settings.val else {}
-    passes = [Pass(0, stems, settings.train, reading, selects, task=task)]
+    passes = [Pass(0, stems, settings.train, reading, task=task)]
     if of_val:
-        passes.append(Pass(1, of_val, settings.val, reading, selects, task=task))
+        passes.append(Pass(1, of_val, settings.val, reading, task=task))
     return passes
 
 
@@ -154,6 +150,7 @@ def read_options(
         content_field=settings.content_field, text_preset=settings.text_preset or "",
         strip=settings.strip, min_length=settings.min_length, max_length=settings.max_length_chars,
         skip_bad_records=settings.on_bad_record == "skip",
+        whole_documents=getattr(settings, "selects", False),
     )
 
 
