@@ -32,7 +32,7 @@ from bpe.parallel import Task, Threads
 from preprocess.report.progress import Stage
 from preprocess.storage import JOURNAL_FILE, DamagedStateError, Storage, Stream
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 SECONDS_BETWEEN_COMMITS = 1.0
 _LONG_BYTES = 1 << 20  # a shorter file is not worth writing anew
 

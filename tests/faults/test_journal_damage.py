@@ -128,7 +128,7 @@ def test_a_complete_file_that_is_missing_is_built_again(
     [
         (None, {"kind": "begun", "format_version": 4}, r"in the format .*the version that began"),
         ("nonsense", 1, "no entry of this version of tokenmill with the inputs"),
-        ("begun", {"format_version": 6, "made_from": {"command": "build"}}, "is not in the format"),
+        ("begun", {"format_version": 7, "made_from": {"command": "build"}}, "is not in the format"),
         ("counted", {"nonsense": 1}, "is not in the format"),
         ("encoded 0", {"streams": {"train.bin": 3}}, "is not in the format"),
         (
