@@ -51,7 +51,7 @@ def token_hash(word):
     The lowest TOKEN_BITS, the upper bits of the product, are its place in `Model.tokens`. The row
     there is `hash ^ id`: `row ^ hash` is the id, and larger than any id for another hash.
     """
-    return machine.rotate(machine.multiply(word, FACTOR), np.uint64(TOKEN_BITS))
+    return machine.rotate(word * FACTOR, np.uint64(TOKEN_BITS))
 
 
 @kernel

@@ -18,8 +18,8 @@ FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4E
 @kernel
 def thread_hash(low, high):
     """Return a hash of a 16-byte key, its highest bits well mixed."""
-    mixed = machine.rotate(machine.multiply(low, FACTOR), np.uint64(32)) ^ high
-    return machine.multiply(mixed, _OTHER_FACTOR)
+    mixed = machine.rotate(low * FACTOR, np.uint64(32)) ^ high
+    return mixed * _OTHER_FACTOR
 
 
 @kernel

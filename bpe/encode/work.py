@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import add, always_inline, popcount, trailing_zeros
+from bpe.runtime.machine import always_inline, popcount, trailing_zeros
 
 KEY_BYTES = 15  # of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
@@ -160,7 +160,7 @@ def take_positions(starts, state, positions):
             at = np.uint64(n)
             for j in range(8):
                 positions[at + np.uint64(j)] = base + trailing_zeros(word)
-                word &= add(word, NONE)
+                word &= word - np.uint64(1)
             n += 8
         n = following
         k += 1
