@@ -74,8 +74,7 @@ def _free_locks() -> None:
         each._lock = threading.Lock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_free_locks)
+os.register_at_fork(after_in_child=_free_locks)
 
 
 class cached_property(Generic[Result]):  # noqa: N801 (in the place of that of functools)

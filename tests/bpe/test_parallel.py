@@ -120,7 +120,6 @@ def test_the_first_error_in_order_is_raised(
     assert found == results
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked on this system")
 @pytest.mark.filterwarnings("ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning")
 @pytest.mark.parametrize("kind", ["in order", "ahead"])
 def test_a_fork_in_mid_iteration_gets_an_error_and_closes(kind: str) -> None:
@@ -174,7 +173,6 @@ def test_so_many_threads_work_as_there_are_workers_and_the_caller_is_one(workers
     assert len(set(met)) == workers
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities on this system")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_work_that_finds_an_iterator_at_its_end_is_not_the_end_of_the_units(workers: int) -> None:
     results = run_in_order(range(5), lambda: lambda unit: next(iter([unit] * (unit != 2))), workers)
@@ -183,6 +181,7 @@ def test_work_that_finds_an_iterator_at_its_end_is_not_the_end_of_the_units(work
         next(results)
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no affinities on this system")
 def test_workers_are_the_processors_that_this_process_may_use() -> None:
     usable = os.sched_getaffinity(0)
     assert available_workers() == len(usable)

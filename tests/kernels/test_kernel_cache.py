@@ -305,7 +305,6 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_that_is_forked_while_a_kernel_is_compiled(package: Path) -> None:
     assert execute(package, FORK, NUMBA_CACHE_DIR="/dev/null/none").stdout == "42\n"
 

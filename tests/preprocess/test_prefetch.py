@@ -99,7 +99,6 @@ def test_leaving_early_closes_the_source() -> None:
     assert closed.is_set()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 def test_an_iterator_of_another_process_raises() -> None:
     """And does not wait for a thread that is not there."""
     found = iter(AsyncDataLoader(records(99), batch_size=1, prefetch_buffer_size=1))

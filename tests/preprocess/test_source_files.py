@@ -110,7 +110,6 @@ def test_what_is_written_while_a_file_is_read_is_not_taken_for_its_text(
         list(TextSource(open_file(path), "text", reading).units())
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

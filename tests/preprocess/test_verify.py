@@ -83,7 +83,6 @@ def test_every_byte_of_a_manifest_counts(data: Path, how: str) -> None:
     assert any(changed in line for line in damages(verify(data)))
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 @pytest.mark.parametrize("name", ["train.json", "train.bin", "train.docs", "tokenizer.json"])
 @pytest.mark.parametrize(
     "make", [lambda path: os.mkfifo(path), os.mkdir], ids=["pipe", "directory"]
