@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from bpe.errors import TrainingError
 from bpe.split.patterns import PATTERNS
-from bpe.unicode_classes import WHITE_SPACES, runs_of
+from bpe.unicode_classes import WHITE_SPACES, in_regex, runs_of
 
 Pair = tuple[bytes, bytes]
 
@@ -62,11 +62,8 @@ def _in_ranges(found: re.Match[str]) -> str:
         return f"[^{WHITE_SPACES}]"
     if written[0] != "[":
         written = f"[{written}]"
-
-    def ranges(category: re.Match[str]) -> str:
-        return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs_of(category[1]))
-
-    return re.sub(r"\\p\{(\w+)}", ranges, written.replace(r"\s", WHITE_SPACES))
+    written = written.replace(r"\s", WHITE_SPACES)
+    return re.sub(r"\\p\{(\w+)}", lambda category: in_regex(runs_of(category[1])), written)
 
 
 def split_special(text: str, special_tokens: Collection[str]) -> Iterator[tuple[str, bool]]:

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from bpe.errors import EncodingError, VocabularyError, listed
 from bpe.text.normalize import normalized
+from bpe.text.search import find_all
 from bpe.text.spans import iter_ranges
-from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
+from bpe.unicode_classes import WHITE_SPACES, members_of, runs_of
 
 if TYPE_CHECKING:
     from bpe.vocabulary import AddedToken
@@ -95,9 +96,9 @@ def _any_of(tokens: Iterable[bytes]) -> re.Pattern[bytes]:
 
 
 class SpecialTokenMatcher:
-    """Finds special tokens, given as text -> id, in UTF-8."""
+    """Finds special tokens, given as text -> id, or what else `find` yields, in UTF-8."""
 
-    def __init__(self, special_tokens: Mapping[str, int]) -> None:
+    def __init__(self, special_tokens: Mapping[str, Any]) -> None:
         self.special_tokens = special_tokens
         self.ids = {utf8(text): token_id for text, token_id in special_tokens.items()}
         self._longest = max(map(len, self.ids), default=0)
@@ -122,7 +123,7 @@ class SpecialTokenMatcher:
 
     def find(
         self, data: bytes | memoryview, start: int, stop: int
-    ) -> Iterator[tuple[int, int, int]]:
+    ) -> Iterator[tuple[int, int, Any]]:
         """Yield `(start, stop, id)` of each special token in `data[start:stop]`, in order."""
         if not self.ids:
             return
@@ -131,8 +132,6 @@ class SpecialTokenMatcher:
 
     def occurrences(self, buffer: NDArray[np.uint8]) -> dict[bytes, NDArray[np.int64]]:
         """Return token -> positions, int64[n > 0], of each token by itself, as in `bytes.split`."""
-        from bpe.text.search import find_all
-
         found = {}
         for prefix, tokens in self._of_prefix.items():
             if len(find_all(buffer, prefix)):
@@ -169,7 +168,7 @@ class SpecialTokenMatcher:
         )
         return np.fromiter(spans, np.int64).reshape(-1, 3)
 
-    def open_from(self, data: bytes, found: Sequence[tuple[int, int, int]]) -> int:
+    def open_from(self, data: bytes, found: Sequence[Sequence[int]]) -> int:
         """Return the first position from which on more data could change the result of `find`.
 
         From there on, data outside of all `found` is a proper prefix of a special token. Return
@@ -189,10 +188,9 @@ class SpecialTokenMatcher:
 
         `safe_cut` is `Pretokenizer.safe_cut` of the pattern.
         """
-        buffer, found = np.frombuffer(data, np.uint8), list[tuple[int, int, int]]()
+        buffer, found = np.frombuffer(data, np.uint8), list[list[int]]()
         if self.occurs_in(data):
-            listed = self.find_in_documents(buffer, np.array([0, len(data)])).tolist()
-            found = [(start, stop, token_id) for start, stop, token_id in listed]
+            found = self.find_in_documents(buffer, np.array([0, len(data)])).tolist()
         certain = self.open_from(data, found)
         # Text from the last special token before `certain` to `certain` is ordinary.
         start = max((stop for _, stop, _ in found if stop <= certain), default=0)
@@ -224,6 +222,9 @@ _EncodeDocuments = Callable[
 ]
 
 
+_WHITE_SPACE: Final = re.compile(f"[{WHITE_SPACES}]")
+
+
 @functools.cache
 def _word_characters() -> NDArray[np.bool_]:
     r"""bool[0x110000]: the characters that `\w` matches in Rust's `regex`."""
@@ -245,53 +246,43 @@ def _is_word(character: str) -> bool:
     return character != "" and bool(_word_characters()[ord(character)])
 
 
-def _is_white_space(character: str) -> bool:
-    return character != "" and bool(class_table()[ord(character)] & WHITE_SPACE)
-
-
 def _has_other_spellings(text: bytes) -> bool:
     """Return True if other text may normalize to `text`: in ASCII, to three characters only."""
     return not text.isascii() or any(sign in text for sign in b"K;`")
 
 
-class _Matcher:
-    """Finds added tokens, given as UTF-8 -> token."""
+def _split(
+    data: bytes, matcher: SpecialTokenMatcher, recognised: Collection[str] | None
+) -> Iterator[bytes | int]:
+    """Yield pieces of text, and the ids of the tokens between them.
 
-    def __init__(self, tokens: dict[bytes, AddedToken]) -> None:
-        self._tokens = list(tokens.values())
-        texts = map(bytes.decode, tokens)
-        self._matcher = SpecialTokenMatcher(dict(zip(texts, range(len(tokens)), strict=True)))
-
-    def split(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
-        """Yield pieces of text, and the ids of the tokens between them.
-
-        Args:
-            data: UTF-8.
-            recognised: The special tokens that are recognised, None for all.
-        """
-        place = 0
-        for start, stop, number in self._matcher.find(data, 0, len(data)):
-            token = self._tokens[number]
-            if token.special and recognised is not None and token.text not in recognised:
-                continue
-            if token.single_word and (
-                _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
-            ):
-                continue
-            if token.lstrip:
-                while _is_white_space(character := _character_before(data, start)):
-                    start -= len(character.encode())
-                # White space that an earlier token took is not available.
-                start = max(start, place)
-            if token.rstrip:
-                while _is_white_space(character := _character_at(data, stop)):
-                    stop += len(character.encode())
-            if place < start:
-                yield data[place:start]
-            yield token.id
-            place = stop
-        if place < len(data):
-            yield data[place:]
+    Args:
+        data: UTF-8.
+        matcher: Finds added tokens: text -> `AddedToken`.
+        recognised: The special tokens that are recognised, None for all.
+    """
+    place = 0
+    for start, stop, token in matcher.find(data, 0, len(data)):
+        if token.special and recognised is not None and token.text not in recognised:
+            continue
+        if token.single_word and (
+            _is_word(_character_before(data, start)) or _is_word(_character_at(data, stop))
+        ):
+            continue
+        if token.lstrip:
+            while _WHITE_SPACE.match(character := _character_before(data, start)):
+                start -= len(character.encode())
+            # White space that an earlier token took is not available.
+            start = max(start, place)
+        if token.rstrip:
+            while _WHITE_SPACE.match(character := _character_at(data, stop)):
+                stop += len(character.encode())
+        if place < start:
+            yield data[place:start]
+        yield token.id
+        place = stop
+    if place < len(data):
+        yield data[place:]
 
 
 class Normalizer:
@@ -312,10 +303,10 @@ class Normalizer:
     ) -> None:
         self._normal_forms = normal_forms
         self._add_prefix_space = add_prefix_space
-        raw = {t.text.encode(): t for t in added_tokens if not t.normalized}
+        self._raw = SpecialTokenMatcher({t.text: t for t in added_tokens if not t.normalized})
         # `bpe.formats.hf_read` refuses files in which two have the same normalized text.
         late = {normalized(t.text.encode(), normal_forms): t for t in added_tokens if t.normalized}
-        self._raw, self._late = _Matcher(raw), _Matcher(late)
+        self._late = SpecialTokenMatcher({text.decode(): t for text, t in late.items()})
         # A cut changes ids if tokens depend on text around them, if a character becomes several, or
         # if it can fall inside another spelling of a token.
         self.allows_cuts = (
@@ -326,12 +317,13 @@ class Normalizer:
         )
 
     def pieces(self, data: bytes, recognised: Collection[str] | None) -> Iterator[bytes | int]:
-        """Yield text to be split, and the ids of added tokens between; arguments as in `split`."""
-        for outer in self._raw.split(data, recognised):
+        """Yield text to be split, and the ids of added tokens between; arguments as of `_split`."""
+        for outer in _split(data, self._raw, recognised):
             if isinstance(outer, int):
                 yield outer
                 continue
-            for piece in self._late.split(normalized(outer, self._normal_forms), recognised):
+            late = normalized(outer, self._normal_forms)
+            for piece in _split(late, self._late, recognised):
                 if self._add_prefix_space and isinstance(piece, bytes) and piece[:1] != b" ":
                     yield b" " + piece
                 else:
@@ -345,8 +337,8 @@ class Normalizer:
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Normalize documents, encode text between added tokens, and insert the other ids.
 
-        `encode_documents` encodes `uint8[n]` with the offsets `int64[k + 1]`; `recognised` is as in
-        `split`; the other arguments and the result are those of `Encoder.encode`.
+        `encode_documents` encodes `uint8[n]` with the offsets `int64[k + 1]`; `recognised` is as of
+        `_split`; the other arguments and the result are those of `Encoder.encode`.
         """
         pieces: list[bytes | int] = []
         ends, last = [0], len(offsets) - 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -61,6 +62,11 @@ def runs_of(*categories: str) -> list[tuple[int, int]]:
     return [(first, last) for first, last, name in category_runs() if name.startswith(categories)]
 
 
+def in_regex(runs: Iterable[tuple[int, int]]) -> str:
+    """Return runs `(first, last)` for use in a set of a regex."""
+    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in runs)
+
+
 def members_of(*runs: tuple[int, int]) -> NDArray[np.bool_]:
     """Return `bool[0x110000]`, True for the code points in runs."""
     import numpy as np
@@ -85,11 +91,8 @@ def class_table() -> NDArray[np.uint8]:
         name: sum(flag for flag, starts in _CATEGORIES.items() if name.startswith(starts))
         for name in {run[2] for run in runs}
     }
-    bounds = np.array([(first, last + 1) for first, last, _ in runs])
-    sizes = np.diff(bounds.ravel(), prepend=0)
-    # Code points between runs have no flags.
-    values = np.array([(0, flags[category]) for _, _, category in runs], np.uint8)
-    table[: bounds[-1, 1]] = np.repeat(values.ravel(), sizes)
+    for first, last, category in runs:
+        table[first : last + 1] = flags[category]
     # White_Space beyond the separators (Zs, Zl, Zp): the control characters of PropList.txt.
     table[[0x09, 0x0A, 0x0B, 0x0C, 0x0D, 0x85]] |= WHITE_SPACE
     table.flags.writeable = False

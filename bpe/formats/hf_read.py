@@ -213,24 +213,22 @@ def _parts_of(files: TokenizerFiles) -> TokenizerParts:
     path, beside = files.path, config_path(files.path)
     file = parse_json(files.text, path, _File)
     check_depth(path, [getattr(file, name) for name in STEPS])
-    added, file_digest = file.added_tokens or [], hashlib.sha256(files.content).hexdigest()
-    if files.config is None:
-        return replace(_parts(path, file, added), file_digest=file_digest)
-    config = parse_json(files.config, beside)
+    config = {} if files.config is None else parse_json(files.config, beside)
     named = NamedTokens.of(config, beside)
-    tokens = named.added_to(added, file.model.vocab)
+    tokens = named.added_to(file.added_tokens or [], file.model.vocab)
     parts = _parts(path, file, tokens)
     # Some classes of transformers change the tokenizer by this setting, others do not.
     if (prefix := config.get("add_prefix_space")) not in (None, parts.add_prefix_space):
         own = f"{path} has {dumps(parts.add_prefix_space)}"
         unsupported(beside, f"add_prefix_space is {dumps(prefix)}", f"{own}, which counts")
-    special = parts.vocabulary.special_tokens
+    special, digest = parts.vocabulary.special_tokens, hashlib.sha256(files.content).hexdigest()
     parts = replace(
         parts, eos_token=named.text("eos_token", special),
         bos_token=named.text("bos_token", special),
-        file_digest=file_digest if tokens == added else None,
+        file_digest=digest if tokens == (file.added_tokens or []) else None,
     )
-    return replace(parts, config="" if config == default_config(parts) else dumps(config))
+    is_default = files.config is None or config == default_config(parts)
+    return parts if is_default else replace(parts, config=dumps(config))
 
 
 def _parts(path: Path, file: _File, entries: list[AddedEntry]) -> TokenizerParts:

@@ -12,6 +12,8 @@ import functools
 import re
 from typing import Final
 
+from bpe.unicode_classes import category_runs, in_regex
+
 NORMAL_FORMS: Final = ("NFC", "NFD", "NFKC", "NFKD")
 
 # Code points of Unicode 10.0 to 16.0 that have a decomposition or a combining class, or compose.
@@ -42,10 +44,8 @@ def normalized(data: bytes, forms: tuple[str, ...]) -> bytes:
 
 @functools.cache
 def _inert() -> re.Pattern[str]:
-    from bpe.unicode_classes import category_runs
-
     edges = [-1, *(edge for first, last, _ in category_runs() for edge in (first, last)), 0x110000]
     unassigned = [(a + 1, b - 1) for a, b in zip(edges[::2], edges[1::2], strict=True) if a + 1 < b]
     newer = [[int(end, 16) for end in run.split("-")] for run in _NEWER.split()]
     runs = [*unassigned, *((run[0], run[-1]) for run in newer)]
-    return re.compile("([" + "".join(rf"\U{a:08x}-\U{b:08x}" for a, b in runs) + "]+)")
+    return re.compile(f"([{in_regex(runs)}]+)")

@@ -34,23 +34,22 @@ def squaring() -> Callable[[int], int]:
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("n_units", [0, 1, 5, 200])
-def test_results_come_in_the_order_of_the_units(workers: int, n_units: int) -> None:
-    assert list(run_in_order(range(n_units), squaring, workers)) == [i * i for i in range(n_units)]
-
-
-@pytest.mark.parametrize("workers", [2, 7])
-def test_few_units_are_under_way(workers: int) -> None:
+def test_results_come_in_the_order_of_the_units_and_few_are_under_way(
+    workers: int, n_units: int
+) -> None:
     taken = 0
 
     def units() -> Iterator[int]:
         nonlocal taken
-        for unit in range(100):
+        for unit in range(n_units):
             taken += 1
             yield unit
 
     with closing(run_in_order(units(), squaring, workers)) as results:
-        for done, _ in enumerate(results):
-            assert taken <= done + 2 * workers + 2
+        for done, result in enumerate(results):
+            assert result == done * done
+            assert taken <= done + (2 * workers + 2 if workers > 1 else 1)
+    assert taken == n_units
 
 
 class OddError(Exception):

@@ -15,33 +15,6 @@ from bpe.errors import TrainingError
 from bpe.split.patterns import PATTERNS
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("", []),
-        ("Hello world", ["Hello", " world"]),
-        ("  two  spaces ", [" ", " two", " ", " spaces", " "]),
-        ("a\n\nb", ["a", "\n", "\n", "b"]),
-        ("a \n", ["a", " \n"]),
-        ("a\u00a0b", ["a", "\u00a0", "b"]),
-        ("a \u00a0b", ["a", " ", "\u00a0", "b"]),
-        ("a\u00a0 b", ["a", "\u00a0", " b"]),
-        ("we'll WE'LL", ["we", "'ll", " WE", "'", "LL"]),
-        (" 's", [" '", "s"]),
-        ("''s", ["''", "s"]),
-        ("'sing", ["'s", "ing"]),
-        ("x1²y", ["x", "1²", "y"]),
-        ("e\u0301", ["e", "\u0301"]),
-        (" \u0301", [" \u0301"]),
-        ("\x1c \x1d", ["\x1c", " \x1d"]),
-        (" \x85\u3000", [" \x85\u3000"]),
-        ("don’t", ["don", "’", "t"]),
-    ],
-)
-def test_split_examples(text: str, expected: list[str]) -> None:
-    assert reference.split(text) == expected
-
-
 def test_special_tokens_are_taken_from_the_left_and_the_longest_first() -> None:
     tokens = ["<a>", "<a><b>", "<b><c>", ">"]
     pieces = [piece for piece, _ in reference.split_special("x<a><b><c>y>", tokens)]

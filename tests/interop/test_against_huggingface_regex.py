@@ -1,14 +1,17 @@
-"""Regexes without a scanner, and the other steps, against Hugging Face's engine."""
+"""Every pattern, regexes without a scanner, and other steps, against Hugging Face's engine."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 from engines import differs_in_huggingface, splitting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import hard_texts, nasty_texts, pattern_texts, regex_texts, regexes
+from published import split
 
-from bpe.split.patterns import PATTERNS, from_huggingface
+from bpe.split.patterns import PATTERNS, from_huggingface, to_huggingface
 from bpe.split.pretokenizer import Pretokenizer
 from bpe.split.regex_splitter import RegexSplitter
 
@@ -34,11 +37,35 @@ COVERING = [
 CHARACTERS = [chr(c) for c in range(0x110000) if c >> 11 != 0x1B]
 
 
-@pytest.mark.parametrize("regex", REGEXES)
-@settings(max_examples=60)
-@given(texts=st.one_of(pattern_texts(8), nasty_texts(8)))
-def test_published_regexes(regex: str, texts: list[str]) -> None:
-    assert differs_in_huggingface(regex, texts, splitting(RegexSplitter(regex))) is None
+def both_splits(pattern: str) -> tuple[str, Callable[[str], list[str]]]:
+    """Return the regex of a pattern, or of its name, for their engine; our function to split."""
+    if pattern not in PATTERNS:
+        return pattern, splitting(RegexSplitter(pattern))
+    steps, pretokenizer = to_huggingface(pattern), Pretokenizer(pattern)
+    ((regex,),) = (step["pattern"].values() for step in steps or [split(PATTERNS["gpt2"])])
+    return regex, lambda text: [piece.decode() for piece in pretokenizer.split(text.encode())]
+
+
+@pytest.mark.parametrize("pattern", [*PATTERNS, *REGEXES])
+@settings(max_examples=150)
+@given(texts=st.one_of(pattern_texts(20), nasty_texts(20)))
+def test_published_patterns(pattern: str, texts: list[str]) -> None:
+    regex, ours = both_splits(pattern)
+    assert differs_in_huggingface(regex, texts, ours) is None
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    "around", ["{0}", "a{0}b1{0}2 {0} {0}\n", "'{0}'{0}s A{0}a", "!{0}\n{0}A", "中{0}A {0}/{0}"]
+)
+def test_code_points_in_all_surroundings(pattern: str, around: str) -> None:
+    some = [*CHARACTERS[:0x3000], *CHARACTERS[0x3000::97]]
+    texts = [
+        "\n".join(around.format(character) for character in some[first : first + 64])
+        for first in range(0, len(some), 64)
+    ]
+    regex, ours = both_splits(pattern)
+    assert differs_in_huggingface(regex, texts, ours) is None
 
 
 @settings(max_examples=400)
@@ -55,9 +82,7 @@ def test_any_regex(regex: str, texts: list[str]) -> None:
 
 @pytest.mark.parametrize("regex", COVERING)
 def test_what_covers_all_text(regex: str) -> None:
-    step = {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}
-    isolated = step | {"behavior": "Isolated", "invert": False}
-    assert from_huggingface([step]) == from_huggingface([isolated])
+    assert from_huggingface([split(regex, "Removed", True)]) == from_huggingface([split(regex)])
     theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), "removed", invert=True)
     for text in hard_texts(["1234567", "'ll", "\u212a"]):
         assert "".join(piece for piece, _ in theirs.pre_tokenize_str(text)) == text
@@ -87,12 +112,8 @@ def test_digits_for_every_code_point(individual: bool) -> None:
 @pytest.mark.parametrize("invert", [False, True])
 @pytest.mark.parametrize(
     ("behavior", "name"),
-    [
-        ("isolated", "Isolated"),
-        ("contiguous", "Contiguous"),
-        ("merged_with_previous", "MergedWithPrevious"),
-        ("merged_with_next", "MergedWithNext"),
-    ],
+    [("isolated", "Isolated"), ("contiguous", "Contiguous"),
+     ("merged_with_previous", "MergedWithPrevious"), ("merged_with_next", "MergedWithNext")],
 )
 @settings(max_examples=80)
 @given(
@@ -101,9 +122,9 @@ def test_digits_for_every_code_point(individual: bool) -> None:
 )
 def test_behaviors(behavior: str, name: str, invert: bool, regex: str, texts: list[str]) -> None:
     theirs = tokenizers.pre_tokenizers.Split(tokenizers.Regex(regex), behavior, invert)
-    split = splitting(RegexSplitter(regex, "huggingface", name, invert))
+    ours = splitting(RegexSplitter(regex, "huggingface", name, invert))
     for text in texts:
-        assert split(text) == [piece for piece, _ in theirs.pre_tokenize_str(text)]
+        assert ours(text) == [piece for piece, _ in theirs.pre_tokenize_str(text)]
 
 
 @settings(max_examples=100)
