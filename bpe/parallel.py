@@ -196,7 +196,7 @@ class Threads:
     def __init__(self, n: int) -> None:
         self._n = n
         self._tasks: queue.SimpleQueue[Task[Any] | None] = queue.SimpleQueue()
-        self._running: list[threading.Lock] = []  # one per thread, held while it runs
+        self._workers: list[Task[None]] = []  # one per thread
         self._process = os.getpid()
 
     def submit(self, function: Callable[..., Result], *arguments: Any) -> Task[Result]:
@@ -204,22 +204,16 @@ class Threads:
         _check_process(self._process)
         task = Task(function, *arguments)
         self._tasks.put(task)
-        if len(self._running) < self._n:
-            self._running.append(threading.Lock())
-            start_thread(self._run, self._running[-1])
+        if len(self._workers) < self._n:
+            self._workers.append(Task(self._work))
+            start_thread(self._workers[-1].run)
         return task
 
-    def _run(self, running: threading.Lock) -> None:
-        if not running.acquire(blocking=False):
-            return  # closed meanwhile
-        try:
-            while (task := self._tasks.get()) is not None:
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            with contextlib.suppress(BaseException):  # which the task has, or a lack of memory
                 task.run()
-                del task
-        except BaseException:  # noqa: BLE001 (of a task, which has it, or a lack of memory)
-            pass
-        finally:
-            running.release()
+            del task
 
     def close(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> bool:
         """Drop tasks that nobody has claimed, and wait for the others.
@@ -233,10 +227,10 @@ class Threads:
             while True:
                 if (task := self._tasks.get_nowait()) is not None:
                     task.claim()
-        for _ in self._running:
+        for _ in self._workers:
             self._tasks.put(None)
-        while self._running:
-            self._running.pop().acquire()
+        while self._workers:
+            self._workers.pop().wait()
         return True
 
 
