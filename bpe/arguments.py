@@ -248,28 +248,6 @@ def _all_fit(values: Any, hint: Any) -> bool:
     return all(_fits(each, hint) for each in values)
 
 
-def bind(
-    function: str, names: Sequence[str], arguments: Sequence[Any], given: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments of a call by name.
-
-    Args:
-        function: Name of the function, for messages.
-        names: Names of the positional parameters, in order.
-        arguments: Positional arguments.
-        given: Keyword arguments.
-
-    Raises:
-        ArgumentError: There are too many positional arguments, or one is given twice.
-    """
-    if len(arguments) > (n := len(names)):
-        raise ArgumentError(f"{function}: takes {n} arguments without names; name the others")
-    by_place = dict(zip(names, arguments, strict=False))
-    if twice := by_place.keys() & given.keys():
-        raise ArgumentError(f"{min(twice)}: was given by its place and by its name")
-    return {**by_place, **given}
-
-
 def noun(hint: Any) -> str:
     """Describe the values of a type: "a path, or a list of paths"."""
     kind, inner = _parts(hint)

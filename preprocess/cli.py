@@ -209,14 +209,11 @@ COMMANDS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An ArgumentParser that raises ArgumentError, and does not hide failures to print."""
+    """An ArgumentParser that raises ArgumentError."""
 
     def error(self, message: str) -> NoReturn:
         """Raise ArgumentError."""
         raise ArgumentError(f"{message}; see {self.prog} --help")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        (file or sys.stdout).write(message)
 
 
 def _parser_of(name: str, command: Command) -> _Parser:

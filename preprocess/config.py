@@ -13,7 +13,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from bpe.arguments import alike, bind, nearest
+from bpe.arguments import alike
 from bpe.errors import TokenmillError, with_arguments
 from bpe.files.locations import given_location
 from bpe.formats.json_file import decoded
@@ -23,9 +23,6 @@ from preprocess.options import (
     FileSettings,
     FormatSettings,
     Fraction,
-    IsOutput,
-    OptionalOutput,
-    Paths,
     ProgressSettings,
     Resources,
     RowFormat,
@@ -36,7 +33,6 @@ from preprocess.options import (
     Strategy,
     TaskSettings,
     TextSettings,
-    Tokenizer,
     TrainFileSettings,
     VocabularySettings,
     WindowSettings,
@@ -45,14 +41,19 @@ from preprocess.settings import (
     Count,
     Index,
     Is,
+    IsOutput,
     Kind,
     Option,
+    OptionalOutput,
+    Paths,
     Prefix,
     Settings,
     SettingsError,
     Token,
+    Tokenizer,
     TokenizerSource,
     Workers,
+    advice,
     is_ranks_file,
     option,
     options_of,
@@ -90,48 +91,34 @@ Where = Callable[[Key], str]
 # --- sections ---
 
 
-class _PartSettings(Settings):
-    """Options that depend on those of sections, and are checked with them by `Corpus`."""
-
-    def check(self) -> None:
-        """Leave it to `Corpus`."""
-
-
-class _Section(_PartSettings):
+class _Section(Settings):
     """Base of a section; those with the same options are equal."""
 
-    def __init__(self, /, *unnamed: Any, **given: Any) -> None:
-        given = bind(type(self).__name__, (), unnamed, given)
+    def __init__(self, /, **given: Any) -> None:
         try:
             super().__init__(**given)
         except SettingsError as error:
             raise SettingsError(f"{type(self).__name__}: {error.args[0]}") from None
 
+    def check(self) -> None:
+        """Leave it to `Corpus`, which checks all sections together."""
+
     @classmethod
     def advice(cls, unknown: str) -> str:
-        """Return also where an option belongs, if that is elsewhere."""
-        known = {section: options_of(kind) for section, kind in _SECTIONS.items()}
-        if where := next((x for x in known if unknown in known[x]), ""):
-            return f" here; it belongs in the section {where}"
+        """Return also the section where an option belongs, if that is elsewhere."""
         own = options_of(cls)
-        for name in alike(unknown, {*own, *chain(*known.values())}):
-            if name in own:
-                break
-            if where := next((x for x in known if name in known[x]), ""):
-                return f"; did you mean {name} in the section {where}?"
-        near = {x: nearest(unknown, known[x]) for x in known}
-        others = (f"; did you mean {y} in the section {x}?" for x, y in near.items() if y)
-        return super().advice(unknown) or next(others, "")
+        sections = {f"the section {x}": options_of(kind) for x, kind in _SECTIONS.items()}
+        first = next(iter(alike(unknown, {*own, *chain(*sections.values())})), None)
+        return advice(unknown, own if first is None or first in own else (), sections)
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._values == other._values
+        names = options_of(type(self))
+        return type(self) is type(other) and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
 
     def __hash__(self) -> int:
         return hash(type(self))  # values may be lists
-
-    @property
-    def _values(self) -> list[Any]:
-        return [getattr(self, name) for name in options_of(type(self))]
 
 
 def _read_tokenizer(value: Any) -> Any:
@@ -287,14 +274,9 @@ class PipelineConfig(_Section):
         """Check all sections together."""
         self.__dict__["plans"] = Corpus(self.given, spell_in_python).plans
 
-    @property
-    def builds(self) -> dict[str, BuildSettings]:
-        """Name of a dataset -> settings of its build."""
-        return {name: each.build for name, each in self.plans.items()}
-
 
 class TextToRowsSettings(
-    _PartSettings, _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings,
+    _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings,
     ProgressSettings,
 ):
     """Options of `tokenize_and_save`: rows of text."""
@@ -304,6 +286,9 @@ class TextToRowsSettings(
     output_format: Is[RowFormat] = option("Format of the rows.", default="parquet")
     keep_tokens: Is[bool] = option("False: remove the dataset, but its tokenizer.", default=True)
     batch_size: Is[Count | None] = run_option("As of `TokenizeStageConfig`.", default=None)
+
+    def check(self) -> None:
+        """Leave it to `Corpus`."""
 
 
 # --- what becomes of them ---

@@ -17,29 +17,31 @@ from bpe.parallel import available_workers
 from preprocess.locations import split_location
 from preprocess.report.progress import Progress
 from preprocess.settings import (
-    BinFile,
     Config,
     Count,
     Date,
-    Fields,
     GivenTokenizer,
     Index,
     Is,
+    IsBinFile,
+    IsOutput,
+    IsPath,
+    IsReadable,
     Kind,
-    Location,
-    Locations,
+    Names,
     Option,
-    Output,
+    OptionalPath,
+    OptionalSize,
+    Paths,
     Pattern,
     Prefix,
-    Readable,
     Seed,
     Settings,
     SettingsError,
     Size,
-    StrPath,
     TemplateVariables,
     Token,
+    Tokenizer,
     TokenizerSource,
     Tokens,
     Workers,
@@ -56,17 +58,6 @@ _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
 # A character that is spelled out as in bash and JSON, but not the beginning of a word: \newpage.
 _ESCAPE = re.compile(r"\\([abefnrtv0]|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})(?![a-z])")
 
-# Options of several commands: the type of the value, and that of the argument.
-IsPath = Option[Location, StrPath]
-Paths = Option[Locations, StrPath | Iterable[StrPath]]
-IsReadable = Option[Readable, StrPath]
-IsOutput = Option[Output, StrPath]
-OptionalOutput = Option[Output | None, StrPath | None]
-IsBinFile = Option[BinFile, StrPath]
-Tokenizer = Option[GivenTokenizer | None, TokenizerSource | None]
-OptionalPath = Option[Location | None, StrPath | None]
-OptionalSize = Option[Size | None, int | str | None]
-Names = Option[Fields, str | Iterable[str]]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
 RowFormat = Literal["parquet", "arrow", "jsonl", "npz", "pickle"]
 Strategy = Literal["greedy", "pool", "first_fit", "best_fit"]
@@ -168,13 +159,10 @@ class TextSettings(Settings):
     def check(self) -> None:
         super().check()
         if escape := _ESCAPE.search(self.separator):
-            # Arguments of commands have no zero byte.
-            has_zero = re.search(r"\\(0(?![0-7])|x00|u0000)", self.separator)
-            form = "in YAML \"{}\"" if has_zero else "in bash $'{}'"
             raise SettingsError(
                 f"--separator {self.separator} has a backslash and {escape[0][1:]}, not the"
                 " character that this stands for; choose line or blank-line, or give the character"
-                f" itself ({form.format(self.separator)})"
+                f" itself (in bash $'{self.separator}', in YAML \"{self.separator}\")"
             )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(
@@ -264,31 +252,7 @@ class SelectSettings(Settings):
         return bool(self.start_character or self.max_characters or self.max_documents)
 
 
-class ChatSettings(Settings):
-    """Options for conversations."""
-
-    chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
-        "Conversations in records: found by their fields, off, or fields of this kind.",
-        default="auto",
-    )
-    chat_template: Is[Token | None] = option(
-        "File with a Jinja template that makes text of conversations, or chatml.",
-        default=None, default_text="the tokenizer's",
-    )
-    train_on: Is[Literal["assistant", "all", "last-assistant"]] = option(
-        "What of a conversation the mask says to train on.", default="assistant",
-    )
-    chat_date: Is[Date | None] = option(
-        "Day that a chat template writes as that of today.",
-        default=None, default_text="none, an error if a template writes it",
-    )
-    chat_template_kwargs: Option[TemplateVariables | None, str | Mapping[str, Any] | None] = option(
-        "More variables of the chat template, such as {\"enable_thinking\": false}.", default=None,
-    )
-
-
 _RESOURCE = re.compile(r"([^=\s]+)=(\d+(?:\.\d+)?|\.\d+)")
-_RESOURCES = "amounts of resources, such as CPU=2 or memory=4000000000"
 
 
 def _read_resources(value: Any) -> tuple[str, ...]:
@@ -310,25 +274,8 @@ def resources_of(texts: Iterable[str]) -> dict[str, float]:
     return {name: float(amount) for name, _, amount in (text.partition("=") for text in texts)}
 
 
+_RESOURCES = "amounts of resources, such as CPU=2 or memory=4000000000"
 Resources = Annotated[tuple[str, ...], Kind(_read_resources, _RESOURCES, "NAME=AMOUNT")]
-
-
-class ExecutorSettings(Settings):
-    """Options for what runs the workers of a run."""
-
-    executor: Is[Literal["threads", "ray"]] = run_option(
-        "Where the workers are: threads, or on Ray, also on other machines, where each makes"
-        " parts of the outputs (task_count).", default="threads",
-    )
-    ray_address: Is[str | None] = run_option(
-        "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
-        default=None, default_text="Ray is started on this machine", needs=("executor ray",),
-    )
-    ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
-        "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
-        " time.",
-        default=(), default_text="CPU=1", flag="--ray-resource", needs=("executor ray",),
-    )
 
 
 class TaskSettings(Settings):
@@ -361,8 +308,8 @@ class TaskSettings(Settings):
             )
 
 
-class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings, RepeatableSettings):
-    """Options of runs that write outputs: special ids, limits, overwriting."""
+class RunSettings(ReadSettings, SelectSettings, RepeatableSettings):
+    """Options of runs that write outputs: conversations, special ids, limits, workers."""
 
     end_of_text: Is[Token | None] = option(
         "Special token after each document.",
@@ -377,6 +324,37 @@ class RunSettings(ReadSettings, SelectSettings, ChatSettings, ExecutorSettings, 
         "Workers, unit_size and memory_limit together, unless they are given: 1, 256KiB, 500MB;"
         " half of the processors, 1MiB, 2GB; or all processors, 4MiB, no limit. Limits that are"
         " below the minimum of the run are raised to it.", default=None,
+    )
+    executor: Is[Literal["threads", "ray"]] = run_option(
+        "Where the workers are: threads, or on Ray, also on other machines, where each makes"
+        " parts of the outputs (task_count).", default="threads",
+    )
+    ray_address: Is[str | None] = run_option(
+        "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
+        default=None, default_text="Ray is started on this machine", needs=("executor ray",),
+    )
+    ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
+        "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
+        " time.",
+        default=(), default_text="CPU=1", flag="--ray-resource", needs=("executor ray",),
+    )
+    chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
+        "Conversations in records: found by their fields, off, or fields of this kind.",
+        default="auto",
+    )
+    chat_template: Is[Token | None] = option(
+        "File with a Jinja template that makes text of conversations, or chatml.",
+        default=None, default_text="the tokenizer's",
+    )
+    train_on: Is[Literal["assistant", "all", "last-assistant"]] = option(
+        "What of a conversation the mask says to train on.", default="assistant",
+    )
+    chat_date: Is[Date | None] = option(
+        "Day that a chat template writes as that of today.",
+        default=None, default_text="none, an error if a template writes it",
+    )
+    chat_template_kwargs: Option[TemplateVariables | None, str | Mapping[str, Any] | None] = option(
+        "More variables of the chat template, such as {\"enable_thinking\": false}.", default=None,
     )
 
     def check(self) -> None:
@@ -727,7 +705,7 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
         default=(), kw_only=False, default_text=DEFAULT_CORPUS,
     )
     max_bytes: Option[Size, int | str] = option(
-        "Stop after so much text, at the end of a unit.", default=64 << 20,
+        "Stop after so much text, at the end of a unit.", default=64 << 20, default_text="64MiB",
     )
 
 

@@ -47,7 +47,7 @@ from typing import (
 import msgspec
 from msgspec import Meta
 
-from bpe.arguments import alike, bind, is_file_name, nearest, noun
+from bpe.arguments import alike, is_file_name, nearest, noun
 from bpe.errors import ArgumentError, spelled
 from bpe.files.locations import EMPTY, LOCAL, given_location, is_url, shown_url
 from preprocess.locations import BUCKETS, is_bucket
@@ -288,31 +288,6 @@ _PLAIN: dict[Any, Kind] = {
     int: Kind(_integer, "", "N"), float: Kind(_number, "", "X"),
 }
 
-Index = Annotated[int, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=1)]
-Seed = Annotated[int, Kind(lambda x: x if isinstance(x, bool) else operator.index(x), "", "N"),
-                 Meta(ge=0)]  # of any size  # fmt: skip
-Workers = Annotated[int, Meta(ge=1, le=2**16)]
-Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, "SIZE")]
-Token = Annotated[str, Kind(_token, "", "TEXT")]
-Tokens = Annotated[tuple[str, ...], Kind(_tokens, "a list of texts", "TEXT")]
-Fields = Annotated[tuple[str, ...], Kind(_fields, "a name or a list of names", "NAME")]
-Pattern = Annotated[str, Kind(_pattern, "", "PATTERN")]
-Prefix = Annotated[str, Kind(_prefix, "", "NAME")]
-Location = Annotated[str, Kind(_location, "a path", "PATH", is_location=True)]
-Readable = Annotated[str, Kind(_readable, "a path or URL", "PATH", is_location=True)]
-Locations = Annotated[
-    tuple[str, ...], Kind(_locations, "a path or URL, or a list of them", "PATH", is_location=True)
-]
-GivenTokenizer = Annotated[
-    Any, Kind(read_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
-]
-Output = Annotated[str, Kind(_output, "a path", "PATH", is_location=True)]
-BinFile = Annotated[str, Kind(_bin_file, "a path", "FILE.bin", is_location=True)]
-Date = Annotated[str, Kind(_date, "a date, YYYY-MM-DD", "YYYY-MM-DD")]
-TemplateVariables = Annotated[str, Kind(_variables, "a JSON object", "JSON")]
-Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", "CONFIG")]
-
 
 # --- options ---
 
@@ -378,8 +353,6 @@ class Option(Generic[Stored, Given]):
         """The default in the documentation; "" for required options and switches."""
         if self.default_text or self.is_required or self.is_switch:
             return self.default_text
-        if self.kind.read is size_in_bytes and self.default:
-            return f"{self.default >> 20}MiB"
         return "none" if self.default in (None, (), "") else str(self.default)
 
     def read(self, value: Any) -> Any:
@@ -397,7 +370,42 @@ class Option(Generic[Stored, Given]):
         return stored
 
 
+# Types of options, and of their values.
 Is = Option[T, T]
+Index = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Kind(lambda x: x if isinstance(x, bool) else operator.index(x), "", "N"),
+                 Meta(ge=0)]  # of any size  # fmt: skip
+Workers = Annotated[int, Meta(ge=1, le=2**16)]
+Size = Annotated[int, Kind(size_in_bytes, _A_SIZE, "SIZE")]
+OptionalSize = Option[Size | None, int | str | None]
+Token = Annotated[str, Kind(_token, "", "TEXT")]
+Tokens = Annotated[tuple[str, ...], Kind(_tokens, "a list of texts", "TEXT")]
+Fields = Annotated[tuple[str, ...], Kind(_fields, "a name or a list of names", "NAME")]
+Names = Option[Fields, str | Iterable[str]]
+Pattern = Annotated[str, Kind(_pattern, "", "PATTERN")]
+Prefix = Annotated[str, Kind(_prefix, "", "NAME")]
+Location = Annotated[str, Kind(_location, "a path", "PATH", is_location=True)]
+IsPath = Option[Location, StrPath]
+OptionalPath = Option[Location | None, StrPath | None]
+Readable = Annotated[str, Kind(_readable, "a path or URL", "PATH", is_location=True)]
+IsReadable = Option[Readable, StrPath]
+Locations = Annotated[
+    tuple[str, ...], Kind(_locations, "a path or URL, or a list of them", "PATH", is_location=True)
+]
+Paths = Option[Locations, StrPath | Iterable[StrPath]]
+Output = Annotated[str, Kind(_output, "a path", "PATH", is_location=True)]
+IsOutput = Option[Output, StrPath]
+OptionalOutput = Option[Output | None, StrPath | None]
+BinFile = Annotated[str, Kind(_bin_file, "a path", "FILE.bin", is_location=True)]
+IsBinFile = Option[BinFile, StrPath]
+GivenTokenizer = Annotated[
+    Any, Kind(read_tokenizer, "a path, a name or a tokenizer", "PATH", is_location=True)
+]
+Tokenizer = Option[GivenTokenizer | None, TokenizerSource | None]
+Date = Annotated[str, Kind(_date, "a date, YYYY-MM-DD", "YYYY-MM-DD")]
+TemplateVariables = Annotated[str, Kind(_variables, "a JSON object", "JSON")]
+Config = Annotated[Any, Kind(lambda x: x, "a path or a PipelineConfig", "CONFIG")]
 
 
 def option(help: str, **about: Any) -> Any:
@@ -445,13 +453,14 @@ def advice(
     """
     meant = OTHER_NAMES.get(unknown, unknown)
     same = [meant] if meant in known else alike(meant, known)
-    kind, _, why = meant.partition(": ")
-    if why:
-        return f"; it {why}" if kind == "refused" else f"; leave it out: {why}"
-    for name in () if same else (meant, *alike(meant, {*chain(*elsewhere.values())})):
+    others = (unknown, meant, *alike(meant, {*chain(*elsewhere.values())}))
+    for name in () if same else others:
         if having := [x for x, each in elsewhere.items() if name in each]:
             it = "it" if name == unknown else shown(name)
             return f"; {it} is an option of {', '.join(having)}"
+    kind, _, why = meant.partition(": ")
+    if why:
+        return f"; it {why}" if kind == "refused" else f"; leave it out: {why}"
     near = same[0] if same else nearest(unknown, known)
     return f"; did you mean {shown(near)}?" if near else ""
 
@@ -607,7 +616,15 @@ def takes(
     def decorate(function: Callable[[AnySettings], Result]) -> Callable[P, Result]:
         @wraps(function)
         def call(*arguments: P.args, **given: P.kwargs) -> Result:
-            return function(kind(**bind(function.__name__, by_place, arguments, given)))
+            if len(arguments) > len(by_place):
+                raise SettingsError(
+                    f"{function.__name__}: takes {len(by_place)} arguments without names; name the"
+                    " others"
+                )
+            unnamed = dict(zip(by_place, arguments, strict=False))
+            if twice := unnamed.keys() & given.keys():
+                raise SettingsError(f"{min(twice)}: was given by its place and by its name")
+            return function(kind(**unnamed, **given))
 
         returned = function.__annotations__["return"]
         vars(call)["__signature__"] = kind.__signature__.replace(return_annotation=returned)

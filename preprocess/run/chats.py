@@ -29,7 +29,7 @@ from preprocess.documents.conversations import (
 )
 from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.documents.tokenizer_files import read_chat_templates, read_token_names
-from preprocess.options import ChatSettings, EncodeSettings
+from preprocess.options import EncodeSettings, RunSettings
 from preprocess.settings import SettingsError, TokenizerSource
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ logger = logging.getLogger("preprocess")
 _warn_once = cache(partial(logger.warning, "%s"))  # passes and datasets have one template
 
 
-def chat_format_of(settings: ChatSettings, tokenizer: AnyTokenizer) -> ChatFormat | None:
+def chat_format_of(settings: RunSettings, tokenizer: AnyTokenizer) -> ChatFormat | None:
     """Return the chat template with the tokenizer's special tokens; None: there is no template.
 
     Raises:

@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from inputs import END, PAD, TEXTS, ids_of, same
+from inputs import END, TEXTS, ids_of, same
 
 from bpe import TokenmillError
 from preprocess import (
-    ArrowShardedSource,
-    AsyncDataLoader,
     ChatTemplateTransform,
     DatasetConfig,
     JsonShardedSource,
@@ -23,7 +21,6 @@ from preprocess import (
     ParquetShardedSource,
     Pipeline,
     PipelineConfig,
-    RayConfig,
     SaveStageConfig,
     TokenizerConfig,
     TokenizeStageConfig,
@@ -76,39 +73,6 @@ def tokenizers_of_all_kinds() -> None:
             max_length=2048,
         )
         same(rows_of(f"out_{name}/*.parquet"), expected)
-
-
-def datasets_of_all_kinds_of_tokenizers() -> None:
-    import transformers
-
-    import bpe
-    from preprocess import build, open_tokens, verify, write_rows
-
-    theirs = transformers.AutoTokenizer.from_pretrained("tok")
-    build(train="data", tokenizer=theirs, val_fraction=0, out="dataset")
-    of_tiktoken = bpe.load_tokenizer("tok").to_tiktoken()
-    build(train="data", tokenizer=of_tiktoken, val_fraction=0, out="of_tiktoken")
-    for tokenizer, place in (
-        ("tok", "dataset"), (Path("tok/tokenizer.json"), "dataset"),
-        ({"name_or_path": "tok"}, "dataset"), (TokenizerConfig(name_or_path="tok"), "dataset"),
-        (bpe.load_tokenizer("tok"), "dataset"), (theirs.backend_tokenizer, "dataset"),
-        (theirs, "dataset"), (of_tiktoken, "of_tiktoken"),
-    ):
-        file = open_tokens(f"{place}/train.bin", tokenizer=tokenizer)
-        assert file.decode(file.doc(0)).removesuffix(END) == TEXTS[0]
-        assert all(each.sound for each in verify(place, tokenizer=tokenizer))
-        (rows,) = write_rows(
-            place, out=f"{place}_rows", padding="longest", pad_token=PAD, tokenizer=tokenizer
-        )
-        assert rows.manifest.pad_id == ids_of(PAD, False)[0]
-        for each in verify(f"{place}_rows", tokenizer=tokenizer):
-            assert each.sound, each.text
-    try:
-        open_tokens("dataset/train.bin", tokenizer="of_tiktoken")
-    except TokenmillError as error:
-        assert "built with the tokenizer" in str(error)
-    else:
-        raise AssertionError("another tokenizer")
 
 
 def all_output_formats() -> None:
@@ -217,26 +181,6 @@ def several_datasets() -> None:
     assert not glob.glob("tokenized/*/val*")
 
 
-def default_places_are_not_inputs() -> None:
-    config = PipelineConfig(
-        datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok")],
-        tokenize=TokenizeStageConfig(max_length=512), save=SaveStageConfig(),
-    )
-    before = sorted(Path("data").iterdir())
-    result = Pipeline.from_config(config).source().tokenize().save().build()
-    assert sorted(Path("data").iterdir()) == before
-    assert len(repr(result).splitlines()) == 1
-
-
-def no_tokenize_section() -> None:
-    config = PipelineConfig(
-        datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok", save_path="made")],
-        save=SaveStageConfig(),
-    )
-    Pipeline.from_config(config).source().tokenize().save().build()
-    same(rows_of("made/*.parquet"), windows(TEXTS, 10**9))
-
-
 def tokenizer_config_of_a_dataset() -> None:
     import transformers
 
@@ -295,39 +239,6 @@ def packed_rows() -> None:
         assert all(each in found for each in documents if len(each) < 300)
 
 
-def other_save_stages() -> None:
-    for save, pattern in (
-        (SaveStageConfig(format="jsonl", compression="gzip"), "*.jsonl.gz"),
-        (SaveStageConfig(format="arrow", num_shards=50), "*.arrow"),
-    ):
-        config = PipelineConfig(
-            datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok", save_path="made")],
-            tokenize=TokenizeStageConfig(max_length=64, overwrite=True), save=save,
-        )
-        Pipeline.from_config(config).source().tokenize().save().build()
-        files = sorted(glob.glob(f"made/{pattern}"))
-        assert len(files) == (50 if save.num_shards else 1)
-        source = (JsonShardedSource if "json" in pattern else ArrowShardedSource)(f"made/{pattern}")
-        same([each["input_ids"] for each in source], windows(TEXTS, 64))
-
-
-def ray_is_a_section() -> None:
-    config = PipelineConfig(
-        datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok", save_path="made")],
-        save=SaveStageConfig(),
-        ray=RayConfig(enabled=True, num_workers=8, resources_per_worker={"CPU": 2}),
-    )
-    made = config.builds["made"]
-    assert (made.executor, made.workers, made.ray_resources) == ("ray", 8, ("CPU=2",))
-    off = RayConfig(enabled=False, num_workers=8, resources_per_worker={"CPU": 2})
-    config = PipelineConfig(
-        datasets=[DatasetConfig(data_files="data/*.jsonl", tokenizer="tok", save_path="made")],
-        save=SaveStageConfig(), ray=off,
-    )
-    Pipeline.from_config(config).source().tokenize().save().build()
-    assert rows_of("made/*.parquet")
-
-
 def chats() -> None:
     import transformers
 
@@ -348,27 +259,6 @@ def chats() -> None:
         same(found, expected)
         assert len(source) == len(expected)
         assert np.array_equal(source[3]["input_ids"], expected[3])
-
-
-def a_loader_ahead() -> None:
-    tokenize_and_save(
-        data_files="data/*.jsonl", tokenizer="tok", output_path="out", max_length=2048
-    )
-    source = ParquetShardedSource("out/*.parquet")
-    expected, at = windows(TEXTS, 2048), 0
-    loader = AsyncDataLoader(
-        source=source, batch_size=8, prefetch_enabled=True, prefetch_buffer_size=4
-    )
-    for batch in loader:
-        rows = expected[at : at + 8]
-        longest = max(map(len, rows))
-        assert batch["input_ids"].shape == (len(rows), longest)
-        for ids, mask, row in zip(batch["input_ids"], batch["attention_mask"], rows, strict=True):
-            assert ids[: len(row)].tolist() == row
-            assert {*ids[len(row) :].tolist()} <= {*ids_of(PAD, False)}
-            assert mask.tolist() == [1] * len(row) + [0] * (longest - len(row))
-        at += len(rows)
-    assert at == len(expected)
 
 
 def trained_on() -> None:
@@ -419,23 +309,3 @@ def names_and_types_in_the_files() -> None:
     again = json.loads(Path("out2/metadata.json").read_text())
     assert again["created_at"] == metadata["created_at"]
     assert [*before.values()] == [Path(p).read_bytes() for p in sorted(glob.glob("out2/*.parquet"))]
-
-
-def resumed_at_any_row() -> None:
-    import shutil
-
-    tokenize_and_save(
-        data_files="data/*.jsonl", tokenizer="tok", output_path="out", max_length=8
-    )
-    shutil.copy(glob.glob("out/*.parquet")[0], "one.parquet")
-    table = pq.read_table("one.parquet")
-    pq.write_table(table, "groups.parquet", row_group_size=2500)
-    for name in ("one.parquet", "groups.parquet"):
-        expected = table["input_ids"].to_pylist()
-        source = ParquetShardedSource(name)
-        for n, _ in enumerate(source):
-            if n in (0, 1022, 1023, 1024, 2047, 2499, 2500, 3000, len(table) - 2):
-                state = json.loads(json.dumps(source.state_dict()))
-                other = ParquetShardedSource(name)
-                other.load_state_dict(state)
-                assert next(iter(other))["input_ids"].tolist() == expected[n + 1], (name, n)

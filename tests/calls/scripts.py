@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import pickle
-import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
-from inputs import END, TEXTS, ids_of, same, write_lines
+from inputs import END, TEXTS, ids_of, same
 
 from bpe import TokenmillError
 
@@ -65,33 +63,6 @@ def notebook_windows() -> None:
     assert len(WindowDataset(text, plain, max_length=256, stride=128))
 
 
-def word_level() -> None:
-    from bpe import WordLevelTokenizer
-
-    text = 'He said, "Do you know (it)?" Yes; it\'s fine: I do! And so on.'
-    tokenizer = WordLevelTokenizer(text)
-    decoded = tokenizer.decode(tokenizer.encode(text))
-    assert not re.search(r" [,.:;?!)']", decoded)
-    assert "Do you know (it)?" in decoded.replace("( ", "(")
-    words = sorted(set(re.findall(r'\w+|[^\w\s]', text)))
-    again = WordLevelTokenizer({word: number for number, word in enumerate(words)})
-    assert again.encode(text) == tokenizer.encode(text)
-
-
-def doctor() -> None:
-    import platform
-
-    import pandas
-    import tiktoken
-    import torch
-
-    said = run("tokenmill doctor .")
-    for version in (platform.python_version(), torch.__version__, tiktoken.__version__,
-                    np.__version__, pandas.__version__):  # fmt: skip
-        assert version in said, version
-    assert "accelerator" in said.lower()
-
-
 def npz_script() -> None:
     run("tokenmill build --train posts --text-preset title-text --tokenizer tok --val-fraction 0"
         " --out dataset --batch-size 500 --workers 4 --max-minutes 10")  # fmt: skip
@@ -123,30 +94,6 @@ def npz_script() -> None:
     ]
     same(found, expected)
     assert "up to date" in run(rows)
-
-
-def one_output_for_each_input() -> None:
-    shutil.copytree("data", "many")
-    command = (
-        "tokenmill build --train many --tokenizer tok --val-fraction 0 --out dataset && tokenmill"
-        " rows dataset --per-file --format npz --max-length 512 --out out"
-    )
-    run(command)
-    files = {path: Path(path).stat() for path in glob.glob("out/**/*.npz", recursive=True)}
-    assert len(files) == 2
-    write_lines(Path("many/part-2.jsonl"), [{"text": "something new"}])
-    run(command.replace("--out dataset &&", "--out dataset --overwrite &&"))
-    now = {path: Path(path).stat() for path in glob.glob("out/**/*.npz", recursive=True)}
-    assert len(now) == 3
-    for path, before in files.items():
-        assert (now[path].st_mtime_ns, now[path].st_ino) == (before.st_mtime_ns, before.st_ino)
-    lost, damaged, whole = sorted(now)
-    content = {path: Path(path).read_bytes() for path in now}
-    Path(lost).unlink()
-    Path(damaged).write_bytes(content[damaged][:-5])
-    run(command)
-    assert {path: Path(path).read_bytes() for path in now} == content
-    assert Path(whole).stat().st_mtime_ns == now[whole].st_mtime_ns
 
 
 def pickled_dumps() -> None:
@@ -186,15 +133,3 @@ def pickled_dumps() -> None:
     Path("arrays/dump-0.pkl").write_bytes(pickle.dumps([np.array(row) for row in rows]))
     arrays = PickledTrainerDataset(["arrays"])
     same([arrays[n]["input_ids"].numpy() for n in range(len(rows))], rows)
-
-
-def cs336() -> None:
-    run("tokenmill build --train_file train.txt --val_file val.txt --vocab_size 600"
-        " --output_dir out --name tiny")  # fmt: skip
-    names = glob.glob("out/*train*.bin")
-    assert names == ["out/tiny_train.bin"]
-    ids = np.memmap(names[0], dtype=np.uint16, mode="r")
-    from bpe import Tokenizer
-
-    tokenizer = Tokenizer.from_file("out/tokenizer.json")
-    assert tokenizer.decode(ids).split("<|endoftext|>")[:-1] == TEXTS[:50]

@@ -59,11 +59,12 @@ def test_options_of_ray_need_ray() -> None:
     datasets = [{"name": "x", "data_files": "x", "tokenizer": "t"}]
     for ray, expected in (
         (None, ("threads", None)), ({"enabled": False, "address": "auto"}, ("threads", None)),
-        ({"num_workers": 3, "address": "auto"}, ("ray", "auto")),
-    ):
+        ({"num_workers": 3, "address": "auto", "resources_per_worker": {"CPU": 2}},
+         ("ray", "auto")),
+    ):  # fmt: skip
         build_of = PipelineConfig(datasets=datasets, ray=ray).plans["x"].build
         assert (build_of.executor, build_of.ray_address) == expected
-    assert build_of.workers == 3
+    assert (build_of.workers, build_of.ray_resources) == (3, ("CPU=2",))
 
 
 @pytest.mark.parametrize(
