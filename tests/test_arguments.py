@@ -344,6 +344,14 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: tokenizer.save("a", "b"), "Tokenizer.save: takes 1 arguments without names; name"),
         (lambda: bpe.Tokenizer.from_file("a", "b"), "Tokenizer.from_file: takes 1 arguments"),
         (lambda: bpe.WordLevelTokenizer("a", "b"), "WordLevelTokenizer: takes 1 arguments"),
+        (lambda: build("a.yaml", "b"), "build: takes 1 arguments without names; name"),
+        (lambda: verify("a", path="b"), "path: was given by its place and by its name"),
+        *((call, "should not be an empty path") for call in (
+            lambda: bpe.load_tokenizer(""), lambda: train_bpe("", 300), lambda: verify(""),
+            lambda: build(train=["x", ""]), lambda: build("x.yaml", out=""),
+            lambda: PipelineConfig(datasets=[{"data_files": ""}]),
+            lambda: PipelineConfig(datasets=[{"data_files": "x"}], output_path=""),
+        )),
     ]:  # fmt: skip
         with pytest.raises(TokenmillError) as caught:
             call()  # type: ignore[no-untyped-call]

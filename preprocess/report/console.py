@@ -44,18 +44,15 @@ def _stream(file: str | int, encoding: str, **about: Any) -> TextIO:
 
 def error_of(stream: Any) -> OSError | None:
     """Return why something that was written to a standard stream was dropped; None: nothing was."""
-    return getattr(getattr(_buffer(stream), "raw", None), "error", None)
-
-
-def _buffer(stream: Any) -> Any:
-    return getattr(stream, "buffer", None)  # that of a notebook or an `io.StringIO` has none
+    buffer = getattr(stream, "buffer", None)  # that of a notebook or an `io.StringIO` has none
+    return getattr(getattr(buffer, "raw", None), "error", None)
 
 
 def _kept(stream: Any) -> Any:
     """Return a stream for a standard stream, which may fail; one in memory stays."""
     if stream is None:
         return open(os.devnull, "w")
-    buffer = _buffer(stream)
+    buffer = getattr(stream, "buffer", None)
     if isinstance(getattr(buffer, "raw", buffer), io.FileIO):
         stream.flush()
         # One without a buffer (PYTHONUNBUFFERED) gets one, which is to keep no line back.

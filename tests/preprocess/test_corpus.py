@@ -20,7 +20,7 @@ from preprocess import DatasetConfig, PipelineConfig, SettingsError, TokenizerCo
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.pipeline import train
-from preprocess.report.progress import OutOfTimeError, Progress
+from preprocess.report.progress import OutOfTimeError
 from preprocess.run import count_pass, journal
 from preprocess.storage import OutputError
 
@@ -44,24 +44,6 @@ datasets:
     min_length: 20
     strip: false
 """
-
-
-class Stopping(Progress):
-    """Ends the run at the n-th look, in whatever dataset that is."""
-
-    def __init__(self, left: list[int]) -> None:
-        super().__init__()
-        self.left = left
-
-    def part(self) -> Progress:
-        part = Stopping(self.left)
-        part.begin(None)
-        return part
-
-    def note_memory(self) -> None:
-        self.left[0] -= 1
-        if self.left[0] < 0:
-            raise faults.CutOff
 
 
 @pytest.fixture(scope="module")
@@ -144,13 +126,9 @@ def test_it_is_killed_and_resumed(corpus: Path) -> None:
     expected = contents(corpus)
     for name in ("out", "elsewhere"):
         torture.remove(corpus / name)
-    n_kills = 0
-    for left in range(10, 200, 15):
-        try:
-            build("corpus.yaml", progress=Stopping([left]))
-            break
-        except faults.CutOff:
-            n_kills += 1
+    n_kills = faults.end_and_resume(
+        lambda progress: build("corpus.yaml", progress=progress), range(10, 200, 15)
+    )
     assert n_kills > 2
     build("corpus.yaml")
     assert contents(corpus) == expected
@@ -288,7 +266,7 @@ def test_given_tokenizers_get_what_they_lack(corpus: Path, caplog: Any) -> None:
 def test_changes_of_datasets_are_named(corpus: Path) -> None:
     """Also of their order, for checkpoints of the training number the sources of all."""
     with pytest.raises(faults.CutOff):
-        build("corpus.yaml", progress=Stopping([10]))
+        build("corpus.yaml", progress=faults.Ending([10]))
     first, second = YAML.index("  - name: prose"), YAML.index("  - name: posts")
     for changed, message in (
         (YAML[:first] + YAML[second:] + YAML[first:second],

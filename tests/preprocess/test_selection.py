@@ -239,25 +239,10 @@ def test_tasks_select_the_documents_of_one_build(
 
 def test_it_is_killed_and_resumed(corpus: dict[str, Any], tmp_path: Path) -> None:
     build(out=tmp_path / "peace", **corpus)
-    left = 0
-    n_kills = 0
-
-    class Stopping(Progress):
-        """Ends the run at the n-th look, in whatever stage that is."""
-
-        def note_memory(self) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise faults.CutOff
-
-    for each in range(2, 400, 9):
-        left = each
-        try:
-            build(out=tmp_path / "out", progress=Stopping(), **corpus)
-            break
-        except faults.CutOff:
-            n_kills += 1
+    n_kills = faults.end_and_resume(
+        lambda progress: build(out=tmp_path / "out", progress=progress, **corpus),
+        range(2, 400, 9),
+    )
     build(out=tmp_path / "out", **corpus)
     assert n_kills > 5
     assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "peace")

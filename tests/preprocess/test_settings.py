@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import bpe
 import preprocess
-from bpe.errors import TokenmillError
 from preprocess import options as declared
 from preprocess.cli import COMMANDS, Command, imported, run
 from preprocess.config import (
@@ -101,19 +99,6 @@ def test_an_empty_path_is_wrong_usage(
         shown = {option.name: option.flag for option in COMMANDS[command].options()}
         assert capsys.readouterr().err.startswith(f"tokenmill: error: {shown[name]}: should ")
     assert [each.name for each in tmp_path.iterdir()] == ["text.txt"]
-
-
-def test_an_empty_path_in_python() -> None:
-    dataset = {"name": "a", "data_files": "x"}
-    for call in (
-        lambda: bpe.load_tokenizer(""), lambda: bpe.train_bpe("", 300),
-        lambda: preprocess.verify(""), lambda: preprocess.build(train=["x", ""]),
-        lambda: preprocess.build("x.yaml", out=""),
-        lambda: preprocess.PipelineConfig(datasets=[dataset], output_path=""),
-        lambda: preprocess.PipelineConfig(datasets=[dataset | {"data_files": ""}]),
-    ):
-        with pytest.raises(TokenmillError, match="should not be an empty path"):
-            call()
 
 
 def test_one_call_from_text_to_rows_has_all_options() -> None:
@@ -249,15 +234,6 @@ def test_messages_have_options_or_arguments(
     with pytest.raises(SettingsError) as caught:
         imported(COMMANDS[command.split()[0]].function)(**given)
     assert str(caught.value).startswith(in_python)
-
-
-def test_too_many_arguments_are_named() -> None:
-    for call, message in [
-        (lambda: preprocess.build("a.yaml", "b"), "^build: takes 1 arguments without names; name"),
-        (lambda: preprocess.verify("a", path="b"), "path: was given by its place and by its name"),
-    ]:
-        with pytest.raises(SettingsError, match=message):
-            call()
 
 
 def test_settings_are_values() -> None:

@@ -147,6 +147,35 @@ class Stopping(Progress):
                 raise CutOff
 
 
+class Ending(Progress):
+    """Ends a run at the n-th look at the memory, in whatever stage or part that is."""
+
+    def __init__(self, looks: list[int]) -> None:
+        super().__init__()
+        self._looks = looks  # that are left, of all parts together
+
+    def part(self) -> Progress:
+        part = Ending(self._looks)
+        part.begin(None)
+        return part
+
+    def note_memory(self) -> None:
+        self._looks[0] -= 1
+        if self._looks[0] < 0:
+            raise CutOff
+
+
+def end_and_resume(work: Callable[[Progress], Any], looks: Sequence[int]) -> int:
+    """Do `work` until all is done, each time for so many looks; return how often it was ended."""
+    n_ended = 0
+    for n in looks:
+        with suppress(CutOff):
+            work(Ending([n]))
+            return n_ended
+        n_ended += 1
+    return n_ended
+
+
 def each_cut(work: Callable[[], Any], step: int = 1) -> Iterator[int]:
     """Yield each time that `work` ended before its n-th change of a name, until it does all."""
     for at in count(1, step):
