@@ -29,12 +29,12 @@ from preprocess import (
 )
 
 
-def windows(texts: list[str], max_length: int, special: bool = False) -> list[list[int]]:
+def windows(texts: list[str], max_length: int) -> list[list[int]]:
     """Return the rows of texts: ids with the end of text, cut every `max_length`."""
     end = ids_of(END, special=False)
     rows = []
     for text in texts:
-        ids = ids_of(text, special) if special else ids_of(text, False) + end
+        ids = ids_of(text, False) + end
         rows += [ids[at : at + max_length] for at in range(0, len(ids), max_length)]
     return rows
 
