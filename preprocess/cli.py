@@ -69,10 +69,9 @@ def imported(name: str) -> Any:
 
 def _declared(settings: str) -> dict[str, Option[Any, Any]]:
     """Return the options of a class in `preprocess.options` by name."""
-    from preprocess import options
     from preprocess.settings import options_of
 
-    return options_of(getattr(options, settings))
+    return options_of(imported(f"preprocess.options.{settings}"))
 
 
 class _Console(NamedTuple):
