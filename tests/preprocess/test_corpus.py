@@ -195,6 +195,9 @@ def test_given_options_win_also_if_they_are_the_defaults(corpus: Path) -> None:
         ("  - name: posts", "  - posts", r"14: expected options with values, found 'p|as YAML"),
         ("{vocab_size: 300}", "{vocab_size: 3}", r"2: tokenizer: vocab_size 3 is too small"),
         ("name: posts", "name: &a [*a]", r"14: name: should be text; got"),
+        ("path: out", "path: out\nsave: {format: csv}", r"2: format: should be 'parquet',"),
+        ("path: out", "path: out\nsave: {format: jsonl, compression: zlib}",
+         r"2: save: compression 'zlib' is not for format 'jsonl', which"),
     ],
 )  # fmt: skip
 def test_wrong_spellings(corpus: Path, old: str, new: str, message: str) -> None:

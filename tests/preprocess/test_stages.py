@@ -517,23 +517,3 @@ def test_stages_that_are_missing(text: Path, tokenizer: Path, tmp_path: Path) ->
     own = PipelineConfig(datasets=[dataset], save=SaveStageConfig(enabled=False, format="jsonl"))
     result = Pipeline.from_config(own).source().tokenize().save().build()
     assert len(rows_in(result.rows["own"][0].path)) == len(TEXTS)
-
-
-def test_places_in_files(text: Path, tmp_path: Path, capsys: Any) -> None:
-    path = tmp_path / "corpus.yaml"
-    content = (
-        f"datasets:\n  - {{name: a, data_files: {text}, val_fraction: 0}}\n"
-        f"tokenizer: {{vocab_size: 300}}\noutput_path: {tmp_path / 'out'}\n"
-        "pack: {seq_length: 16, strategy: greedy}\nsave: {format: jsonl}\n"
-    )
-    path.write_text(content)
-    assert run(["build", str(path)]) == 0
-    assert "a: " in capsys.readouterr().out
-    assert len(rows_in(tmp_path / "out" / "a")) > 10
-    for new, message in [
-        ("jsonl, compression: zlib", "save: compression 'zlib' is not for format 'jsonl', which"),
-        ("csv", "format: should be 'parquet'"),
-    ]:
-        path.write_text(content.replace("format: jsonl", f"format: {new}"))
-        assert run(["build", str(path)]) == 2
-        assert f"corpus.yaml:6: {message}" in capsys.readouterr().err
