@@ -41,7 +41,7 @@ def _map(address: int | None, n_bytes: int, flags: int, descriptor: int) -> int:
 
 
 class FileMap:
-    """The bytes of an open file, mapped as long as the object or any view of `data` lives.
+    """The bytes of an open file, mapped as long as the object or any `view` lives.
 
     Args:
         descriptor: Of the file, which may be closed afterwards. -1: zeros that take no memory.
@@ -68,14 +68,9 @@ class FileMap:
         address = self._address, True
         return {"version": 3, "shape": (self._n_bytes,), "typestr": "|u1", "data": address}
 
-    @property
-    def data(self) -> npt.NDArray[np.uint8]:
-        """All bytes: read-only uint8[n_bytes]."""
-        return np.asarray(self) if self._n_bytes else np.frombuffer(b"", np.uint8)
-
     def view(self, dtype: Any, count: int = -1, start: int = 0) -> npt.NDArray[Any]:
-        """Return an array of values from byte `start` on."""
-        return np.frombuffer(self.data, dtype, count, start)
+        """Return a read-only array of values from byte `start` on."""
+        return np.frombuffer(np.asarray(self) if self._n_bytes else b"", dtype, count, start)
 
     def put(self, start: int, descriptor: int, n_bytes: int) -> None:
         """Map another file at byte `start`, which begins a page, in place of what was there."""

@@ -216,7 +216,7 @@ def _read_plan(path: Path, about: dict[str, Any]) -> Plan:
                 raise ValueError(n_rows)
         except (ValueError, KeyError, TypeError):
             raise _damaged(path, "a header of this dataset, and the size in it") from None
-        data = FileMap(opened.fileno(), size).data
+        data = FileMap(opened.fileno(), size).view(np.uint8)
     # Positions are checked where they are read.
     if _digest_of(data) != digest:
         raise _damaged(path, f"pieces of this dataset with the digest {digest}")
