@@ -65,7 +65,7 @@ class WorkUnit(ABC):
     @property
     def is_rendered(self) -> bool:
         """True if reading renders templates, which is done by Python code."""
-        return False
+        return self.reading.chat != "off"
 
     @abstractmethod
     def read(self, array: Array = new_array) -> DocumentBatch:
@@ -113,8 +113,8 @@ class Source(ABC):
         self.file = file
         self.name = name
         self.reading = reading
-        # Units are cut already, so they need no options for cutting.
-        self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=())
+        # Units are cut already, so they need no options for cutting. Text has no conversations.
+        self.reading_of_units = structs.replace(reading, safe_cut=None, atomic=(), chat="off")
         self.n_bytes = file.n_bytes
         if isinstance(file, RemoteFile):
             self.stamp, self.location = file.stamp, file.path

@@ -265,10 +265,6 @@ class CompressedUnit(WorkUnit):
         after = self.unit.after
         return None if after is None else [self.stop, *after]
 
-    @property
-    def is_rendered(self) -> bool:
-        return self.unit.is_rendered
-
     def read(self, array: Array = new_array) -> DocumentBatch:
         return structs.replace(self.unit.read(array), content=self.content())
 
@@ -302,5 +298,5 @@ class CompressedSource(Source):
         for unit in source.units(after[1:] if after else None):
             unit = replace(unit, file=text.hold(unit.start, unit.stop))
             stop = self.n_bytes if unit.after is None else max(start, text.n_read)
-            yield CompressedUnit(self.file, self.reading_of_units, start, stop, unit)
+            yield CompressedUnit(self.file, unit.reading, start, stop, unit)
             start = stop

@@ -143,9 +143,8 @@ def _open_all(found: Sequence[_Found], reading: ReadOptions) -> list[Source | Pa
         file = open_file(each.place) if isinstance(each.place, Path) else each.place
         return open_source(file, each.name, reading, each.is_below)
 
-    if not any(isinstance(each.place, RemoteFile) for each in found):
-        return [open_one(each) for each in found]
-    n_threads = min(len(found), _OPENED_AT_ONCE)
+    is_remote = any(isinstance(each.place, RemoteFile) for each in found)
+    n_threads = min(len(found), _OPENED_AT_ONCE) if is_remote else 1
     with closing(run_in_order(found, lambda: open_one, n_threads)) as opened:
         return [*opened]
 

@@ -88,10 +88,6 @@ class RecordUnit(WorkUnit):
 
     fields: tuple[str, ...]
 
-    @property
-    def is_rendered(self) -> bool:
-        return self.reading.chat != "off"
-
     def texts(self, content: Bytes, array: Array) -> Texts | None:
         """Return the texts of all records at once; None: decode one by one, some may be bad."""
         return None

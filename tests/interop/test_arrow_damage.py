@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from source_cases import documents_of
 
 from preprocess import CorpusError
-from preprocess.documents.batch import ReadOptions
-from preprocess.sources import find_sources
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra formats")
 from pyarrow import parquet  # noqa: E402
@@ -102,16 +101,10 @@ def test_damaged_metadata_is_an_error(tmp_path: Path) -> None:
 def test_invalid_utf8_in_a_column(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
     columns = {"title": text_of([b"a", b"b"], kind), "text": text_of([b"x\xff", b"y"], kind)}
     parquet.write_table(pa.table(columns), tmp_path / "x.parquet")
-    (source,) = find_sources(
-        [tmp_path / "x.parquet"], ReadOptions(on_invalid_utf8="replace", **options)
-    )
-    read = b"".join(unit.read().buffer.tobytes() for unit in source.units()).decode()
-    assert read == (
-        "a\nx\N{REPLACEMENT CHARACTER}b\ny" if options else "x\N{REPLACEMENT CHARACTER}y"
-    )
-    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(**options))
+    read = documents_of(tmp_path / "x.parquet", on_invalid_utf8="replace", **options)
+    assert read == (["a\nx\ufffd", "b\ny"] if options else ["x\ufffd", "y"])
     with pytest.raises(CorpusError, match=r"row 0: .*UTF-8"):
-        [unit.read() for unit in source.units()]
+        documents_of(tmp_path / "x.parquet", **options)
 
 
 def test_a_null_inside_a_dictionary_is_null(tmp_path: Path) -> None:
@@ -119,6 +112,5 @@ def test_a_null_inside_a_dictionary_is_null(tmp_path: Path) -> None:
     text = pa.DictionaryArray.from_arrays(pa.array([0, 2, 1, 0], pa.int32()), known)
     with pa.ipc.new_file(tmp_path / "x.arrow", pa.schema([("text", text.type)])) as writer:
         writer.write_table(pa.table({"text": text}))
-    (source,) = find_sources([tmp_path / "x.arrow"], ReadOptions())
     with pytest.raises(CorpusError, match="row 2: column 'text' is null, expected text"):
-        [unit.read() for unit in source.units()]
+        documents_of(tmp_path / "x.arrow")

@@ -8,6 +8,7 @@ from typing import Any
 
 import format_files
 import pytest
+from source_cases import documents_of
 
 from preprocess.documents.batch import ReadOptions
 from preprocess.documents.chat_template import ChatFormat
@@ -91,11 +92,6 @@ def distinct(n: int, size: int) -> list[str]:
     return [f"{i:06} ".ljust(size, "x") for i in range(n)]
 
 
-def read_text(path: Path, options: ReadOptions) -> str:
-    (source,) = find_sources([path], options)
-    return b"".join(unit.read().buffer.tobytes() for unit in source.units()).decode()
-
-
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -112,11 +108,11 @@ def test_turns_with_other_types(tmp_path: Path, kind: Any, value: Any) -> None:
     table = pa.table({"messages": pa.array(turns, pa.list_(pa.struct(fields)))})
     with pa.ipc.new_file(tmp_path / "x.arrow", table.schema) as writer:
         writer.write_table(table)
-    options = ReadOptions(chat="auto", chat_format=FORM)
-    assert read_text(tmp_path / "x.arrow", options) == "hi" * 3
+    options: dict[str, Any] = {"chat": "auto", "chat_format": FORM}
+    assert documents_of(tmp_path / "x.arrow", **options) == ["hi"] * 3
     if not isinstance(kind, pa.ListViewType):  # has no form in Parquet
         parquet.write_table(table, tmp_path / "x.parquet")
-        assert read_text(tmp_path / "x.parquet", options) == "hi" * 3
+        assert documents_of(tmp_path / "x.parquet", **options) == ["hi"] * 3
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
@@ -128,9 +124,9 @@ def test_conversations_are_divided(tmp_path: Path, batches: list[int], is_typed:
     kind = pa.list_(pa.struct([("role", text), ("content", text)]))
     table = pa.table({"messages": pa.array([[turn] for turn in turns], kind)})
     parquet.write_table(table, tmp_path / "x.parquet")
-    options = ReadOptions(chat="auto", chat_format=FORM, unit_size=1_000_000)
-    assert read_text(tmp_path / "x.parquet", options) == "".join(documents)
+    options: dict[str, Any] = {"chat": "auto", "chat_format": FORM, "unit_size": 1_000_000}
+    assert documents_of(tmp_path / "x.parquet", **options) == documents
     assert (len(batches) == 1) == is_typed
-    (source,) = find_sources([tmp_path / "x.parquet"], options)
+    (source,) = find_sources([tmp_path / "x.parquet"], ReadOptions(**options))
     assert len("".join(documents)) <= source.estimate_text() < 1.1 * len("".join(documents))
     assert 6 <= len(list(source.units())) <= 30
