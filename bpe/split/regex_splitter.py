@@ -28,7 +28,6 @@ from bpe.errors import EncodingError, PatternError, shown
 from bpe.text.bit_set import bits_between, set_bits
 from bpe.unicode_classes import WHITE_SPACE, class_table, members_of, runs_of
 
-DIALECTS: Final = ("huggingface", "tiktoken")
 # Behavior -> kinds of neighbours that are joined, as (is a match, is a match).
 BEHAVIORS: Final[dict[str, tuple[tuple[bool, bool], ...]]] = {
     "Isolated": (), "Contiguous": ((False, False), (True, True)),
@@ -464,11 +463,6 @@ class RegexSplitter:
         self, regex: str, dialect: str = "huggingface", behavior: str = "Isolated",
         invert: bool = False,
     ) -> None:
-        if dialect not in DIALECTS or behavior not in BEHAVIORS:
-            raise PatternError(
-                f"dialect {dialect!r}, behavior {behavior!r}: expected one of {', '.join(DIALECTS)}"
-                f" and one of {', '.join(BEHAVIORS)}, which lose no text"
-            )
         if len(regex) > LONGEST:
             found = f"a split pattern has {len(regex):,} characters"
             raise PatternError(f"{found}: expected {LONGEST:,} at most")

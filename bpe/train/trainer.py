@@ -41,6 +41,7 @@ _PAIRS = 2**17  # initial capacity
 _MAX_POSITIONS = 2**31 - 1  # 32 bits; the first 256 are the bytes themselves
 # Least bytes of pre-tokens for a thread to lay out, and most threads.
 _PART_OF_ROWS, _MOST_PARTS = 2**20, 8
+_MOST_TOLD_APART = 2**16  # greatest count in the histogram of `_least_merged`
 
 
 @checked
@@ -158,6 +159,7 @@ def _learn(
     most = offsets[frequent], counts_of[frequent]
     pretokens = kernels.Pretokens(text, offsets, counts_of, *most)
     del buffer, offsets
+    least = max(least, _least_merged(pretokens, n_wanted, longest))
     places, none = np.full(n_symbols, -1, np.int64), np.full((2, n_symbols), -1, np.int32)
     places[:256] = np.arange(256)
     symbols = kernels.Symbols(
@@ -222,6 +224,21 @@ def _lay_out(
 
     for_each(parts, fill_rows, n_parts)
     return pairs, state
+
+
+def _least_merged(pretokens: kernels.Pretokens, n_wanted: int, longest: int) -> int:
+    """Return a lower bound of the counts of merged pairs, below which pairs take no memory.
+
+    While a pre-token of count n, of two to `longest` bytes, has several symbols, its pairs have a
+    count of at least n. A merge completes at most one pre-token. So if `n_wanted` pre-tokens have
+    a count of at least n, one is incomplete before each of `n_wanted` merges, and the merged pair,
+    which has the highest count, has at least n.
+    """
+    lengths = np.diff(pretokens.offsets)
+    counts = np.minimum(pretokens.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
+    of_count = np.bincount(counts, minlength=_MOST_TOLD_APART + 1)
+    enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
+    return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0
 
 
 def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:

@@ -129,12 +129,6 @@ def test_a_regex_for_tiktoken_that_can_match_nothing_is_refused(regex: str) -> N
         RegexSplitter(regex, "tiktoken")
 
 
-@pytest.mark.parametrize("arguments", [("perl",), ("huggingface", "Removed")])
-def test_what_is_no_dialect_or_loses_text_is_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(PatternError, match=r"tiktoken and one of Isolated, .*, which lose no text"):
-        RegexSplitter("a", *arguments)
-
-
 def test_a_regex_of_megabytes_is_refused() -> None:
     with pytest.raises(PatternError, match="has 1,000,000 characters: expected 10,000 at most"):
         RegexSplitter("a" * 1_000_000)
