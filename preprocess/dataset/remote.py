@@ -144,12 +144,8 @@ def open_columns(
         For each shard: name of a column -> its values there; name of a column -> all of its values,
         positions in shards as they are stored; and the cache.
     """
-    # All shards of a column one after another, so that values that cross shards are in blocks one
-    # after another.
-    names = [column.name for column in manifest.columns]
-    files = sorted(manifest.files(stem), key=lambda file: names.index(file.column.name))
-    cache = BlockCache(manifest.digest, source.where(table.manifest_name(stem)), source, files)
-    columns = {name: cache.view(name) for name in names}
+    cache = BlockCache(source, manifest, stem)
+    columns = {column.name: cache.view(column.name) for column in manifest.columns}
     parts = [
         {name: view.arrays[number] for name, view in columns.items()}
         for number in range(len(manifest.parts))
@@ -187,11 +183,7 @@ class _Block(NamedTuple):
 class BlockCache:
     """The blocks of one dataset, as one range of bytes; every file begins with a block.
 
-    Args:
-        digest: Digest of the manifest.
-        manifest_url: For messages.
-        source: The files of the dataset.
-        files: All of them, in the order in which their blocks are numbered.
+    Arguments are as of `open_columns`.
 
     Attributes:
         directory: Directory of the dataset in the cache.
@@ -204,14 +196,16 @@ class BlockCache:
         CacheError: The cache cannot be used.
     """
 
-    def __init__(
-        self, digest: str, manifest_url: str, source: UrlFiles, files: Sequence[DataFile]
-    ) -> None:
-        self._files, self._manifest_url, self._source = files, manifest_url, source
-        self._first_blocks = np.cumsum([0, *(len(each.digests) for each in files)])
+    def __init__(self, source: UrlFiles, manifest: Manifest, stem: str) -> None:
+        self._source, self._manifest_url = source, source.where(table.manifest_name(stem))
+        # All shards of a column one after another, so that values that cross shards are in blocks
+        # one after another.
+        names = [column.name for column in manifest.columns]
+        self._files = sorted(manifest.files(stem), key=lambda x: names.index(x.column.name))
+        self._first_blocks = np.cumsum([0, *(len(each.digests) for each in self._files)])
         self._root, self._capacity = _directory(), _capacity()
         self._room = 0  # bytes that may be added before the size of the cache is looked up
-        self.directory = self._root / digest
+        self.directory = self._root / manifest.digest
         n_blocks = int(self._first_blocks[-1])
         with self._writing():
             self.directory.mkdir(0o700, parents=True, exist_ok=True)
