@@ -16,7 +16,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,7 +65,6 @@ class RowsUnit(RecordUnit):
     end: int
     rows: list[Any]
     json_in: Any
-    is_last: bool = False
 
     @property
     def where(self) -> str:
@@ -73,7 +72,7 @@ class RowsUnit(RecordUnit):
 
     @property
     def after(self) -> ResumePoint | None:
-        return None if self.is_last else [self.stop, self.end]
+        return None if self.stop == self.file.n_bytes else [self.stop, self.end]
 
     def texts(self, content: Bytes, array: Array) -> Texts | None:
         from bpe.text.utf8 import is_utf8
@@ -219,7 +218,7 @@ class ColumnarSource(RecordSource):
                 held.append(rows)
                 n_bytes, stop = n_bytes + rows.nbytes, end
             last = self._unit(start, self.n_bytes, first, held)
-        yield replace(last, is_last=True)
+        yield last
 
     def _unit(self, start: int, stop: int, first: int, held: list[pa.RecordBatch]) -> RowsUnit:
         end, rows, json_in = first + sum(map(len, held)), list[Any](held), None

@@ -284,8 +284,6 @@ def _first_byte(file: InputFile, start: int = 0) -> tuple[int, bytes]:
 class JsonArrayUnit(JsonUnit):
     """Whole elements of an array, with what is around them."""
 
-    is_last: bool
-
     noun = "element"
 
     def texts(self, content: Bytes, array: Array) -> Texts | None:
@@ -306,7 +304,7 @@ class JsonArrayUnit(JsonUnit):
 
         start, number = _first_byte(self.file)[0] if self.start == 0 else 0, 1
         end = len(content) - 1  # without the comma
-        if self.is_last:
+        if self.after is None:
             end = len(content.tobytes().rstrip(WHITE_SPACE)) - 1  # without the bracket
             elements = content[start:end].tobytes().rstrip(WHITE_SPACE)
             if elements.endswith(b",") or (self.start and not elements):
@@ -341,8 +339,7 @@ class JsonArraySource(JsonSource):
         while not is_last:
             begin = start or _first_byte(self.file)[0]
             stop, is_last = _end_of_element(file, begin, begin + self.reading.unit_size)
-            unit = self.file, self.reading_of_units, start, stop, self.fields, is_last
-            yield JsonArrayUnit(*unit)
+            yield JsonArrayUnit(self.file, self.reading_of_units, start, stop, self.fields)
             start = stop
 
 

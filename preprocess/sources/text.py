@@ -49,7 +49,6 @@ class Ends(Enum):
     INSIDE = "inside a document"
     BETWEEN = "just after a separator"
     FILE = "at the end of the file"
-    PART = "just after a separator, where a part of the file ends"
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class TextUnit(WorkUnit):
 
     @property
     def after(self) -> ResumePoint | None:
-        if self.ends in (Ends.FILE, Ends.PART):
+        if super().after is None:
             return None
         inside = self.ends is Ends.INSIDE
         decided = (self.in_validation, self.skipped) if inside else (None, False)
@@ -77,7 +76,7 @@ class TextUnit(WorkUnit):
 
         content = self.content(array)
         starts, ends = find_pieces(content, self.reading.separator)
-        if self.ends in (Ends.BETWEEN, Ends.PART):
+        if self.ends is Ends.BETWEEN:
             # Text after the last separator belongs to the next unit.
             starts, ends = starts[:-1], ends[:-1]
         ends_inside = self.ends is Ends.INSIDE
@@ -130,7 +129,7 @@ class TextSource(Source):
         decided: Sequence[Any] = (),
     ) -> TextUnit:
         if ends is Ends.FILE and self.has_next_part:
-            ends = Ends.PART
+            ends = Ends.BETWEEN  # as all parts but the last
         unit = self.file, self.reading_of_units, start, stop
         return TextUnit(*unit, begins_inside, ends, *decided)
 
