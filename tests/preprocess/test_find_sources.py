@@ -8,7 +8,7 @@ from typing import Any
 
 import format_files
 import pytest
-from source_cases import documents_of
+from source_cases import documents_of, names
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import LocationError
@@ -19,10 +19,6 @@ from preprocess.options import BuildSettings
 from preprocess.pipeline import count
 from preprocess.settings import SettingsError
 from preprocess.sources import find_sources
-
-
-def names(paths: list[Any], **options: Any) -> list[str]:
-    return [source.name for source in find_sources(paths, ReadOptions(**options))]
 
 
 def test_patterns(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import object_server
 import pytest
 import torture
 from run_cases import cut_off
+from source_cases import names
 from tcp_proxy import proxy
 from web_server import Page, web_server
 
@@ -61,10 +62,6 @@ def upload(directory: Path, url: str) -> None:
     for path in sorted(directory.rglob("*")):
         if path.is_file():
             put(f"{url}/{path.relative_to(directory).as_posix()}", path.read_bytes())
-
-
-def names(*urls: str, **options: Any) -> list[str]:
-    return [source.name for source in find_sources(urls, ReadOptions(**options))]
 
 
 def read_all(url: str) -> None:
@@ -205,9 +202,8 @@ def test_a_bucket_is_read_as_a_directory_is(memory: str, tmp_path: Path) -> None
         "", "/*.txt", "/**/*.txt", "/**", "/a*", "/?.md", "/[ab].txt", "/a/**/x.txt", "/.hid*",
         "/**/*", "/[x].txt", "/d*",
     ):
-        assert names(f"{memory}{pattern}") == names(f"{glob.escape(str(tmp_path))}{pattern}"), (
-            pattern
-        )
+        local = f"{glob.escape(str(tmp_path))}{pattern}"
+        assert names([f"{memory}{pattern}"]) == names([local]), pattern
     binary: list[Path | str] = []
     find_sources([memory], ReadOptions(format="text"), binary)
     assert binary == [f"{memory}/logo.png"]
@@ -219,10 +215,10 @@ def test_lists_and_configurations(bucket: str, tmp_path: Path, monkeypatch: Any)
         put(f"{bucket}/{name}", "some words of text")
     Path("list.txt").write_text(f"{bucket}/d.txt\n{bucket}/c/*.txt\n")
     put(f"{bucket}/list.txt", f"{bucket}/c\n")
-    assert names("@list.txt") == ["d.txt", "a.txt", "b.txt"]
-    assert names(f"@{bucket}/list.txt") == ["a.txt", "b.txt"]
+    assert names(["@list.txt"]) == ["d.txt", "a.txt", "b.txt"]
+    assert names([f"@{bucket}/list.txt"]) == ["a.txt", "b.txt"]
     with pytest.raises(CorpusError, match=rf"{bucket}/none: there is no such file; check the URL$"):
-        names(f"@{bucket}/none")
+        names([f"@{bucket}/none"])
     Path("corpus.yaml").write_text(
         "tokenizer: {vocab_size: 260}\noutput_path: out\n"
         f"datasets: [{{name: x, data_files: ['{bucket}/c/', '@list.txt'], val_fraction: 0}}]\n"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from source_cases import parts_of, source_of, units_of
+from source_cases import names, parts_of, source_of, units_of
 
 from bpe.errors import ChangedError, CorpusError, UnavailableError
 from preprocess.documents.batch import ReadOptions
-from preprocess.sources import Source, find_sources, text_file
+from preprocess.sources import find_sources, text_file
 from preprocess.sources.standard_library import StandardLibrary, documents_of_standard_library
 from preprocess.sources.text import TextSource
 from preprocess.sources.text_file import TextFile, open_file
@@ -126,10 +125,6 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
         units[1].read()
 
 
-def names(sources: Sequence[Source]) -> list[str]:
-    return [source.name for source in sources]
-
-
 def test_files_and_directories_in_a_stated_order(tmp_path: Path) -> None:
     for name in [
         "z.txt",
@@ -145,14 +140,14 @@ def test_files_and_directories_in_a_stated_order(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     os.symlink(tmp_path / "c", tmp_path / "c" / "d" / "loop")
     os.symlink(tmp_path / "z.txt", tmp_path / "c" / "link.txt")
-    sources = find_sources([tmp_path / "z.txt", str(tmp_path / "c")], ReadOptions())
-    assert names(sources) == ["z.txt", "Z", "a.md", "d/b.txt", "d.txt", "link.txt", "é"]
+    found = names([tmp_path / "z.txt", str(tmp_path / "c")])
+    assert found == ["z.txt", "Z", "a.md", "d/b.txt", "d.txt", "link.txt", "é"]
 
 
 def test_what_is_missing_or_has_no_text_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("text")
     (tmp_path / "below").mkdir()
-    assert names(find_sources([tmp_path / ".hidden"], ReadOptions())) == [".hidden"]
+    assert names([tmp_path / ".hidden"]) == [".hidden"]
     with pytest.raises(CorpusError, match=r"none\.txt: no such file or directory"):
         find_sources([tmp_path / "none.txt"], ReadOptions())
     with pytest.raises(CorpusError, match="no text files in this directory"):

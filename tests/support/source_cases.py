@@ -21,6 +21,11 @@ def units_of(path: Path, data: bytes, **choices: Any) -> list[TextUnit]:
     return list(source_of(path, data, **choices).units())
 
 
+def names(paths: Any, **options: Any) -> list[str]:
+    """The names of the sources in paths."""
+    return [source.name for source in find_sources(paths, ReadOptions(**options))]
+
+
 def parts_of(batch: DocumentBatch) -> list[bytes]:
     """Each document of a batch, or as much of it as the batch has."""
     return [batch.buffer[a:b].tobytes() for a, b in batch.bounds.reshape(-1, 2)]
