@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -63,6 +63,14 @@ class RebuildError(TokenmillError):
     """Token files cannot be rebuilt: their sources or settings are unknown or have changed."""
 
 
+@contextmanager
+def _as_rebuild_error() -> Iterator[None]:
+    try:
+        yield
+    except TokenmillError as error:
+        raise RebuildError(str(error)) from error
+
+
 def find_starts(manifest: Manifest, per: str) -> list[int]:
     """Return the index of the first token or document of each source, and the total."""
     counts = [source.get(f"{per}s") for source in manifest.sources]
@@ -102,10 +110,8 @@ def find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         none = "no stats.json in its directory describes it, or it cannot be read"
         raise RebuildError(which if found else none)
     assert runs[0].made_from is not None
-    try:
+    with _as_rebuild_error():
         return _COMMANDS[runs[0].made_from.command](**(runs[0].settings or {})), runs[0]
-    except TokenmillError as error:
-        raise RebuildError(str(error)) from error
 
 
 def has_own_tokenizer(bin_path: Path) -> bool:
@@ -198,33 +204,25 @@ class Origin:
     """Sources of a token file, which are encoded again.
 
     Sources are those in the manifest, in the same order and of the same sizes. Documents that were
-    selected are selected again, in the storage of a repair; without one, the origin can be neither
-    compared nor rebuilt.
+    selected are selected again, in the storage of a repair.
     """
 
     def __init__(
-        self, manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer, progress: Progress,
-        storage: Storage | None = None,
+        self, manifest: Manifest, bin_path: Path, tokenizer: AnyTokenizer, progress: Progress
     ) -> None:
         if manifest.is_imported:
             raise RebuildError("its ids were imported; run the import again (--overwrite)")
         if any(source.get("name") == SELECTED for source in manifest.sources):
             raise RebuildError(SELECTED_BEFORE)
         self._manifest, self._name, self._tokenizer = manifest, bin_path.stem, tokenizer
-        self._storage, self._progress = storage, progress
+        self._directory, self._progress = bin_path.parent, progress
         self._settings, _ = find_run(bin_path)
         self._shuffles = self._settings.shuffle_documents is not None
-        self.needs_storage = self._settings.selects or self._shuffles
-        try:
-            self._read, passes = find_passes(self._settings, tokenizer, self._name)
-            if any(has_standard_input(each.files) for each in passes):
+        with _as_rebuild_error():
+            self._read, self._passes = find_passes(self._settings, tokenizer, self._name)
+            if any(has_standard_input(each.files) for each in self._passes):
                 raise RebuildError("it was built from standard input, which is gone")
-            if storage is not None:
-                with Journal(storage) as journal:
-                    select_documents(passes, self._settings, self._settings, journal, progress)
             self.sources = self._read.sources
-        except TokenmillError as error:
-            raise RebuildError(str(error)) from error
         if not self._shuffles:
             find_starts(manifest, "token")
         self._check_sizes()
@@ -240,19 +238,33 @@ class Origin:
             n = len(found)
             raise RebuildError(f"it was built from {len(known):,} sources, and {n:,} exist")
 
+    @contextmanager
+    def _selected(self) -> Iterator[Storage]:
+        """Open the storage of a repair, and select documents again, in it."""
+        with open_repair(self._directory) as storage:
+            with _as_rebuild_error(), Journal(storage) as journal:
+                settings = self._settings
+                select_documents(self._passes, settings, settings, journal, self._progress)
+            yield storage
+
     def find_difference(self, file: TokenFile) -> tuple[str, str] | None:
         """Find the first difference between the sources, encoded again, and a token file.
 
         Returns:
             (name of a source, description), or None if there is no difference.
         """
+        needs_storage = self._settings.selects or self._shuffles
+        with self._selected() if needs_storage else nullcontext() as storage:
+            return self._find_difference(file, storage)
+
+    def _find_difference(self, file: TokenFile, storage: Storage | None) -> tuple[str, str] | None:
         for source, before in zip(self.sources, self._manifest.sources, strict=True):
             # That of a source that was not read to its end is not known.
             known = before.get("digest")
             if known and digest_of_source(source).hexdigest() != known:
                 return source.name, "its text has changed since the file was built"
-        if self._shuffles:
-            made, files = self._digests_now(), self._manifest.files(self._name)
+        if self._shuffles and storage is not None:
+            made, files = self._digests_now(storage), self._manifest.files(self._name)
             differs = next((x.name for x in files if made.get(x.name) != x.digests), None)
             why = "it differs from what its sources give in random order"
             return None if differs is None else (differs, why)
@@ -280,18 +292,18 @@ class Origin:
         Files take their final names once those of their shard are complete; others are left as
         they are. The sources of a shard are encoded once for all of its files.
         """
-        assert self._storage is not None
         files = [file for file in self._manifest.files(self._name) if file.name in damaged]
         proven: list[str] = []
-        if self._shuffles:
-            made = self._digests_now()
-            proven = [file.name for file in files if made.get(file.name) == file.digests]
-            self._storage.publish(proven)
-            return proven
-        for _, shard in groupby(files, attrgetter("before")):
-            complete = self._rebuild_shard(self._storage, [*shard])
-            self._storage.publish(complete)
-            proven += complete
+        with self._selected() as storage:
+            if self._shuffles:
+                made = self._digests_now(storage)
+                proven = [file.name for file in files if made.get(file.name) == file.digests]
+                storage.publish(proven)
+                return proven
+            for _, shard in groupby(files, attrgetter("before")):
+                complete = self._rebuild_shard(storage, [*shard])
+                storage.publish(complete)
+                proven += complete
         return proven
 
     def _rebuild_shard(self, storage: Storage, files: Sequence[DataFile]) -> list[str]:
@@ -337,12 +349,9 @@ class Origin:
                 place["token"] += part.counts.tokens
                 place["document"] += part.counts.documents
 
-    def _digests_now(self) -> dict[str, tuple[str, ...]]:
-        """Make all files again, in the storage; return name -> digests of the blocks."""
-        assert self._storage is not None
-        made = _make_again(
-            self._settings, self._tokenizer, self._name, self._storage, self._progress
-        )
+    def _digests_now(self, storage: Storage) -> dict[str, tuple[str, ...]]:
+        """Make all files again, in a storage; return name -> digests of the blocks."""
+        made = _make_again(self._settings, self._tokenizer, self._name, storage, self._progress)
         return {file.name: file.digests for file in made.files(self._name)}
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import cached_property
+from preprocess.check.rebuild import open_repair
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
@@ -45,7 +46,7 @@ from preprocess.rows.write import (
 from preprocess.run.outputs import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.settings import TokenizerSource
-from preprocess.storage import REPAIR, OutputError, digest_of_file, open_storage
+from preprocess.storage import OutputError, digest_of_file, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
 
@@ -320,13 +321,11 @@ class _Rows:
         if isinstance(self._files, str):
             return False, f"cannot be repaired: {self._files}"
         manifest, facts = self._manifest, self._manifest.shards[number]
-        with open_storage(self._directory, REPAIR) as storage:
-            storage.clear()
+        with open_repair(self._directory) as storage:
             with closing(storage.stream(facts.name)) as stream:
                 made = write_shard(self._files[number], self._settings, manifest.vocab_size, stream)
                 stream.sync()
             if made.content != facts.content:
-                storage.clear()
                 text = "cannot be repaired: the dataset gives other rows now; write them again"
                 return False, f"{text} (--overwrite)"
             names = [facts.name]
@@ -336,7 +335,6 @@ class _Rows:
                 names.append(MANIFEST_FILE)
             # The manifest that is there stays until it is replaced: only it tells how to repair.
             storage.publish(names)
-            storage.clear()
         return True, f"was damaged, and made again from the dataset: the same {facts.rows:,} rows"
 
 

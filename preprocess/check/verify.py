@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -461,10 +461,9 @@ class _Dataset:
         sizes, files = self._files.sizes(), manifest.files(self._name)
         damaged = {Path(finding.path).name for finding in self._findings if finding.blocks}
         damaged |= {file.name for file in files if sizes.get(file.name) != file.n_bytes}
-        given = manifest, self._path, self._tokenizer, self._progress
         try:
-            with rebuild.open_repair(self._path.parent) as storage:
-                rebuilt = rebuild.Origin(*given, storage).rebuild(damaged)
+            origin = rebuild.Origin(manifest, self._path, self._tokenizer, self._progress)
+            rebuilt = origin.rebuild(damaged)
         except rebuild.RebuildError as error:
             return Finding(own, False, f"cannot be repaired: {error}")
         text = f"{len(rebuilt):,} of {len(damaged):,} damaged files were rebuilt from the sources"
@@ -484,17 +483,12 @@ class _Dataset:
         if any(source.get("name") == SELECTED for source in manifest.sources):
             text = f"not compared with its sources: {rebuild.SELECTED_BEFORE}"
             return self._add(name, True, text)
-        given = manifest, self._path, tokenizer, self._progress
         try:
-            origin = rebuild.Origin(*given)
+            origin = rebuild.Origin(manifest, self._path, tokenizer, self._progress)
             n = len(origin.sources)
             if not deep:
                 return self._add(name, True, f"its {n:,} sources exist and have the same sizes")
-            with (
-                rebuild.open_repair(self._path.parent) if origin.needs_storage else nullcontext()
-            ) as storage:
-                origin = origin if storage is None else rebuild.Origin(*given, storage)
-                different = origin.find_difference(file)
+            different = origin.find_difference(file)
         except (rebuild.RebuildError, OutputError) as error:
             # Not damage: sources are often deleted after a build.
             text = f"not compared with its sources: {error}"

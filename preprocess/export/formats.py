@@ -114,11 +114,6 @@ class Source:
         """Return the segment of document ends, as uint64."""
         return values(self.n_documents, 8, lambda a, b: self.bounds(a, b)[1:].astype("<u8"))
 
-    def documents_until(self, position: int) -> int:
-        """Return the number of documents that end at a position or before it."""
-        # The dtype is that of the ends, or searchsorted would copy them to float64.
-        return int(np.searchsorted(self.file.document_ends, np.uint64(position), "right"))
-
     def shards(self, shard_tokens: int, most: int, kind: str) -> list[tuple[int, int]]:
         """Return (start, stop) of shards of `shard_tokens` tokens; the last may have fewer.
 
@@ -335,10 +330,12 @@ def mds_files(source: Source, shard_tokens: int) -> list[OutputFile]:
         "version": 2,
     }  # fmt: skip
     config, files, shards = json.dumps(about, sort_keys=True).encode(), list[OutputFile](), []
-    first = 0
+    first, ends = 0, source.file.document_ends
     while first < source.n_documents:
         start = int(source.bounds(first, first + 1)[0])
-        stop = max(source.documents_until(min(start + shard_tokens, source.n_tokens)), first + 1)
+        # The dtype is that of the ends, or searchsorted would copy them to float64.
+        whole = int(np.searchsorted(ends, np.uint64(start + shard_tokens), "right"))
+        stop = max(whole, first + 1)
         name = f"shard.{len(files):05d}.mds"
         files.append(OutputFile(name, _mds_segments(source, first, stop, config, itemsizes)))
         raw = {"basename": name, "bytes": files[-1].n_bytes, "hashes": {}}
