@@ -1,7 +1,8 @@
-"""Examples that use samplers: several processes, the Trainer, embeddings."""
+"""Examples: several processes, the Trainer, embeddings, and other people's scripts."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -9,7 +10,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ import written
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+END = "<|endoftext|>"
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """400 documents of 5 to 44 tokens that follow a pattern."""
@@ -28,9 +31,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import an example by its name."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     torch.set_num_threads(1)
+    return importlib.import_module
 
 
 def distributed(
@@ -114,14 +119,12 @@ def test_a_batch_that_processes_cannot_share_is_refused(data: Path, tmp_path: Pa
     ],
 )
 def test_processes_that_are_started_wrongly(
-    examples: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    load: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     arguments: list[str], message: str,
 ) -> None:
-    import train_ddp
-
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(SystemExit) as stopped:
-        train_ddp.main(arguments)
+        load("train_ddp").main(arguments)
     assert stopped.value.code == 2
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: torchrun --nproc-per-node N examples/train_ddp.py ")
@@ -129,16 +132,14 @@ def test_processes_that_are_started_wrongly(
 
 
 @pytest.fixture
-def trainer_example(examples: None) -> ModuleType:
+def trainer_example(load: Any) -> Any:
     pytest.importorskip("transformers", reason="needs the extra `hf`")
     pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
-    import train_with_trainer
-
-    return train_with_trainer
+    return load("train_with_trainer")
 
 
 def test_the_trainer_learns(
-    trainer_example: ModuleType, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer_example: Any, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trainer_example, "CONTEXT_LENGTH", 32)
 
@@ -162,7 +163,7 @@ def test_the_trainer_learns(
     ],
 )
 def test_the_trainer_is_not_started(
-    trainer_example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    trainer_example: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -177,12 +178,9 @@ def test_the_trainer_is_not_started(
 
 
 def test_rows_of_a_pipeline(
-    examples: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyarrow", reason="needs the extra `formats`")
-    import pipeline_rows
-
     from bpe import Tokenizer
     from preprocess import ParquetShardedSource
 
@@ -191,9 +189,9 @@ def test_rows_of_a_pipeline(
     lines = (json.dumps({"body": text}) + "\n" for text in texts)
     Path("text.jsonl").write_text("".join(lines))
     arguments = ["text.jsonl", "--content-field", "body", "--seq-length", "32"]
-    pipeline_rows.main(arguments)
+    load("pipeline_rows").main(arguments)
     assert "'segment_ids': (8, 32)" in capsys.readouterr().out
-    pipeline_rows.main(arguments)
+    load("pipeline_rows").main(arguments)
     assert "text: packed: up to date" in capsys.readouterr().out
     tokenizer = Tokenizer.from_file("packed/tokenizer.json")
     found = [
@@ -204,10 +202,8 @@ def test_rows_of_a_pipeline(
     assert sorted(found) == sorted(f"{text}<|endoftext|>" for text in texts)
 
 
-def test_embeddings_of_a_batch(examples: None, capsys: pytest.CaptureFixture[str]) -> None:
-    import embeddings
-
-    module: ModuleType = embeddings
+def test_embeddings_of_a_batch(load: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    module = load("embeddings")
     found = module.main()
     assert found.shape == (8, 8, 16)
     text = capsys.readouterr().out
@@ -215,3 +211,68 @@ def test_embeddings_of_a_batch(examples: None, capsys: pytest.CaptureFixture[str
     assert module.TEXT.startswith(first)
     assert targets in module.TEXT
     assert "(8, 8, 16)" in text
+
+
+def test_npz_rows(load: Any, tmp_path: Path, capsys: Any, caplog: Any) -> None:
+    texts, out = tmp_path / "texts", tmp_path / "out"
+    texts.mkdir()
+    lines = [{"title": "A title"}, {"text": "words " * 30}, {"id": 3}, {"title": "", "text": "end"}]
+    (texts / "part_000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (texts / "part_001.txt").write_text("some plain text " * 9)
+    command = ["--input", str(texts), "--output", str(out), "--max-length", "16", "--stride", "8"]
+    command += ["--batch-size", "500", "--save-frequency", "10000"]
+    example = load("npz_rows")
+    files = example.main([*command, "--vocab-size", "280", "--workers", "2", "--max-minutes", "9"])
+    assert [path.name for path in files] == ["part_000.npz", "part_001.npz"]
+    first = np.load(files[0])
+    assert first["input_ids"].dtype == np.int32
+    assert first["input_ids"].shape == first["attention_mask"].shape
+    assert set(first["attention_mask"].flatten().tolist()) == {0, 1}
+    before = {path.name: path.stat().st_ino for path in files}
+    (texts / "part_002.txt").write_text("added later")
+    files[1].write_bytes(b"damaged")
+    again = example.main([*command, "--vocab-size", "280"])
+    assert ", 2 written and the others up to date" in capsys.readouterr().out
+    assert "settings are not used" not in caplog.text
+    assert [path.name for path in again] == [*before, "part_002.npz"]
+    assert again[0].stat().st_ino == before["part_000.npz"]
+    assert len(np.load(again[1])["input_ids"])
+
+
+def test_notebook_windows(load: Any, capsys: Any) -> None:
+    assert load("notebook_windows").main().shape == (8, 4, 16)
+    said = capsys.readouterr().out
+    assert '-> it was the " best" of <|unk|>' in said
+    assert "-> it was<|endoftext|>In the" in said
+
+
+def test_pickled_dumps(load: Any, tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `hf`")
+    pytest.importorskip("accelerate", reason="the Trainer needs accelerate")
+    pa = pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    from pyarrow import parquet
+
+    code = [f"def f{i}(x):\n    return x + {i}\n" * (i % 5 + 1) for i in range(60)]
+    parquet.write_table(pa.table({"code": code}), tmp_path / "code.parquet")
+    losses = load("pickled_dumps").main([
+        "--data_file", str(tmp_path / "code.parquet"), "--tokenization_folder",
+        str(tmp_path / "out"), "--chars_to_tokenize", "3000", "--starting_character", "0",
+        "--seq_length", "48", "--vocab_size", "300", "--chunk_size", "10000",
+    ])
+    assert len(losses) == 2
+    assert all(0 < loss < 9 for loss in losses)
+    assert "dump-meta_data.json: files 1, samples " in capsys.readouterr().out
+
+
+def test_cs336(load: Any, tmp_path: Path, capsys: Any) -> None:
+    for name, n in (("train", 200), ("val", 20)):
+        text = END.join(f"Once upon a time, number {i} met number {i * i}. " for i in range(n))
+        (tmp_path / f"{name}.txt").write_text(text)
+    inputs = load("cs336").main([
+        "--train_file", str(tmp_path / "train.txt"), "--val_file", str(tmp_path / "val.txt"),
+        "--vocab_size", "300", "--output_dir", str(tmp_path / "data"), "--name", "tiny",
+    ])
+    assert inputs.shape == (4, 32)
+    ids = np.fromfile(tmp_path / "data" / "tiny_val_tokens.bin", np.uint16)
+    assert (ids == 299).sum() == 19
+    assert "tiny_train_tokens.bin" in capsys.readouterr().out
