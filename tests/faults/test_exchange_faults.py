@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torture
 from export_cases import WITH_SHARDS
+from torture import contents
 from verify_cases import flip
 from written import END, dataset
 
@@ -56,17 +57,9 @@ def do(what: str, data: Path, out: Path, **more: Any) -> None:
         export_tokens(data, to=what, out=out, shard_tokens=size, **more)  # type: ignore[arg-type]
 
 
-def contents(out: Path) -> dict[str, bytes]:
-    """All but the statistics, of which times are a part."""
-    return {
-        str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*")
-        if path.is_file() and path.name != "train_stats.json"
-    }
-
-
 @pytest.mark.parametrize("what", KINDS)
 def test_a_disk_that_fails_at_each_call(data: Path, tmp_path: Path, what: str) -> None:
-    def check(out: Path, peace: dict[str, bytes]) -> None:
+    def check(out: Path, peace: dict[str, bytes], _: object) -> None:
         final = {each for each in contents(out) if ".partial" not in each}
         described = "train.json" if what == "import" else "export.json"
         if any(name.endswith(described) for name in final):  # it is the last

@@ -5,18 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import faults
+import processes
 import pytest
 import torture
 from run_cases import contents, cut_off
 
-from bpe.errors import TokenmillError
 from preprocess import build, pipeline, storage
 from preprocess.check.doctor import run_doctor
 from preprocess.check.preview import preview_build
@@ -24,24 +22,14 @@ from preprocess.report.progress import Progress
 from preprocess.run import journal
 from preprocess.storage import OutputError
 
-ROOT = Path(__file__).parents[2]
-
-
 # Kills.
 
 
 def test_killed_builds_end_in_the_same_bytes() -> None:
     """Six builds, each killed up to five times; `make torture` does it with many more."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "support" / "torture.py"), "--builds", "6"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 builds, " in done.stdout
-    assert " 0 failures" in done.stdout
+    printed = processes.run(torture.__file__, "--builds", 6).stdout
+    assert "6 builds, " in printed
+    assert " 0 failures" in printed
 
 
 @pytest.mark.parametrize(
@@ -105,39 +93,28 @@ def test_every_write_fails_in_turn(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:
     """A clear error, no final name without its content, and the same command goes on."""
-    options |= more
-    build(**options | {"out": tmp_path / "peace"})
-    peace = contents(tmp_path / "peace")
     # Entries at the ends of stages only: that is every kind of call there is.
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 1e9)
-    for number in range(1, 1000, 7 if more else 2):
-        out = tmp_path / str(number)
-        system = faults.System(number, faults.fail(faults.ERRORS[number % len(faults.ERRORS)]))
-        error: TokenmillError | None = None
-        with monkeypatch.context() as patch:
-            faults.install(system, patch)
-            try:
-                build(**options | {"out": out})
-            except TokenmillError as found:
-                error = found
-        if error is None and len(system.calls) < number:
-            break
+
+    def check(out: Path, peace: dict[str, bytes], error: OutputError | None) -> None:
         # The last calls take the work directory and the lock away, when all is in place.
-        if error is not None:
-            assert "could not be written" in str(error)
-            assert "run the same command again" in str(error)
-            if "No space left on device" in str(error):
-                assert "free the space and run the same command again" in str(error)
-            assert str(out) in str(error)
-            if "nothing was put under a final name" in str(error):
-                assert not (out / "tokenizer.json").exists()
-            found = torture.contents_of_files(out) if out.exists() else {}
-            for name in ("train", "val"):
-                files = [x for x in peace if x.startswith(name) and f"{name}.json" in found]
-                assert [found.get(x) for x in files] == [peace[x] for x in files]
-        build(**options | {"out": out})
-        assert contents(out) == peace
-    assert number > 60
+        if error is None:
+            return
+        assert "run the same command again" in str(error)
+        if "No space left on device" in str(error):
+            assert "free the space and run the same command again" in str(error)
+        assert str(out) in str(error)
+        if "nothing was put under a final name" in str(error):
+            assert not (out / "tokenizer.json").exists()
+        found = contents(out) if out.exists() else {}
+        for name in ("train", "val"):
+            files = [x for x in peace if x.startswith(name) and f"{name}.json" in found]
+            assert [found.get(x) for x in files] == [peace[x] for x in files]
+
+    faults.fail_each_call(
+        lambda out: build(**options | more | {"out": out}), tmp_path, contents, check=check,
+        step=7 if more else 2,
+    )
 
 
 def test_a_disk_that_is_too_small_for_compressed_text(

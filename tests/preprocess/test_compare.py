@@ -154,17 +154,6 @@ def test_facts_of_a_word_level_tokenizer(tmp_path: Path) -> None:
     assert told[:3] == [f"{tmp_path}:", "  kind: word-level", "  vocab size: 8"]
 
 
-def test_a_name_that_nobody_knows_is_told(tmp_path: Path) -> None:
-    from bpe import load_tokenizer
-
-    with pytest.raises(TokenizerFileError, match="No such file or directory: expected a tokenizer"):
-        load_tokenizer(tmp_path / "none.json")
-    with pytest.raises(TokenizerFileError, match=r"there is no tokenizer\.json in this directory"):
-        load_tokenizer(tmp_path)
-    with pytest.raises(TokenizerFileError, match="No such file or directory"):
-        load_tokenizer("neither a path nor a name")
-
-
 def test_a_name_is_asked_for_at_tiktoken_and_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     from bpe import huggingface, load_tokenizer
 

@@ -68,8 +68,7 @@ def corpus(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def contents(corpus: Path) -> dict[str, dict[str, bytes]]:
-    directories = "out", "out/prose", "out/posts", "elsewhere"
-    return {name: torture.contents_of_files(corpus / name) for name in directories}
+    return {name: torture.contents(corpus / name, "config.json") for name in ("out", "elsewhere")}
 
 
 def test_a_corpus_is_what_its_datasets_are(corpus: Path) -> None:

@@ -77,15 +77,6 @@ def test_json_says_the_same(data: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("at_a_time", A_FEW_AT_A_TIME)
-def test_parts_of_any_size_say_the_same(
-    data: Path, at_a_time: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = facts(data)
-    monkeypatch.setattr(inspect, "_TOKENS_AT_A_TIME", at_a_time)
-    assert facts(data) == expected
-
-
-@pytest.mark.parametrize("at_a_time", A_FEW_AT_A_TIME)
 @settings(max_examples=30, deadline=None)
 @given(
     documents=st.lists(st.lists(st.integers(0, 2), max_size=9), max_size=12),

@@ -94,7 +94,7 @@ def test_outputs_beside_the_text(
         (tmp_path / f"{name}.jsonl").write_text('{"text": "one"}\n{"text": "document"}\n' * 9)
     place, text = tmp_path / options.get("out", "."), {*tmp_path.rglob("*")}
     build_in(tmp_path, **options)
-    whole = torture.contents_of_files(place)
+    whole = torture.contents(place, "config.json")
     assert all("up to date" in line for line in build_in(tmp_path, **options))
     for overwrite in (True, False) if layout in CUT else ():
 
@@ -103,11 +103,11 @@ def test_outputs_beside_the_text(
 
         for at in faults.each_cut(work, CUT[layout]):
             build_in(tmp_path, **options, overwrite=overwrite)
-            assert torture.contents_of_files(place) == whole, at
+            assert torture.contents(place, "config.json") == whole, at
             assert all("up to date" in line for line in build_in(tmp_path, **options)), at
             for path in [] if overwrite else sorted({*tmp_path.rglob("*")} - text, reverse=True):
                 path.rmdir() if path.is_dir() else path.unlink()
-        assert torture.contents_of_files(place) == whole
+        assert torture.contents(place, "config.json") == whole
 
 
 def test_outputs_of_all_commands_beside_the_text(

@@ -51,7 +51,7 @@ def run_all(place: Path, redirections: str, commands: list[str], **more: str) ->
         )
         found.append((command, done.returncode, done.stdout, done.stderr))
         assert b"Traceback" not in done.stderr, done.stderr
-    kept = [torture.contents_of_files(place / x) for x in NAMES if (place / x).is_dir()]
+    kept = [torture.contents(place / x, "config.json") for x in NAMES if (place / x).is_dir()]
     return [found, kept]
 
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import parts_of
 from torture import contents
+from verify_cases import flip
 
 from preprocess import Sampler, build, get_batch, merge_parts, open_tokens, write_rows
 from preprocess.check.inspect import facts, format_lines
@@ -279,9 +280,7 @@ def test_verify_reads_a_merged_dataset_once(merged: Path) -> None:
 def test_damage_of_a_part_is_repaired(data: Path) -> None:
     before = contents(data)
     for name in ("part-00001-of-00003_train.bin", "part-00002-of-00003_val.docs"):
-        damaged = bytearray((data / name).read_bytes())
-        damaged[8] ^= 1
-        (data / name).write_bytes(damaged)
+        flip(data / name, 8)
     assert not all(finding.sound for finding in verify(data))
     assert all(finding.path.exists() for finding in verify(data, repair=True))
     assert contents(data) == before

@@ -89,6 +89,9 @@ def _half(name: str, arguments: Any) -> None:
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+Check = Callable[[Path, dict[str, bytes], OutputError | None], None]
+
+
 def install(system: object, patch: pytest.MonkeyPatch | None = None) -> None:
     """Put a system in the place of the real one, until `patch` is undone or the process ends."""
     for module in (local, lock, files):
@@ -100,8 +103,7 @@ def install(system: object, patch: pytest.MonkeyPatch | None = None) -> None:
 
 def fail_each_call(
     work: Callable[[Path], object], root: Path, contents: Callable[[Path], dict[str, bytes]],
-    errors: Sequence[int] = (errno.ENOSPC, errno.EIO),
-    check: Callable[[Path, dict[str, bytes]], None] = lambda out, peace: None,
+    errors: Sequence[int] = ERRORS, check: Check = lambda out, peace, error: None, step: int = 1,
 ) -> None:
     """Let each call that changes the disk fail in turn; the same work again ends in all its bytes.
 
@@ -110,27 +112,30 @@ def fail_each_call(
         root: Where it is given directories.
         contents: Name -> content of what it wrote.
         errors: The failures, by turns.
-        check: Looks at what a run that failed left, and what one without failures makes.
+        check: Looks at what a run that failed left, what one without failures makes, and how it
+            failed.
+        step: So many calls are between two that fail.
     """
     work(root / "peace")
     peace = contents(root / "peace")
-    for at in count(1):
-        out = root / f"out{at}"
+    for at in count(1, step):
+        out, error = root / f"out{at}", None
         system = System(at, fail(errors[at % len(errors)]))
         with pytest.MonkeyPatch.context() as patched:
             install(system, patched)
             try:
                 work(out)
-            except OutputError as error:
+            except OutputError as found:
+                error = found
                 assert "could not be written" in str(error) or "lock" in str(error)
             else:
                 assert len(system.calls) <= at or contents(out) == peace
-        check(out, peace)
+        check(out, peace, error)
         work(out)
         assert contents(out) == peace
         if len(system.calls) < at:
             break
-    assert at > 20
+    assert at > 10
 
 
 class Stopping(Progress):

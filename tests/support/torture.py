@@ -104,20 +104,11 @@ def where(kind: str, directory: Path) -> dict[str, Path]:
     return {"out": directory / names[kind] if kind in names else directory}
 
 
-def contents(directory: Path) -> dict[str, bytes]:
-    """All but the statistics, of which times are a part."""
-    return {
-        path.name: path.read_bytes()
-        for path in directory.iterdir()
-        if not path.name.endswith("stats.json")
-    }
-
-
-def contents_of_files(directory: Path) -> dict[str, bytes]:
-    """As `contents`, without directories."""
-    found = (path for path in directory.iterdir() if path.is_file())
-    told = "stats.json", "config.json"
-    return {path.name: path.read_bytes() for path in found if not path.name.endswith(told)}
+def contents(directory: Path, *others: str) -> dict[str, bytes]:
+    """All files but the statistics, of which times are a part, and others that end with a name."""
+    told = "stats.json", *others
+    found = [x for x in directory.rglob("*") if x.is_file() and not x.name.endswith(told)]
+    return {x.relative_to(directory).as_posix(): x.read_bytes() for x in found}
 
 
 def remove(directory: Path) -> None:
