@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import socket
-import subprocess
 import sys
 import threading
 import tracemalloc
@@ -18,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import tiktoken
 import tiktoken.load
@@ -684,12 +684,10 @@ def test_a_hub_without_a_network_is_asked_twice(tmp_path: Path) -> None:
 
         threading.Thread(target=hang_up, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
-        done = subprocess.run(
-            [sys.executable, "-m", "preprocess", "count", __file__, "--tokenizer", "some/name"],
-            env=os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0"},
-            cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
+        done = processes.run(
+            "-m", "preprocess", "count", __file__, "--tokenizer", "some/name", expected_exit=1,
+            HF_ENDPOINT=endpoint, HF_HUB_OFFLINE="0",
         )
-        assert done.returncode == 1
         (line,) = done.stderr.splitlines()
         assert line.startswith("tokenmill: error: some/name: No such file or directory, and Hugg")
         assert sum(b"/some/name/" in each for each in asked) == 2

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 from typing import Any
 
 import gcs_server
 import object_server
+import processes
 import pytest
 import torture
 from run_cases import DOCUMENTS, END
@@ -24,7 +24,6 @@ from preprocess.storage import lock as locks
 from preprocess.storage import remote
 from preprocess.storage.remote import open_objects
 
-ROOT = Path(__file__).parents[2]
 LITTLE = {"shard_tokens": 1000, "workers": 1, "unit_size": 700, "val_fraction": 0.3}
 
 
@@ -94,10 +93,10 @@ def test_a_killed_process_is_resumed_on_another_machine(
     run(**options, out=tmp_path / "local")
     path = [str(options["path"])] if name == "rows" else []
     command = [
-        sys.executable, "-m", "preprocess", name, *path, "--out", f"{bucket}/data",
+        "-m", "preprocess", name, *path, "--out", f"{bucket}/data",
         *(f"--{x.replace('_', '-')}={y}" for x, y in options.items() if x != "path"),
     ]
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Popen[str]] = []
 
     def kill_at(n: int) -> Callable[[int], str]:
         def plan(number: int) -> str:
@@ -109,10 +108,8 @@ def test_a_killed_process_is_resumed_on_another_machine(
 
     for n in (8, 14, 20):
         with proxy(os.environ["AWS_ENDPOINT_URL"], kill_at(n)) as between:
-            environment = os.environ | {
-                "AWS_ENDPOINT_URL": between.url, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path),
-            }
-            running.append(subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL))
+            env = processes.environment(AWS_ENDPOINT_URL=between.url, TMPDIR=str(tmp_path))
+            running.append(processes.start(*command, env=env, stderr=DEVNULL))
             assert running[-1].wait() == -signal.SIGKILL
     assert not any("partial" not in key for key in contents(bucket) if key != ".tokenmill.lock")
     waited = list[float]()

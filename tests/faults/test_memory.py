@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import torture
 
@@ -20,7 +18,6 @@ from preprocess.run import memory_limit as memory
 from preprocess.run.memory_limit import MemoryLimitError, fit_to_memory
 from preprocess.settings import SettingsError
 
-ROOT = Path(__file__).parents[2]
 END = "<|endoftext|>"
 
 
@@ -87,8 +84,7 @@ def test_a_run_keeps_to_its_limit(tmp_path: Path) -> None:
         " vocab_size=300, val_fraction=0, memory_limit='450MB')\n"
         "assert 50e6 < p.peak_memory <= 450e6, p.peak_memory"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    processes.run("-c", code)
 
 
 _PEAKS = """
@@ -136,14 +132,7 @@ def test_short_documents_take_no_more_than_is_reckoned_with(tmp_path: Path) -> N
         "special_tokens": ["<a>", "<b>"],
         "begin_of_text": "<s>",
     }
-    result = subprocess.run(
-        [sys.executable, "-c", _PEAKS, json.dumps(settings)],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
-    peaks = json.loads(result.stdout)
+    peaks = json.loads(processes.run("-c", _PEAKS, json.dumps(settings), cwd=tmp_path).stdout)
     reckoned = workers * memory._OF_UNIT_BYTE * unit_size
     assert 0.2 * reckoned < peaks["counting"] <= reckoned
     assert 0.4 * reckoned < peaks["encoding"] <= reckoned

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 from source_cases import documents_of
 
@@ -53,11 +52,8 @@ print(len(refused), *{each for each in refused if "row groups" in each})
 
 def read_damaged(path: Path, reads: str) -> str:
     """Read a file in which each byte is damaged in turn, where pyarrow may abort the process."""
-    done = subprocess.run(
-        [sys.executable, "-c", READ_DAMAGED, path, reads], capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
+    done = processes.run("-c", READ_DAMAGED, path, reads)
+    assert done.stderr == ""
     return done.stdout
 
 

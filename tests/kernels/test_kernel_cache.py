@@ -10,12 +10,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import bpe
 from bpe import reference
-
-ROOT = Path(__file__).parents[2]
 
 FIND = """
 import numpy as np
@@ -324,14 +323,8 @@ def test_machine_code_that_is_there_needs_no_compiler(package: Path) -> None:
     assert run(package, FIND + COMPILER) == "[0, 2]\nFalse|cached"
     # All kernels, in the usual cache: they may be compiled in the first of these processes.
     for _ in range(2):
-        finished = subprocess.run(
-            [sys.executable, "-c", ALL_KERNELS + COMPILER],
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert finished.stdout == "False\n"
+        printed = processes.printed_by(ALL_KERNELS + COMPILER)
+    assert printed == "False\n"
 
 
 def test_scanners_of_one_source_are_compiled_once_and_told_apart(package: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import shlex
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 
 import preprocess
@@ -33,9 +33,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def start(*arguments: object, **streams: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "preprocess", *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, **streams)
+    return processes.start("-m", "preprocess", *arguments, stderr=subprocess.PIPE, **streams)
 
 
 def test_every_command_in_turn(text: Path, tmp_path: Path, capsys: Any) -> None:
@@ -284,7 +282,7 @@ def test_memory_that_a_unit_takes_for_a_moment_counts() -> None:
         "    np.ones(200_000_000, np.uint8)\n"
         "assert 200e6 < progress.peak_memory < 300e6, progress.peak_memory"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    processes.run("-c", code)
 
 
 def test_verbose_is_an_option(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

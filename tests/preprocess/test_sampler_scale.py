@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 import written
 
@@ -73,9 +72,8 @@ def test_many_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -
     if reader == "loaded":
         pytest.importorskip("torch", reason="needs the extra `torch`")
     path = written.dataset(tmp_path, [20] * 20_000, seed=None).path
-    command = [sys.executable, "-c", MANY, str(path), reader]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    first, second, last = (map(int, line.split()) for line in done.stdout.splitlines())
+    lines = processes.printed_by(MANY, path, reader).splitlines()
+    first, second, last = (map(int, line.split()) for line in lines)
     (before, files), (between, _), (after, files_after) = first, second, last
     # KiB: 50 bytes per batch, less than any object has. An allocator may take more once.
     assert min(between - before, after - between) < 512
@@ -112,7 +110,5 @@ def test_mapped_pages_are_given_back(tmp_path: Path, limit: int) -> None:
     ids = np.full(n, 7, np.uint32)
     ids[99::100] = 299
     path = written.write(tmp_path, ids, np.arange(100, n + 1, 100)).path
-    command = [sys.executable, "-c", RESIDENT, str(path), str(limit)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    grown = int(done.stdout)  # KiB
+    grown = int(processes.printed_by(RESIDENT, path, limit))  # KiB
     assert grown < 12_000 if limit == 1 << 20 else grown > 20_000
