@@ -130,7 +130,7 @@ def take_group(model, work, text, open_range, tail_start, n_pretokens):
                 inside -= 1
             n_misses = tokens_between(model, work, text.buffer, 0, (first, inside), n_misses)
             n_misses = tokens_between(
-                model, work, work.tail_text, tail_start, (inside, stop), n_misses
+                model, work, work.tail, tail_start, (inside, stop), n_misses
             )
         if stop == n_pretokens:
             return n_misses

@@ -91,7 +91,7 @@ def look_up_misses(cache, model, work, text, tail_start, n_misses):
             break
         inside -= 1
     keys_of_misses(work, text.buffer, 0, 0, inside)
-    keys_of_misses(work, work.tail_text, tail_start, inside, n_misses)
+    keys_of_misses(work, work.tail, tail_start, inside, n_misses)
     n_unseen = find_in_thread_cache(work, n_misses)
     n_looked_up = np.uint64(0)
     for number in range(n_unseen):

@@ -99,7 +99,6 @@ class Work(NamedTuple):
     new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     # uint8[TAIL], the last 16 bytes of the text, or all if it has fewer, then zeros
     tail: NDArray[np.uint8]
-    tail_text: NDArray[np.uint8]  # the same, read-only as text is
     # For merging, see `bpe.encode.merge`.
     symbols: NDArray[np.uint32]  # uint32[MAX_SYMBOLS]
     ranks: NDArray[np.uint32]  # uint32[MAX_SYMBOLS]

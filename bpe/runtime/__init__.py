@@ -17,5 +17,5 @@ jit           how kernels are called, and compiled when they are needed
 machine_code  the cache on disk, and how machine code comes into the process; `user_cache`: files
 compiler      numba and LLVM for a kernel; `plain_numba`, where that way fails
 machine       single instructions that Python has no word for; `intrinsics`: as LLVM code
-arrays        arrays for kernels: on huge pages, read-only, checked
+arrays        arrays for kernels: on huge pages, checked
 """

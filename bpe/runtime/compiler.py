@@ -111,6 +111,16 @@ def _type_of_kernel(kernel: Any, context: Any) -> Any:
     return types.Dispatcher(callee)
 
 
+def _type_of(value: Any) -> Any:
+    """Return numba's type of an argument. Arrays are writable, so that read-only ones are alike."""
+    if isinstance(value, Packed):
+        return _type_of(value.values)
+    if isinstance(value, tuple):
+        return BaseTuple.from_types(tuple(map(_type_of, value)), type(value))
+    of = typeof(value)
+    return of.copy(readonly=False) if isinstance(of, types.Array) else of
+
+
 def compiled(kernel: Any, arguments: tuple[Any, ...], entry: str) -> MachineCode:
     """Compile a `bpe.runtime.jit.Kernel` for such arguments, to a C function of the name `entry`.
 
@@ -132,8 +142,7 @@ def linked(
         kernels: Any = type(kernel)
         if kernels not in typeof_impl.registry:
             typeof_impl.register(kernels, _type_of_kernel)
-        values = [each.values if isinstance(each, Packed) else each for each in arguments]
-        _, result = _callee(kernel).lowered(tuple(map(typeof, values)))
+        _, result = _callee(kernel).lowered(tuple(map(_type_of, arguments)))
         library = _context().codegen().create_library(entry)
         module = library.create_ir_module(entry)
         results = _write_entry(module, entry, result.fndesc, kernel.name)

@@ -1,6 +1,6 @@
 """Kernels: functions that are compiled just in time, once for each signature.
 
-The signature is the kinds of the arguments, such as `("array", "uint8", 1, True)`. Machine code is
+The signature is the kinds of the arguments, such as `("array", "uint8", 1)`. Machine code is
 looked up in memory, then in the cache on disk (`bpe.runtime.machine_code`); otherwise it is
 compiled, with a warning.
 """

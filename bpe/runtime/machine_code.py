@@ -191,7 +191,7 @@ def append(value: Any, words: array[int]) -> Any:
 
     Returns:
         Its kind, by which machine code is chosen: "int", "uint" or "bool"; ("array", name of the
-        element type, dimensions, whether it is writable); ("tuple", class, kinds).
+        element type, dimensions); ("tuple", class, kinds).
 
     Raises:
         KernelError: No kernel takes such a value.
@@ -201,13 +201,12 @@ def append(value: Any, words: array[int]) -> Any:
     if cls is np.ndarray or cls is np.memmap:
         name, flags, shape = _DTYPES.get(value.dtype), value.flags, value.shape
         if name is not None and flags.c_contiguous and flags.aligned:
-            is_writable = flags.writeable
-            if is_writable and 0 not in shape:  # a quarter of the time of `ctypes.data`
+            if flags.writeable and 0 not in shape:  # a quarter of the time of `ctypes.data`
                 words.append(_addressof(_from_buffer(value)))
             else:
                 words.append(value.ctypes.data)
             words.extend(shape)
-            return "array", name, len(shape), is_writable
+            return "array", name, len(shape)
     elif cls is int and -(2**63) <= value < 2**63:
         words.append(value)
         return "int"

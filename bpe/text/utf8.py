@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.errors import EncodingError
-from bpe.runtime.arrays import Bytes, read_only
+from bpe.runtime.arrays import Bytes
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import always_inline, range_mask
 
@@ -73,7 +73,7 @@ def is_utf8(buffer: Bytes) -> bool:
     tail = np.zeros(64, np.uint8)
     tail[: len(buffer) - whole] = buffer[whole:]
     state = np.zeros(STATE_WORDS, np.uint64)
-    return bool(is_valid(read_only(buffer), read_only(tail), state))
+    return bool(is_valid(buffer, tail, state))
 
 
 def invalid_utf8(buffer: Bytes) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.runtime.arrays import Bytes, read_only
+from bpe.runtime.arrays import Bytes
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import copy_64_bytes, range_mask, trailing_zeros
 from preprocess.sources.text_file import Array
@@ -27,7 +27,7 @@ def new_state() -> NDArray[np.int64]:
 
 def find_end(part: Bytes, least: int, state: NDArray[np.int64]) -> int:
     """Return what `find_element_end` finds."""
-    return int(find_element_end(read_only(part), least, state))
+    return int(find_element_end(part, least, state))
 
 
 def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
@@ -38,7 +38,7 @@ def is_nested_deeper(values: Any, limit: int = MAX_NESTING) -> bool:
     if isinstance(values, bytes) and values.count(b"[") + values.count(b"{") <= limit:
         return False
     part, state = np.frombuffer(values, np.uint8), new_state()
-    find_element_end(read_only(part), len(part), state)
+    find_element_end(part, len(part), state)
     return bool(state[_DEEPEST] > limit)
 
 
@@ -53,14 +53,14 @@ def decode_strings(
         array: Allocates uint8[n] for the texts.
 
     Returns:
-        (texts, offsets): uint8[n_bytes], read-only, and int64[n_texts + 1].
+        (texts, offsets): uint8[n_bytes] and int64[n_texts + 1].
     """
     found = [*values]
     source = np.frombuffer(b"".join([*found, bytes(PADDING)]), np.uint8)
     out, offsets = array(len(source)), np.zeros(len(found) // n_joined + 1, np.int64)
     if strings_to_texts(source, n_joined, out, offsets) < len(found):
         return None
-    return read_only(out[: offsets[-1]]), offsets
+    return out[: offsets[-1]], offsets
 
 
 @kernel

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import random
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,15 +152,3 @@ def test_to_tiktoken_and_back() -> None:
     assert again.eos_token == "<|endoftext|>"
     for text in trained.documents():
         assert encoding.encode(text, allowed_special="all") == TRAINED.encode(text)
-
-
-def test_ranks_survive_their_file(tmp_path: Path) -> None:
-    TAKEN_OVER.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.from_file(tmp_path / "tokenizer.json")
-    assert again == TAKEN_OVER
-    assert (
-        json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))["model"]["ranked_by"]
-        == "bytes"
-    )
-    for text in trained.documents():
-        assert again.encode(text) == ENCODING.encode(text)
