@@ -33,6 +33,7 @@ from bpe.reference import Pair
 from bpe.text.normalize import normalized
 
 _DECODE_IDS = 1 << 15  # ids decoded at a time, to bound memory beyond that of the text
+_LISTED_IDS = 1 << 21  # ids that encoders take are below
 LARGEST_ID = 2**31 - 2  # ids are int32 in the tables of the encoder
 # Bytes that no UTF-8 has, so that a vocabulary may lack them, as GPT-NeoX's does.
 _NOT_IN_UTF8 = {0xC0, 0xC1, *range(0xF5, 0x100)}
@@ -248,6 +249,18 @@ class Vocabulary:
         return dict(sorted({**added, **self.tokens}.items()))
 
     @cached_property
+    def token_list(self) -> list[bytes | None]:
+        """Bytes of each id below `_LISTED_IDS`; None for one without a token.
+
+        A second half of None is what negative ids, which count from the end, find.
+        """
+        found: list[bytes | None] = [None] * (2 * min(self.size, _LISTED_IDS))
+        for token_id, token in self.bytes_of_id.items():
+            if 2 * token_id < len(found):
+                found[token_id] = token
+        return found
+
+    @cached_property
     def flat_by_id(self) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64]]:
         """Concatenated bytes; offset and length of each id, length -1 for an id without a token."""
         tokens = self.bytes_of_id
@@ -356,8 +369,13 @@ def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
     """Return the bytes of tokens; raise EncodingError if an id has no token."""
     if type(ids) is not list and hasattr(ids, "__array__"):
         return _decode_array(vocabulary, np.asarray(ids))
+    ids, tokens = [*ids], vocabulary.token_list
     try:
-        return b"".join(map(vocabulary.bytes_of_id.__getitem__, ids))
+        return b"".join([tokens[token_id] for token_id in ids])  # type: ignore[misc]
+    except (IndexError, TypeError):  # an id that is not in the list, or no id
+        pass
+    try:
+        return b"".join(map(vocabulary.bytes_of_id.__getitem__, map(operator.index, ids)))
     except KeyError as error:
         raise EncodingError(unknown_id_message(error.args[0], vocabulary.size)) from None
 

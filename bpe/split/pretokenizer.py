@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.errors import EncodingError
-from bpe.runtime.arrays import Bytes, Offsets, check_array
+from bpe.runtime.arrays import Bytes, Offsets
 from bpe.runtime.jit import pack
 from bpe.split import documents as split
 from bpe.split import gpt2
@@ -80,14 +79,9 @@ class Pretokenizer:
     def safe_cut(self, buffer: Bytes, position: int, stop: int) -> int:
         """Return the first position from `position` on where a cut changes no pre-token, never 0.
 
-        Return `stop` if none is known, as without a scanner. `buffer` is uint8[>= stop].
-
-        Raises:
-            EncodingError: `buffer` is no such array.
+        Return `stop` if none is known, as without a scanner. The caller guarantees that `buffer` is
+        uint8[>= stop], contiguous (see `bpe.tokenizer.check_search`).
         """
-        check_array("buffer", buffer, np.uint8)
-        if stop > len(buffer):
-            raise EncodingError(f"stop is {stop:,}: expected at most {len(buffer):,}, the text")
         if self.pattern not in PATTERNS:
             return stop
         # Only in gpt2 no alternative takes a part of the white space after it (`[\r\n]*`).

@@ -40,6 +40,7 @@ Row = dict[str, Values]
 
 DUMP_FILE = "dump-meta_data.json"  # counts of pickled rows
 _BUFFER_BYTES = 1 << 20
+_INT32 = np.dtype(np.int32)
 
 
 class RowsError(TokenmillError):
@@ -65,6 +66,7 @@ class RecordFile(ABC):
     Args:
         file: The file.
         n_records: Number of records, if it is known.
+        is_whole: True to read it as a whole, also if it has places to begin at, but no blocks.
 
     Attributes:
         path: Of the file, for messages: a path, or a URL without what is secret.
@@ -79,11 +81,13 @@ class RecordFile(ABC):
     compressions: tuple[str, ...]
     kept_bytes: int | None = None
 
-    def __init__(self, file: AnyFile, n_records: int | None = None) -> None:
+    def __init__(
+        self, file: AnyFile, n_records: int | None = None, is_whole: bool = False
+    ) -> None:
         self.path = file if isinstance(file, Path) else file.path
         # A relative path is of the working directory now.
         self.file = file.absolute() if isinstance(file, Path) else file
-        self.n_known = n_records
+        self.n_known, self.is_whole = n_records, is_whole
 
     @staticmethod
     @abstractmethod
@@ -162,7 +166,7 @@ def as_row(path: str | os.PathLike[str], number: int, record: Record, names: lis
     """
     try:
         row = {name: _as_ids(name, values) for name, values in record.items()}
-        if len({len(values) for values in row.values()}) > 1:
+        if len({*map(len, row.values())}) > 1:
             raise ValueError("columns of different lengths; make the file again")
         names += () if names else row
         if [*row] != names:
@@ -171,7 +175,7 @@ def as_row(path: str | os.PathLike[str], number: int, record: Record, names: lis
                 " different rows into directories of their own"
             )
         ids = row.get("input_ids")
-        if ids is not None and len(ids) and (least := int(ids.min())) < 0:
+        if ids is not None and len(ids) and (least := int(np.minimum.reduce(ids))) < 0:
             raise ValueError(f"the id {least:,}, expected 0 or more; make the file again")
     except ValueError as error:
         raise RowsError(f"{path}: row {number:,}, counted from 0, has {error}") from None
@@ -180,7 +184,7 @@ def as_row(path: str | os.PathLike[str], number: int, record: Record, names: lis
 
 def _as_ids(name: str, values: Any) -> Values:
     """Return a column of a record as int32[n]; raise ValueError if it is none."""
-    if type(values) is np.ndarray and values.dtype == np.int32:  # most are
+    if type(values) is np.ndarray and values.dtype is _INT32:  # most are
         return values
     is_array = isinstance(values, np.ndarray) and values.dtype.kind in "iub"
     if not is_array and not (isinstance(values, list) and {*map(type, values)} <= {int}):
@@ -313,11 +317,13 @@ def _values_of(column: Any) -> Callable[[int], Any]:
         return lambda index: column[index].as_py()
     numbers = flat.to_numpy().astype(dtype, copy=False)
     is_valid = None if column.null_count == 0 else column.is_valid().to_numpy()
-    ends = np.append(0, np.cumsum(pc.list_value_length(column).fill_null(0).to_numpy()))
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+    ends = memoryview(np.append(0, np.cumsum(lengths)))  # its numbers are Python's
 
     def values(index: int) -> Any:
-        begin, end = ends[index : index + 2].tolist()
-        return numbers[begin:end] if is_valid is None or is_valid[index] else None
+        if is_valid is None or is_valid[index]:
+            return numbers[ends[index] : ends[index + 1]]
+        return None
 
     return values
 
@@ -409,7 +415,7 @@ _ROW = msgspec.json.Decoder(dict[str, list[int]])
 class JsonFile(RecordFile):
     """A file of JSON Lines, which is one block; blank lines are no records.
 
-    To read any line, the positions of all are kept in memory; a compressed file is read as a whole.
+    To read any line, the positions of all are kept in memory, unless the file is read as a whole.
     """
 
     kind, suffix, compressions = "JSON Lines", ".jsonl", ("none", "gzip", "zstd")
@@ -451,8 +457,9 @@ class JsonFile(RecordFile):
 
     @cached_property
     def _lines(self) -> Lines | None:
-        """The lines of a file that is not compressed."""
-        return None if str(self.path).endswith((".gz", ".zst")) else Lines(self)
+        """The lines, unless the file is compressed or read as a whole."""
+        is_read = self.is_whole or str(self.path).endswith((".gz", ".zst"))
+        return None if is_read else Lines(self)
 
     def lines(self) -> Iterator[tuple[int, int, bytes]]:
         """Yield (its number from 1, its position, a line), without blank lines.
@@ -780,6 +787,8 @@ def format_of(name: str) -> str | None:
     return next((key for key, each in FORMATS.items() if name.endswith(each.suffix)), None)
 
 
-def open_file(file: AnyFile, n_records: int | None = None) -> RecordFile:
-    """Open a file of the format that its name says."""
-    return FORMATS[format_of(name_of(file)) or ""](file, n_records)
+def open_file(
+    file: AnyFile, n_records: int | None = None, is_whole: bool = False
+) -> RecordFile:
+    """Open a file of the format that its name says; see `RecordFile`."""
+    return FORMATS[format_of(name_of(file)) or ""](file, n_records, is_whole)

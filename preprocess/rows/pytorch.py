@@ -67,11 +67,11 @@ class TokenizedDataset(Dataset[Tensors]):
 class StreamingTokenizedDataset(TokenizedDataset):
     """The rows of a directory as a `TokenizedDataset`, with some blocks in memory at a time.
 
-    A block is a row group of Parquet, a record batch of Arrow, or a whole file of NPZ, pickled rows
-    or compressed JSON Lines. Those used last are kept, in each worker, so an order that goes from
-    block to block at random reads one for nearly each row: `DataLoader(shuffle=True)` does.
-    `shuffled` is an order that does not. Without `rows.json`, files of blocks that are whole files
-    are read once to count their rows.
+    A block is a row group of Parquet, a record batch of Arrow, or a whole file of JSON Lines, NPZ
+    or pickled rows. Those used last are kept, in each worker, so an order that goes from block to
+    block at random reads one for nearly each row: `DataLoader(shuffle=True)` does. `shuffled` is an
+    order that does not. Without `rows.json`, files that are one block are read once to count their
+    rows.
 
     Args:
         directory: As of `TokenizedDataset`.
@@ -158,8 +158,9 @@ class PickledTrainerDataset(Dataset[Tensors]):
     """The rows of the files dump-N.pkl of some folders, with what a causal model trains on.
 
     Item i has `input_ids`, `attention_mask` and `labels` (the ids), int64[n_tokens] each; where
-    rows were padded, the mask is 0 and labels are -100. Rows are in memory, 5 bytes per token. A
-    pickle is read without running anything of it; rows in it may be lists or NumPy arrays.
+    rows were padded, the mask is 0 and labels are -100. Rows are in memory, 5 bytes per token, 9 of
+    padded ones. A pickle is read without running anything of it; rows in it may be lists or NumPy
+    arrays.
 
     The counts in a folder's dump-meta_data.json are printed, and compared with what is there.
 
@@ -178,15 +179,14 @@ class PickledTrainerDataset(Dataset[Tensors]):
         if not given:
             raise RowsError("no folders with files dump-*.pkl were given; give one or several")
         self._rows = [row for folder in given for row in _rows_in(folder)]
+        self._starts = np.array([0, len(self._rows)])
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Tensors:
-        _, place = find_part(np.array([0, len(self)]), index)
-        row = self._rows[place]
-        labels = np.where(row["attention_mask"], row["input_ids"], IGNORED)
-        return _tensors_of({**row, "labels": labels})
+        _, place = find_part(self._starts, index)
+        return _tensors_of(self._rows[place])
 
 
 def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
@@ -205,8 +205,10 @@ def _rows_in(folder: str | os.PathLike[str]) -> list[Arrays]:
     rows = list[Arrays]()
     for row in (row for path in paths for row in open_file(path).rows()):
         # A mask of one byte per token; without one, all are tokens.
-        mask = row.get("attention_mask", np.ones(len(row["input_ids"])))
-        rows.append({**row, "attention_mask": mask.astype(np.int8)})
+        ids = row["input_ids"]
+        mask = row.get("attention_mask", np.ones(len(ids))).astype(np.int8)
+        labels = ids if mask.all() else np.where(mask, ids, np.int32(IGNORED))
+        rows.append({**row, "attention_mask": mask, "labels": labels})
     if (content := files.get(DUMP_FILE)) is None:
         return rows
     meta = files.where(DUMP_FILE)
