@@ -94,7 +94,12 @@ Where = Callable[[Key], str]
 class _Section(Settings):
     """Base of a section; those with the same options are equal."""
 
-    def __init__(self, /, **given: Any) -> None:
+    def __init__(self, /, *unnamed: Any, **given: Any) -> None:
+        if unnamed:
+            name, first = type(self).__name__, next(iter(options_of(type(self))))
+            raise SettingsError(
+                f"{name}: takes 0 arguments without names; name them, as {name}({first}=...)"
+            )
         try:
             super().__init__(**given)
         except SettingsError as error:

@@ -461,8 +461,12 @@ def advice(
     kind, _, why = meant.partition(": ")
     if why:
         return f"; it {why}" if kind == "refused" else f"; leave it out: {why}"
-    near = same[0] if same else nearest(unknown, known)
-    return f"; did you mean {shown(near)}?" if near else ""
+    if near := same[0] if same else nearest(unknown, known):
+        return f"; did you mean {shown(near)}?"
+    for where, names in elsewhere.items():
+        if near := nearest(unknown, names):
+            return f"; did you mean {shown(near)}, an option of {where}?"
+    return ""
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(option, run_option))

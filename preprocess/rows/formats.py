@@ -318,7 +318,7 @@ def _values_of(column: Any) -> Callable[[int], Any]:
     numbers = flat.to_numpy().astype(dtype, copy=False)
     is_valid = None if column.null_count == 0 else column.is_valid().to_numpy()
     lengths = pc.list_value_length(column).fill_null(0).to_numpy()
-    ends = memoryview(np.append(0, np.cumsum(lengths)))  # its numbers are Python's
+    ends = np.append(0, np.cumsum(lengths)).data  # whose numbers are Python's
 
     def values(index: int) -> Any:
         if is_valid is None or is_valid[index]:
