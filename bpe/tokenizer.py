@@ -557,7 +557,7 @@ def check_search(buffer: NDArray[np.uint8], position: int, stop: int) -> tuple[i
     """
     check_array("buffer", buffer, np.uint8)
     first, last, n = max(0, operator.index(position)), operator.index(stop), len(buffer)
-    for name, place in (("position", first), ("stop", last)):
-        if not 0 <= place <= n:
-            raise EncodingError(f"{name} is {place:,}: expected 0 to {n:,}, the length of the text")
-    return first, last
+    if first <= n and 0 <= last <= n:
+        return first, last
+    name, place = ("position", first) if first > n else ("stop", last)
+    raise EncodingError(f"{name} is {place:,}: expected 0 to {n:,}, the length of the text")

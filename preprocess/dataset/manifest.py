@@ -333,7 +333,7 @@ def _parse(
 ) -> dict[str, Any]:
     """Return the JSON object of a manifest; arguments as the attributes of `DerivedManifest`."""
     try:
-        data = json.loads(content)
+        data = msgspec.json.decode(content)
     except (ValueError, RecursionError) as wrong:
         raise error(f"{where}: not a manifest, for it is not JSON ({wrong}); {again}") from wrong
     if not isinstance(data, dict) or data.get("format") not in spellings_of(about[0]):

@@ -83,6 +83,7 @@ class RemoteView(ShardView):
         self._per_block = table.BLOCK_BYTES // self.dtype.itemsize
         n_blocks = sum(-(-len(each) // self._per_block) for each in arrays)
         self._blocks = slice(first_blocks[0], first_blocks[0] + n_blocks)
+        self._complete_at = -1  # `n_removals` when all blocks were there
 
     @contextmanager
     def at(self, find_spans: FindSpans) -> Iterator[ShardView]:
@@ -96,7 +97,9 @@ class RemoteView(ShardView):
         cache = self._cache
         with cache.lock:
             cache.look()
-            if cache.is_there[self._blocks].all():
+            if self._complete_at != cache.n_removals and cache.is_there[self._blocks].all():
+                self._complete_at = cache.n_removals
+            if self._complete_at == cache.n_removals:
                 cache.is_used[self._blocks] = True
             else:
                 starts, stops = find_spans()
@@ -190,6 +193,7 @@ class BlockCache:
         mapped: Memory map of all blocks, zeros where no block is mapped.
         is_there: bool[n_blocks], True for mapped blocks; modified only while `lock` is held.
         is_used: bool[n_blocks], True for blocks read since the times of their files were set.
+        n_removals: How often blocks ceased to be mapped; modified only while `lock` is held, too.
         lock: Held while mapped blocks are read.
 
     Raises:
@@ -211,6 +215,7 @@ class BlockCache:
             self.directory.mkdir(0o700, parents=True, exist_ok=True)
             self.mapped = FileMap(-1, n_blocks * table.BLOCK_BYTES)
         self.is_there, self.is_used = np.zeros(n_blocks, bool), np.zeros(n_blocks, bool)
+        self.n_removals = 0
         self.lock = Lock()
         self._looked = time.monotonic()
 
@@ -256,6 +261,7 @@ class BlockCache:
 
     def _unmap(self, blocks: Blocks) -> None:
         self.is_there[blocks] = False
+        self.n_removals += bool(len(blocks))
         for block in blocks.tolist():
             self.mapped.remove(block * table.BLOCK_BYTES, table.BLOCK_BYTES)
 

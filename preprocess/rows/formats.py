@@ -513,8 +513,10 @@ class JsonFile(RecordFile):
 
 def _numbers_of(values: list[int]) -> Any:
     """Return int64[n] of integers; the list, if there are none or some do not fit."""
-    numbers = np.array(values)
-    return numbers if numbers.dtype == np.int64 else values
+    try:  # faster than np.array, which looks for a type
+        return np.fromiter(values, np.int64, len(values)) if values else values
+    except OverflowError:
+        return values
 
 
 class Lines:

@@ -460,7 +460,7 @@ class FileSeries:
 
     def __init__(self, files: list[RecordFile], n_blocks: int | None = None) -> None:
         self.files, self._n_blocks = files, n_blocks
-        self._blocks: dict[tuple[int, int], Any] = {}
+        self._blocks: dict[int, Any] = {}
         self._columns: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -474,11 +474,16 @@ class FileSeries:
             _check_count(file, size, size if file.n_known is None else file.n_known)
         return np.append(0, np.cumsum(sizes, dtype=np.int64))
 
-    @property
+    @cached_property
     def block_starts(self) -> Numbers:
         """Offsets of the blocks of all files in records: int64[n_blocks + 1]."""
         parts = zip(self.files, self.starts, strict=False)
         return np.concatenate([*(file.starts[:-1] + at for file, at in parts), self.starts[-1:]])
+
+    @cached_property
+    def _places(self) -> list[tuple[RecordFile, int, int]]:
+        """(file, number, first record) of each block; the last two are counted in its file."""
+        return [(x, *place) for x in self.files for place in enumerate(x.starts[:-1].tolist())]
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -497,8 +502,8 @@ class FileSeries:
             IndexError: There is no such record.
             RowsError: Its file is damaged, or was changed.
         """
-        block, inside = self._read(*find_part(self.starts, index))
-        record: Record = block[inside]
+        number, place = find_part(self.block_starts, index)
+        record: Record = self._block(number)[place]
         return record
 
     def row(self, index: int) -> Row:
@@ -507,25 +512,24 @@ class FileSeries:
         Raises:
             RowsError: It is no row of tokens, or has other columns than the rows before.
         """
-        number, place = find_part(self.starts, index)
-        block, inside = self._read(number, place)
-        row = as_row(self.files[number].path, place, block[inside], self._columns)
+        number, place = find_part(self.block_starts, index)
+        block, (file, _, first) = self._block(number), self._places[number]
+        row = as_row(file.path, first + place, block[place], self._columns)
         if isinstance(block, list):
-            block[inside] = row  # which is not converted again
+            block[place] = row  # which is not converted again
         return row
 
-    def _read(self, number: int, place: int) -> tuple[Any, int]:
-        """Return the block that has a record of a file, and its place there."""
-        file = self.files[number]
-        block, inside = find_part(file.starts, place)
-        found = self._blocks.pop((number, block), None)
+    def _block(self, number: int) -> Any:
+        """Return a block of all files, which is read unless it is kept."""
+        found = self._blocks.pop(number, None)
         if found is None:
+            file, inside, first = self._places[number]
             while self._is_full(file):  # before reading, so that there are never more
                 del self._blocks[next(iter(self._blocks))]
-            found = file.block(block)
-            _check_count(file, len(found), int(np.diff(file.starts)[block]))
-        self._blocks[number, block] = found  # the last
-        return found, inside
+            found = file.block(inside)
+            _check_count(file, len(found), int(file.starts[inside + 1]) - first)
+        self._blocks[number] = found  # the last
+        return found
 
     def _is_full(self, file: RecordFile) -> bool:
         if self._n_blocks is not None or file.kept_bytes is None:
