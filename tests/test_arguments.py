@@ -344,7 +344,7 @@ def test_unusual_values(valid: dict[str, Any], tmp_path: Path) -> None:
         (lambda: tokenizer.save("a", "b"), "Tokenizer.save: takes 1 arguments without names; name"),
         (lambda: bpe.Tokenizer.from_file("a", "b"), "Tokenizer.from_file: takes 1 arguments"),
         (lambda: bpe.WordLevelTokenizer("a", "b"), "WordLevelTokenizer: takes 1 arguments"),
-        (lambda: build("a.yaml", "b"), "build: takes 1 arguments without names; name"),
+        (lambda: build("a.yaml", "b"), "build: takes 1 arguments without names; name the others"),
         (lambda: DatasetConfig("x"), "DatasetConfig: takes 0 arguments without names; name them"),
         (lambda: verify("a", path="b"), "path: was given by its place and by its name"),
         *((call, "should not be an empty path") for call in (

@@ -140,7 +140,7 @@ def test_options_in_the_documentation_exist() -> None:
     from preprocess.cli import COMMANDS
 
     options = [option for command in COMMANDS.values() for option in command.options()]
-    existing = {name for option in options for name in option.names} | {"--help"}
+    existing = {option.flag for option in options} | {"--help"}
     for page in ("README.md", "docs/commands.md", "docs/durability.md", "docs/files.md"):
         text = re.sub(r"ARGS=\".*?\"|`--config [^`]*`|TORCH=\".*?\"", "", PAGES[page])
         named = set(re.findall(r"--[a-z][\w-]*", text))
