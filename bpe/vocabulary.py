@@ -250,13 +250,10 @@ class Vocabulary:
 
     @cached_property
     def token_list(self) -> list[bytes | None]:
-        """Bytes of each id below `_LISTED_IDS`; None for one without a token.
-
-        A second half of None is what negative ids, which count from the end, find.
-        """
-        found: list[bytes | None] = [None] * (2 * min(self.size, _LISTED_IDS))
+        """Bytes of each id below `_LISTED_IDS`; None for one without a token."""
+        found: list[bytes | None] = [None] * min(self.size, _LISTED_IDS)
         for token_id, token in self.bytes_of_id.items():
-            if 2 * token_id < len(found):
+            if token_id < len(found):
                 found[token_id] = token
         return found
 
@@ -371,7 +368,8 @@ def decode_bytes(vocabulary: Vocabulary, ids: Iterable[int]) -> bytes:
         return _decode_array(vocabulary, np.asarray(ids))
     ids, tokens = [*ids], vocabulary.token_list
     try:
-        return b"".join([tokens[token_id] for token_id in ids])  # type: ignore[misc]
+        if not ids or min(ids) >= 0:  # others would count from the end
+            return b"".join([tokens[token_id] for token_id in ids])  # type: ignore[misc]
     except (IndexError, TypeError):  # an id that is not in the list, or no id
         pass
     try:

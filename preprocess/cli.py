@@ -20,6 +20,7 @@ import gc
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -349,7 +350,7 @@ def run(arguments: list[str]) -> int:
             return _failed(f"stopped ({stopped})", 128 + stopped.number)
         except (TokenmillError, OSError, MemoryError) as error:
             if "--debug" in arguments:
-                raise
+                traceback.print_exc()
             if isinstance(error, OutOfTimeError):
                 print(f"tokenmill: {error}", file=sys.stderr)
                 return 3

@@ -113,8 +113,10 @@ class _Section(Settings):
         """Return also the section where an option belongs, if that is elsewhere."""
         own = options_of(cls)
         sections = {f"the section {x}": options_of(kind) for x, kind in _SECTIONS.items()}
-        first = next(iter(alike(unknown, {*own, *chain(*sections.values())})), None)
-        return advice(unknown, own if first is None or first in own else (), sections)
+        names = {*chain(*sections.values())}
+        first = unknown if unknown in names else next(iter(alike(unknown, {*own, *names})), None)
+        known = own if first is None or first in own else ()
+        return advice(unknown, known, sections) or super().advice(unknown)
 
     def __eq__(self, other: object) -> bool:
         names = options_of(type(self))

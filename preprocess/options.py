@@ -159,10 +159,13 @@ class TextSettings(Settings):
     def check(self) -> None:
         super().check()
         if escape := _ESCAPE.search(self.separator):
+            # Arguments of commands have no zero byte.
+            has_zero = re.search(r"\\(0(?![0-7])|x00|u0000)", self.separator)
+            bash = "" if has_zero else f"in bash $'{self.separator}', "
             raise SettingsError(
                 f"--separator {self.separator} has a backslash and {escape[0][1:]}, not the"
                 " character that this stands for; choose line or blank-line, or give the character"
-                f" itself (in bash $'{self.separator}', in YAML \"{self.separator}\")"
+                f" itself ({bash}in YAML \"{self.separator}\")"
             )
         if self.max_length_chars is not None and self.min_length > self.max_length_chars:
             raise SettingsError(

@@ -79,7 +79,7 @@ def hash_bytes(data, start, stop, factor):
     else:
         for at in range(start, stop):
             mixed = machine.multiply_and_fold(mixed ^ np.uint64(data[at]), factor)
-    mixed *= np.uint64(0xD6E8FEB86659FD93)
+    mixed = machine.multiply(mixed, np.uint64(0xD6E8FEB86659FD93))
     mixed ^= mixed >> np.uint64(32)
     return min(mixed, _NONE - np.uint64(1))
 

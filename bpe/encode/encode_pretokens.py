@@ -51,7 +51,7 @@ def token_hash(word):
     The lowest TOKEN_BITS, the upper bits of the product, are its place in `Model.tokens`. The row
     there is `hash ^ id`: `row ^ hash` is the id, and larger than any id for another hash.
     """
-    return machine.rotate(word * FACTOR, np.uint64(TOKEN_BITS))
+    return machine.rotate(machine.multiply(word, FACTOR), np.uint64(TOKEN_BITS))
 
 
 @kernel
@@ -130,7 +130,7 @@ def take_group(model, work, text, open_range, tail_start, n_pretokens):
                 inside -= 1
             n_misses = tokens_between(model, work, text.buffer, 0, (first, inside), n_misses)
             n_misses = tokens_between(
-                model, work, work.tail, tail_start, (inside, stop), n_misses
+                model, work, work.tail_text, tail_start, (inside, stop), n_misses
             )
         if stop == n_pretokens:
             return n_misses

@@ -29,7 +29,7 @@ from bpe.encode.pretoken_cache import SharedPretokenCache, empty_cache, is_full
 from bpe.encode.work import Output, Text, Work
 from bpe.errors import EncodingError, VocabularyError
 from bpe.parallel import Lock
-from bpe.runtime.arrays import zeros
+from bpe.runtime.arrays import read_only, zeros
 from bpe.runtime.jit import bind, pack
 from bpe.split import documents as split
 from bpe.split.patterns import PATTERNS
@@ -77,6 +77,7 @@ def new_state(groups: int = _NO_LIMIT, ignores_full: bool = False) -> NDArray[np
 
 def new_work(thread_cache: int = 8) -> Work:
     """Return the memory of a thread with a cache of so many words."""
+    tail = np.empty(layout.TAIL, np.uint8)
     return Work(
         thread_cache=zeros(thread_cache, np.uint64), own=np.zeros(4, np.int64),
         positions=np.empty(layout.N_POSITIONS, np.int64),
@@ -84,7 +85,7 @@ def new_work(thread_cache: int = 8) -> Work:
         keys=np.empty(4 * layout.KEYS, np.uint64), found=np.empty(2 * layout.KEYS, np.uint64),
         unseen=np.empty(layout.KEYS, np.uint32),
         new_ids=np.empty(layout.LONGEST_CACHED + 1, np.uint32),
-        tail=np.empty(layout.TAIL, np.uint8), symbols=np.empty(MAX_SYMBOLS, np.uint32),
+        tail=tail, tail_text=read_only(tail), symbols=np.empty(MAX_SYMBOLS, np.uint32),
         ranks=np.empty(MAX_SYMBOLS, np.uint32), **_growing(SCRATCH_BYTES),
     )
 
@@ -147,6 +148,7 @@ class EncoderTables:
             tokens=_no_tokens(), packing=np.array(packing, np.int64), whole=whole,
             whole_bytes=whole_bytes, whole_offsets=whole_offsets, whole_ids=whole_ids,
         )
+        token_bytes = read_only(token_bytes)
         first_bytes, last_bytes = np.zeros((2, vocabulary.size), np.uint8)
         # An empty token may be the last, or the first.
         first_bytes[token_ids] = token_bytes.take(token_offsets[:-1], mode="clip")
@@ -201,7 +203,7 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
     inside = np.arange(kernels.TOKEN_BYTES) < lengths[:, None]
     filled = np.append(data, np.zeros(kernels.TOKEN_BYTES, np.uint8))
     padded = sliding_window_view(filled, kernels.TOKEN_BYTES)[begins]
-    text = padded[inside]
+    text = read_only(padded[inside])
     padded[~inside] = 0xFF
     ends = np.cumsum(lengths)
     # Each token is a pre-token and a span, encoded with a cache of their own.
@@ -209,7 +211,7 @@ def _fill_tokens(tables: EncoderTables, data: NDArray[Any], offsets: NDArray[Any
     starts = np.zeros(len(text) // 64 + 1, np.uint64)
     token_offsets = np.zeros(len(ends) + 1, np.int64)
     set_bits(starts, np.append(0, ends))
-    bounds = np.append(0, np.repeat(ends, 2)[:-1])
+    bounds = read_only(np.append(0, np.repeat(ends, 2)[:-1]))
     ids = np.empty(len(text) + layout.COPIED, np.uint32)
     kernels.encode_pretokens(
         pack(empty_cache(room, 16, 2 * room)), tables.packed, new_work(),
@@ -340,10 +342,10 @@ class Encoder:
         if len(spans):
             if prefix_id >= 0 and not starts_mid_document:
                 written[0], state[layout.N_IDS] = prefix_id, 1
-            bounds = spans.ravel()
+            bounds = read_only(spans.ravel())
             starts = self._pretokenizer.boundaries(buffer, bounds)
             around = np.array([prefix_id, suffix_id, ends_mid_document], np.int64)
-            self._encode_all(Text(buffer, bounds, starts, around), out, state)
+            self._encode_all(Text(read_only(buffer), bounds, starts, around), out, state)
         self._n_written = max(self._n_written, int(state[layout.N_IDS]))
         return written[: state[layout.N_IDS]], out.offsets
 
@@ -419,7 +421,7 @@ class Encoder:
         start[layout.LONGEST] = 1  # there is room for any
         starts = np.empty(_BOUND_TEXT // 64 + 1, np.uint64)
         ids = np.empty(_BOUND_TEXT + 2 + layout.COPIED, np.uint32)
-        text = Text(buffer, bounds, starts, _NO_AFFIXES)
+        text = Text(read_only(buffer), read_only(bounds), starts, _NO_AFFIXES)
         split_documents, characters, scratch = splitting(self._pretokenizer.pattern)
         split_text = bind(
             split_documents, characters, scratch, text.buffer, text.bounds, False, starts

@@ -18,8 +18,8 @@ FACTOR, _OTHER_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4E
 @kernel
 def thread_hash(low, high):
     """Return a hash of a 16-byte key, its highest bits well mixed."""
-    mixed = machine.rotate(low * FACTOR, np.uint64(32)) ^ high
-    return mixed * _OTHER_FACTOR
+    mixed = machine.rotate(machine.multiply(low, FACTOR), np.uint64(32)) ^ high
+    return machine.multiply(mixed, _OTHER_FACTOR)
 
 
 @kernel
@@ -91,7 +91,7 @@ def look_up_misses(cache, model, work, text, tail_start, n_misses):
             break
         inside -= 1
     keys_of_misses(work, text.buffer, 0, 0, inside)
-    keys_of_misses(work, work.tail, tail_start, inside, n_misses)
+    keys_of_misses(work, work.tail_text, tail_start, inside, n_misses)
     n_unseen = find_in_thread_cache(work, n_misses)
     n_looked_up = np.uint64(0)
     for number in range(n_unseen):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bpe.encode.cache_rows import hash_bytes, same_bytes
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import always_inline, prefetch
+from bpe.runtime.machine import always_inline, multiply, prefetch
 
 ID_BITS = 21  # of an id, and of a rank, in the tables; so ids are smaller than 2**21 - 1
 NO_RANK = np.uint32(0xFFFFFFFF)
@@ -78,7 +78,7 @@ def pair_key(left, right):
 @kernel
 def hash_pair(model, key):
     """Return a hash of a pair's key, its high bits well mixed."""
-    return (key ^ (key >> np.uint64(17))) * np.uint64(model.packing[4])
+    return multiply(key ^ (key >> np.uint64(17)), np.uint64(model.packing[4]))
 
 
 @kernel

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import always_inline, popcount, trailing_zeros
+from bpe.runtime.machine import add, always_inline, popcount, trailing_zeros
 
 KEY_BYTES = 15  # of the longest pre-token that is its own key
 GROUP = 1024  # pre-tokens that are handled together; with few, the passes get in the way
@@ -99,6 +99,7 @@ class Work(NamedTuple):
     new_ids: NDArray[np.uint32]  # uint32[LONGEST_CACHED + 1]
     # uint8[TAIL], the last 16 bytes of the text, or all if it has fewer, then zeros
     tail: NDArray[np.uint8]
+    tail_text: NDArray[np.uint8]  # the same, read-only as text is
     # For merging, see `bpe.encode.merge`.
     symbols: NDArray[np.uint32]  # uint32[MAX_SYMBOLS]
     ranks: NDArray[np.uint32]  # uint32[MAX_SYMBOLS]
@@ -159,7 +160,7 @@ def take_positions(starts, state, positions):
             at = np.uint64(n)
             for j in range(8):
                 positions[at + np.uint64(j)] = base + trailing_zeros(word)
-                word &= word - np.uint64(1)
+                word &= add(word, NONE)
             n += 8
         n = following
         k += 1

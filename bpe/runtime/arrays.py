@@ -1,4 +1,4 @@
-"""Arrays for kernels: large ones on huge pages, checks.
+"""Arrays for kernels: large ones on huge pages, read-only views, checks.
 
 Pages of 2 MiB instead of 4 KiB need fewer page faults and page table walks. NumPy requests huge
 pages, too, but does not align arrays: up to half of a few megabytes is on small pages.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpe.errors import EncodingError
+
+Number = TypeVar("Number", bound=np.generic)
 
 Bytes = NDArray[np.uint8]
 Offsets = NDArray[np.int64]
@@ -32,6 +34,13 @@ def zeros(n: int, dtype: type[np.generic]) -> NDArray[Any]:
             memory.madvise(mmap.MADV_HUGEPAGE)
             return np.frombuffer(memory, dtype)
     return np.zeros(n, dtype)
+
+
+def read_only(array: NDArray[Number]) -> NDArray[Number]:
+    """Return a read-only view, for which alone kernels are compiled."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def check_array(

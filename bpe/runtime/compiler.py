@@ -1,11 +1,12 @@
 """Compile kernels to machine code with numba's front end and one LLVM optimisation per entry.
 
-The entry of a kernel is a C function that takes the address of a block of 64-bit words, as
-`machine_code` lays it out, and returns a status. Kernels that it calls are lowered to LLVM IR
-without wrappers or dispatchers, linked into its module and optimised there, once.
+The entry of a kernel is a C function that takes the address of a block of 64-bit words, laid out
+by `machine_code`, and returns a status. Kernels that it calls are lowered to LLVM IR without
+wrappers or dispatchers, linked into its module and optimised there, once.
 
 This is the only module that relies on internals of numba and llvmlite, so their versions have upper
-bounds: those that were tested.
+bounds: those that were tested. Where compiling a kernel fails, `bpe.runtime.jit` uses plain
+`numba.njit(cache=True)`. Only this module, `plain_numba` and the intrinsics import numba.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
-from numba import typeof
 from numba.core import cgutils, types
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 from numba.core.compiler import Compiler, Flags, compile_extra
@@ -27,10 +28,10 @@ from numba.core.types.containers import BaseTuple
 from numba.core.types.misc import unliteral
 from numba.core.typing import make_concrete_template
 from numba.extending import typeof_impl
-from numba.np.arrayobj import populate_array
+from numba.np import numpy_support
 
 from bpe.runtime import intrinsics  # noqa: F401  (registers them)
-from bpe.runtime.machine_code import ERROR, MOST_RESULTS, OK, KernelError, MachineCode, Packed
+from bpe.runtime.machine_code import ERROR, OK, KernelError, MachineCode
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -45,7 +46,7 @@ _OPTIONS = {"nopython": True, "nogil": True, "_nrt": False, "boundscheck": None}
 
 
 class _Library(JITCodeLibrary):
-    """LLVM IR of one function, unoptimised; `_linked` links and optimises it in its entry."""
+    """LLVM IR of one function, unoptimised; `_optimized` links and optimises it in its entry."""
 
     def add_llvm_module(self, ll_module: Any) -> None:
         self._final_module.link_in(ll_module)
@@ -111,41 +112,42 @@ def _type_of_kernel(kernel: Any, context: Any) -> Any:
     return types.Dispatcher(callee)
 
 
-def _type_of(value: Any) -> Any:
-    """Return numba's type of an argument. Arrays are writable, so that read-only ones are alike."""
-    if isinstance(value, Packed):
-        return _type_of(value.values)
-    if isinstance(value, tuple):
-        return BaseTuple.from_types(tuple(map(_type_of, value)), type(value))
-    of = typeof(value)
-    return of.copy(readonly=False) if isinstance(of, types.Array) else of
+def numba_type(kind: Any) -> Any:
+    """Return numba's type of an argument of a kind, see `machine_code.append`."""
+    if isinstance(kind, str):
+        return {"int": types.int64, "uint": types.uint64, "bool": types.boolean}[kind]
+    if kind[0] == "tuple":
+        return BaseTuple.from_types(tuple(map(numba_type, kind[2])), kind[1])
+    _, dtype, n_dimensions, writable = kind
+    of_elements = numpy_support.from_dtype(np.dtype(dtype))
+    return types.Array(of_elements, n_dimensions, "C", readonly=not writable)
 
 
-def compiled(kernel: Any, arguments: tuple[Any, ...], entry: str) -> MachineCode:
-    """Compile a `bpe.runtime.jit.Kernel` for such arguments, to a C function of the name `entry`.
+def compiled(kernel: Any, kinds: tuple[Any, ...], what: str, entry: str) -> MachineCode:
+    """Compile a `bpe.runtime.jit.Kernel` for arguments of these kinds; see `MachineCode`.
 
     Raises:
         KernelError: The kernel returns other things than numbers.
         NotImplementedError: It needs functions of numba.
     """
     with global_compiler_lock:
-        module, results, is_tuple = linked(kernel, arguments, entry)
+        module, results, is_tuple = linked(kernel, kinds, entry)
         object_file = bytes(_context().codegen()._tm.emit_object(module))
-        return MachineCode(entry, results, is_tuple, object_file)
+        return MachineCode(what, entry, results, is_tuple, object_file)
 
 
 def linked(
-    kernel: Any, arguments: tuple[Any, ...], entry: str
+    kernel: Any, kinds: tuple[Any, ...], entry: str
 ) -> tuple[Any, tuple[str, ...], bool]:
     """Return (optimized module of LLVM, `results` and `is_tuple` of `MachineCode`)."""
     with global_compiler_lock:
         kernels: Any = type(kernel)
         if kernels not in typeof_impl.registry:
             typeof_impl.register(kernels, _type_of_kernel)
-        _, result = _callee(kernel).lowered(tuple(map(_type_of, arguments)))
+        _, result = _callee(kernel).lowered(tuple(map(numba_type, kinds)))
         library = _context().codegen().create_library(entry)
         module = library.create_ir_module(entry)
-        results = _write_entry(module, entry, result.fndesc, kernel.name)
+        results = _write_entry(module, entry, kinds, result.fndesc, kernel.name)
         library.add_ir_module(module)
         library.add_linking_library(result.library)
         is_tuple = isinstance(result.fndesc.restype, BaseTuple)
@@ -180,55 +182,80 @@ def _linked(library: Any, entry: str, name: str) -> Any:
     return module
 
 
-def _write_entry(module: Any, entry: str, description: Any, name: str) -> tuple[str, ...]:
+def _write_entry(
+    module: Any, entry: str, kinds: tuple[Any, ...], description: Any, name: str
+) -> tuple[str, ...]:
     """Write the C function; return the kinds of its results."""
     context = _context()
     function = ir.Function(module, ir.FunctionType(_I32, [_I64.as_pointer()]), entry)
     builder = ir.IRBuilder(function.append_basic_block("entry"))
     (block,) = function.args
     returned, argument_types = description.restype, description.argtypes
-    places = (builder.gep(block, [_I64(place)]) for place in itertools.count(MOST_RESULTS))
-    words = map(builder.load, places)
-    values = [_argument(context, builder, words, each) for each in argument_types]
+    values = _arguments(context, builder, _words(builder, block), kinds, argument_types)
     convention = context.call_conv
     kernel_type = convention.get_function_type(returned, argument_types)
     callee = ir.Function(module, kernel_type, description.llvm_func_name)
     status, result = convention.call_function(builder, callee, returned, argument_types, values)
+    n_words = sum(1 + kind[2] if kind[0] == "array" else 1 for kind in kinds)
+    place = builder.gep(block, [_I64(n_words)])
     with builder.if_then(status.is_error, likely=False):
-        builder.store(builder.ptrtoint(status.excinfoptr, _I64), block)
+        builder.store(builder.ptrtoint(status.excinfoptr, _I64), place)
         builder.ret(_I32(ERROR))
     if isinstance(returned, BaseTuple):
         results = list(zip(returned.types, cgutils.unpack_tuple(builder, result), strict=True))
     else:
         results = [] if returned == types.none else [(returned, result)]
-    kinds = []
+    kinds_of_results = []
     for number, (of, value) in enumerate(results):
-        of = unliteral(of)
-        if number == MOST_RESULTS or not (of == types.boolean or of in types.integer_domain):
-            raise KernelError(
-                f"{name} returns {returned}: kernels return integers and truth values, up to"
-                f" {MOST_RESULTS}"
-            )
-        kinds.append({types.boolean: "bool", types.uint64: "uint"}.get(of, "int"))
-        if value.type != _I64:
-            is_signed = of != types.boolean and of.signed
-            value = (builder.sext if is_signed else builder.zext)(value, _I64)
-        builder.store(value, builder.gep(block, [_I64(number)]))
+        of = getattr(of, "literal_type", of)  # a constant has a type of its own
+        if of == types.boolean:
+            kind, word = "bool", builder.zext(value, _I64)
+        elif of not in types.integer_domain:
+            raise KernelError(f"{name} returns {of}: kernels return integers and truth values")
+        elif of.bitwidth == 64:
+            kind, word = ("int" if of.signed else "uint"), value
+        else:
+            kind, word = "int", (builder.sext if of.signed else builder.zext)(value, _I64)
+        kinds_of_results.append(kind)
+        builder.store(word, builder.gep(place, [_I64(number)]))
     builder.ret(_I32(OK))
-    return tuple(kinds)
+    return tuple(kinds_of_results)
 
 
-def _argument(context: Any, builder: Any, words: Iterator[Any], of: Any) -> Any:
-    """Return the argument at the next words, of a type, as numba represents it."""
-    if isinstance(of, BaseTuple):
-        values = [_argument(context, builder, words, each) for each in of.types]
+def _words(builder: Any, block: Any) -> Iterator[Any]:
+    """Load the words of a block, one after the other."""
+    for place in itertools.count():
+        yield builder.load(builder.gep(block, [_I64(place)]))
+
+
+def _arguments(context: Any, builder: Any, words: Iterator[Any], kinds: Any, of: Any) -> list[Any]:
+    """Return the next arguments as numba represents them; `of` are their types."""
+    return [_argument(context, builder, words, *each) for each in zip(kinds, of, strict=True)]
+
+
+def _argument(context: Any, builder: Any, words: Iterator[Any], kind: Any, of: Any) -> Any:
+    """Return the next argument; see `_arguments`."""
+    word = next(words)
+    if kind == "bool":
+        return builder.trunc(word, ir.IntType(1))
+    if isinstance(kind, str):
+        return word
+    if kind[0] == "tuple":
+        inner = _words(builder, builder.inttoptr(word, _I64.as_pointer()))
+        values = _arguments(context, builder, inner, kind[2], of.types)
         return context.make_tuple(builder, of, values)
-    if not isinstance(of, types.Array):
-        word = next(words)
-        return builder.trunc(word, ir.IntType(1)) if of == types.boolean else word
+    _, dtype, n_dimensions, _ = kind
     array = context.make_array(of)(context, builder)
-    data = builder.inttoptr(next(words), array.data.type)
-    shape = list(itertools.islice(words, of.ndim))
-    itemsize = _I64(context.get_abi_sizeof(context.get_data_type(of.dtype)))
-    strides = [*itertools.accumulate(shape[:0:-1], builder.mul, initial=itemsize)][::-1]
-    return populate_array(array, data, shape, strides[: of.ndim], itemsize, None)._getvalue()
+    shape = list(itertools.islice(words, n_dimensions))
+    strides: list[Any] = []
+    n_items, step = _I64(1), _I64(np.dtype(dtype).itemsize)
+    array.itemsize = step
+    for size in reversed(shape):
+        strides.insert(0, step)
+        n_items, step = builder.mul(n_items, size), builder.mul(step, size)
+    array.meminfo = array.parent = ir.Constant(cgutils.voidptr_t, None)
+    array.nitems = n_items
+    array.data = builder.inttoptr(word, array.data.type)
+    array.shape = cgutils.pack_array(builder, shape, _I64)
+    array.strides = cgutils.pack_array(builder, strides, _I64)
+    return array._getvalue()

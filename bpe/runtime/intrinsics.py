@@ -115,6 +115,8 @@ instead_of(machine.add_atomically, _INT, ANY, _INT, _INT)(
 instead_of(machine.trailing_zeros, _INT, _WORD)(lambda call, word: call.builder.cttz(word, I1(0)))
 instead_of(machine.leading_zeros, _INT, _WORD)(lambda call, word: call.builder.ctlz(word, I1(1)))
 instead_of(machine.popcount, _INT, _WORD)(lambda call, word: call.builder.ctpop(word))
+instead_of(machine.add, _WORD, _WORD, _WORD)(lambda call, a, b: call.builder.add(a, b))
+instead_of(machine.multiply, _WORD, _WORD, _WORD)(lambda call, a, b: call.builder.mul(a, b))
 # Of two shifts and an `or` the compiler makes two multiplications instead.
 instead_of(machine.rotate, _WORD, _WORD, _WORD)(
     lambda call, word, bits: call.llvm("llvm.fshl.i64", I64, word, word, bits)

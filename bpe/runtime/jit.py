@@ -1,6 +1,6 @@
 """Kernels: functions that are compiled just in time, once for each signature.
 
-The signature is the kinds of the arguments, such as `("array", "uint8", 1)`. Machine code is
+The signature is the kinds of the arguments, such as `("array", "uint8", 1, True)`. Machine code is
 looked up in memory, then in the cache on disk (`bpe.runtime.machine_code`); otherwise it is
 compiled, with a warning.
 """
@@ -11,31 +11,18 @@ import contextlib
 import functools
 import hashlib
 import os
-import pickle
 import threading
-import warnings
-from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bpe.runtime import machine_code
-from bpe.runtime.machine_code import (
-    MOST_RESULTS,
-    Entry,
-    KernelError,
-    MachineCode,
-    Packed,
-    append,
-    new_block,
-)
 from bpe.runtime.user_cache import warn_once
 
 # True if Python runs kernels as they are written.
 DISABLE_JIT = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
-if DISABLE_JIT:
-    # In hashes and masks it is meant.
-    warnings.filterwarnings("ignore", "overflow encountered in scalar", RuntimeWarning)
 
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):
@@ -45,7 +32,6 @@ if hasattr(os, "register_at_fork"):
     )
 
 _n_reporting = 0  # callers that report compiling themselves
-_is_left_to_numba = False  # compiling a kernel has failed: later ones are not tried
 
 
 @contextlib.contextmanager
@@ -69,37 +55,35 @@ class Kernel:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self.__doc__ = function.__doc__
         self.py_func = function
-        # As of now: after an edit, this process runs what was imported.
+        # Digest of the source as of now: after an edit, this process runs what was imported.
         self.source = _source_of(function)
-        if function.__closure__:  # one function makes several
-            self.name += f"_{self.source[:16]}"
-        self._entries: dict[tuple[Any, ...], Entry] = {}
+        self._entries: dict[tuple[Any, ...], machine_code.Entry] = {}
         self._by_numba: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Run it; raise KernelError if no kernel takes such arguments."""
-        block = new_block()
-        entry = self._entry(arguments, block)
-        if entry is not None:
-            return entry.run(block, block.buffer_info()[0])
-        assert self._by_numba is not None
-        return self._by_numba(*(x.values if isinstance(x, Packed) else x for x in arguments))
-
-    def bind(self, first: Packed, *others: Any) -> Callable[[Packed], Any]:
-        """Return a function of `first`, or others of its kind; `others` are fixed. One thread."""
-        block = new_block()
-        entry = self._entry((first, *others), block)
+        words: list[int] = []
+        keep: list[machine_code.Packed] = []
+        entry = self._entry(arguments, words, keep)
         if entry is None:
-            return lambda first: self(first, *others)
-        run, kind, words, address = entry.run, first.kind, first.words, block.buffer_info()[0]
+            return self._run_by_numba(*arguments)
+        block = entry.block(words)
+        return entry.run(block, block.buffer_info()[0])
 
-        def call(first: Packed, _kept: Any = others) -> Any:  # the block has their addresses
-            nonlocal words
-            if first.words is not words:
-                if first.kind is not kind:
-                    raise KernelError(f"{self.name} is bound to arguments of another kind")
-                words = first.words
-                block[MOST_RESULTS : MOST_RESULTS + len(words)] = words
+    def bind(self, first: machine_code.Packed, *others: Any) -> Callable[[Any], Any]:
+        """Return a function of `first`, or others of its kind; `others` are fixed. One thread."""
+        words: list[int] = []
+        keep: list[machine_code.Packed] = []
+        entry = self._entry((first, *others), words, keep)
+        if entry is None:
+            return lambda first: self._run_by_numba(first, *others)
+        block, run, kind = entry.block(words), entry.run, first.kind
+        address, kept = block.buffer_info()[0], (others, keep)  # the block has their addresses
+
+        def call(first: machine_code.Packed, _kept: Any = kept) -> Any:
+            if first.kind is not kind:
+                raise machine_code.KernelError(f"{self.name} is bound to arguments of another kind")
+            block[0] = first.address
             return run(block, address)
 
         return call
@@ -109,60 +93,63 @@ class Kernel:
         """True if it has been compiled, or loaded, for some arguments."""
         return bool(self._entries) or self._by_numba is not None
 
-    def _entry(self, arguments: tuple[Any, ...], block: array[int]) -> Entry | None:
-        """Append arguments to a block; return the machine code for them, None if numba runs it."""
-        kinds = tuple([append(each, block) for each in arguments])
+    def _entry(
+        self, arguments: tuple[Any, ...], words: list[int], keep: list[machine_code.Packed]
+    ) -> machine_code.Entry | None:
+        """Return the machine code for arguments; None if numba runs it. See `append`."""
+        kinds = tuple([machine_code.append(each, words, keep) for each in arguments])
         entry = self._entries.get(kinds)
         if entry is not None or self._by_numba is not None:
             return entry
         with _lock:
             if kinds not in self._entries:
-                code = self._machine_code(kinds, arguments)
+                code = self._machine_code(kinds)
                 if code is None:
                     return None
-                self._entries[kinds] = Entry(code)
+                self._entries[kinds] = machine_code.Entry(code, len(words))
             return self._entries[kinds]
 
-    def _machine_code(
-        self, kinds: tuple[Any, ...], arguments: tuple[Any, ...]
-    ) -> MachineCode | None:
+    def _run_by_numba(self, *arguments: Any) -> Any:
+        assert self._by_numba is not None
+        packed = machine_code.Packed
+        return self._by_numba(*(x.values if isinstance(x, packed) else x for x in arguments))
+
+    def _machine_code(self, kinds: tuple[Any, ...]) -> machine_code.MachineCode | None:
         """Load it, or compile it; None if that must be left to `numba.njit`, which is reported."""
-        global _is_left_to_numba
-        what = f"{self.name} {kinds} {machine_code.target()} {self.source}"
+        about = [machine_code.processor(), machine_code.numba_settings(), self.source]
+        what = f"{self.name}({', '.join(map(machine_code.spelled, kinds))}) {about}"
         digest = hashlib.sha256(what.encode()).hexdigest()[:32]
-        name, cache = f"{self.name}-{digest}.o", machine_code.kept_code()
-        if self.source and (content := cache.read(name)) is not None:
-            return MachineCode(*pickle.loads(content))
+        name = f"{self.name}-{digest}.o"
+        if self.source and (found := machine_code.load(name, what)) is not None:
+            return found
         if not _n_reporting:
             warn_once("compiling kernels for this machine; this happens once and takes seconds")
         try:
-            if not _is_left_to_numba:
-                from bpe.runtime import compiler
+            from bpe.runtime import compiler
 
-                code = compiler.compiled(self, arguments, f"tokenmill_{digest}")
-                if self.source:
-                    cache.write(name, pickle.dumps(tuple(code)))
-                return code
-        except KernelError:
+            code = compiler.compiled(self, kinds, what, f"tokenmill_{digest}")
+        except machine_code.KernelError:
             raise
         except Exception as error:  # noqa: BLE001 (reported; numba says what is wrong with a kernel)
             import numba
 
-            _is_left_to_numba = True
+            from bpe.runtime import plain_numba
+
             warning = (
                 "kernels run as numba.njit compiles them, which takes longer to compile and to run:"
                 " compiling with numba %s as tokenmill does it failed (%s: %s)"
             )
             warn_once(warning, numba.__version__, type(error).__name__, error)
-        from bpe.runtime import plain_numba
-
-        self._by_numba = plain_numba.dispatcher(self)
-        return None
+            self._by_numba = plain_numba.dispatcher(self)
+            return None
+        if self.source:
+            machine_code.save(name, code)
+        return code
 
 
 def pack(values: Any) -> Any:
     """Return a tuple of arrays, packed for many calls of kernels."""
-    return values if DISABLE_JIT else Packed(values)
+    return values if DISABLE_JIT else machine_code.Packed(values)
 
 
 def bind(function: Any, first: Any, *others: Any) -> Any:
@@ -173,19 +160,16 @@ def bind(function: Any, first: Any, *others: Any) -> Any:
 
 
 def _source_of(function: Callable[..., Any]) -> str:
-    """Return a digest of a kernel, its module, and the numbers and kernels that it closes over.
+    """Return a digest of a kernel and its module, whose kernels and constants it may use.
 
-    It may use other kernels and constants of its module. Without a file, as with `python -c`, the
-    digest is "", and machine code is not kept.
+    Without a file, as with `python -c`, the digest is "", and machine code is not kept.
     """
     code = function.__code__
     path = Path(code.co_filename)
     if not path.is_file():
         return ""
     of_file = _digest_of_file(path, path.stat().st_mtime_ns)
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    closed_over = [getattr(value, "source", value) for value in values]
-    what = f"{of_file} {code.co_firstlineno} {code.co_code.hex()} {closed_over}"
+    what = f"{of_file} {code.co_firstlineno} {code.co_code.hex()}"
     return hashlib.sha256(what.encode()).hexdigest()
 
 
@@ -195,8 +179,39 @@ def _digest_of_file(path: Path, mtime_ns: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def _own_name(function: Callable[..., Any]) -> str:
+    """Return the qualified name of a kernel, with a digest if it is made inside a function.
+
+    The cache brings together machine code of several processes, where names identify functions: two
+    kernels of one name that close over different numbers, or that one function makes in two ways,
+    must differ. Raise TypeError if it closes over other things than numbers and existing kernels.
+    """
+    name = function.__qualname__
+    if "<locals>" not in name:
+        return name
+    code = function.__code__
+    constants = [each for each in code.co_consts if not hasattr(each, "co_code")]
+    what = [code.co_firstlineno, code.co_code.hex(), constants, function.__defaults__]
+    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # the variable has no value yet
+            value = None
+        if isinstance(value, Kernel):
+            what.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
+        elif isinstance(value, int | np.generic):
+            what.append(value)
+        else:
+            raise TypeError(
+                f"{name} closes over {variable}, {type(value).__name__}; kernels may close over"
+                " numbers, and over kernels that are made before them"
+            )
+    return f"{name}_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Decorator: compile `function` at its first call, and keep the machine code."""
     if DISABLE_JIT:
         return function
+    function.__qualname__ = _own_name(function)
     return Kernel(function)

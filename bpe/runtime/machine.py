@@ -132,10 +132,20 @@ def popcount(word: int) -> np.int64:
     return np.int64(int(word).bit_count())
 
 
+def multiply(a: int, b: int) -> np.uint64:
+    """Return the product modulo 2**64 (without NumPy's warning of overflow): 2**63 + 1, 2 -> 2."""
+    return np.uint64((int(a) * int(b)) & _MASK64)
+
+
 def multiply_and_fold(a: int, b: int) -> np.uint64:
     """Return the exclusive or of both halves of the product of 128 bits: 2**63 * 6 -> 3."""
     product = int(a) * int(b)
     return np.uint64((product & _MASK64) ^ (product >> 64))
+
+
+def add(a: int, b: int) -> np.uint64:
+    """Return the sum modulo 2**64 (without NumPy's warning of overflow): 2**64 - 1 + 3 -> 2."""
+    return np.uint64((int(a) + int(b)) & _MASK64)
 
 
 def rotate(word: int, bits: int) -> np.uint64:

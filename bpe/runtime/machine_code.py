@@ -1,15 +1,16 @@
 """Machine code of kernels: the cache on disk, loading it without numba, calling it.
 
-The code that `compiler` makes is kept as one object file for each kernel and kind of arguments,
-which LLVM (llvmlite) loads into the process.
+The code that `compiler` makes with numba is kept as one object file for each kernel and kind of
+arguments, which LLVM (llvmlite) loads into the process: importing numba takes 0.3 s and 65 MB,
+which a process that only runs kernels does not spend.
 
-Machine code is called with the address of a block of 64-bit words: those of its results, then those
-of its arguments. An integer or truth value is one word, an array its address and its sizes, a tuple
-the words of all that is in it. Machine code does not check its arguments: Python determines the
+Machine code is called with the address of a block of 64-bit words. An integer or truth value is one
+word; an array is its address and its sizes; a tuple of arrays is the address of a block of its own.
+The words of the results follow. Machine code does not check its arguments: Python determines the
 kind of each and chooses the code by these kinds.
 
 A stale kernel never runs: every state of the sources and of numba has a directory of its own
-(`bpe.runtime.user_cache`), and the name of a file has a digest of the kernel, kinds and processor.
+(`bpe.runtime.user_cache`), and a file is used only for the kernel, kinds and processor it names.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def _source_digest() -> str:
         for name in ("numba", "llvmlite")
         if (spec := find_spec(name)) is not None and spec.origin is not None
     ]
-    about = f"{sys.implementation.cache_tag} numpy {np.__version__}"
+    about = f"{sys.implementation.cache_tag} {sys.byteorder} numpy {np.__version__}"
     digest = hashlib.sha256(about.encode())
     for path in [*versions, *sources]:
         if path.is_file():
@@ -64,6 +65,18 @@ def kept_code() -> Cache:
     return Cache(f"kernels-{_DIGEST}")
 
 
+def numba_settings() -> list[str]:
+    """Return the settings of numba, such as bounds checks, which change the machine code."""
+    settings = [
+        f"{name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR"
+    ]
+    # Numba reads it from the current directory.
+    file = Path(".numba_config.yaml")
+    return [*settings, repr(file.read_bytes())] if file.is_file() else settings
+
+
 class KernelError(TypeError):
     """A kernel uses something unsupported, or is called with unsupported arguments."""
 
@@ -71,24 +84,32 @@ class KernelError(TypeError):
 class MachineCode(NamedTuple):
     """A compiled kernel, as it is kept."""
 
+    what: str  # which kernel, for which arguments and which processor
     entry: str  # name of the C function
     results: tuple[str, ...]  # the kind of each number that it returns: "int", "uint" or "bool"
     is_tuple: bool  # whether those are returned as a tuple
     object_file: bytes  # the output of LLVM
 
 
+def load(name: str, what: str) -> MachineCode | None:
+    """Return what was kept under a name; None if there is nothing, or it is for something else."""
+    content = kept_code().read(name)
+    code: MachineCode | None = None if content is None else pickle.loads(content)
+    return code if code is not None and code.what == what else None
+
+
+def save(name: str, code: MachineCode) -> None:
+    """Keep it for other processes."""
+    kept_code().write(name, pickle.dumps(code))
+
+
 @functools.cache
-def target() -> str:
-    """Return what machine code is compiled for, and settings of numba, as bounds checks."""
+def processor() -> str:
+    """Return what machine code is compiled for."""
     from llvmlite import binding
 
-    settings = [
-        f"{name}={value}"
-        for name, value in sorted(os.environ.items())
-        if name.startswith("NUMBA_") and name != "NUMBA_CACHE_DIR"
-    ]
     features = binding.get_host_cpu_features().flatten()
-    return f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features} {settings}"
+    return f"{binding.get_process_triple()} {binding.get_host_cpu_name()} {features}"
 
 
 @functools.cache
@@ -124,27 +145,33 @@ def _address(code: MachineCode) -> int:
 OK, ERROR = range(2)
 """Status that an entry returns: success; an exception was raised."""
 
-MOST_RESULTS = 8
-"""Words at the start of a block, for results, or for the address of an exception in the first."""
-
 _READ: dict[str, Callable[[int], Any]] = {"int": int, "uint": lambda n: n % 2**64, "bool": bool}
 
 
 class Entry:
-    """Machine code in the process. Not to be created on two threads at the same time."""
+    """Machine code in the process, called with arguments of `n_words` words.
 
-    def __init__(self, code: MachineCode) -> None:
+    Not to be created on two threads at the same time.
+    """
+
+    def __init__(self, code: MachineCode, n_words: int) -> None:
         self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(_address(code))
-        self._read = [*enumerate(map(_READ.__getitem__, code.results))]
+        self._n_words = n_words
+        self._no_results = [0] * max(1, len(code.results))  # at least a word for an exception
+        self._read = [(_READ[kind], n_words + number) for number, kind in enumerate(code.results)]
         self._is_tuple = code.is_tuple
+
+    def block(self, words: list[int]) -> array[int]:
+        """Return a block with these argument words, for one call at a time."""
+        return array("q", words + self._no_results)
 
     def run(self, block: array[int], address: int) -> Any:
         """Run the kernel with the block at an address: return or raise what it does."""
         if self._function(address) != OK:
-            raise _raised(block[0])
+            raise _raised(block[self._n_words])
         if self._is_tuple:
-            return tuple([read(block[number]) for number, read in self._read])
-        return self._read[0][1](block[0]) if self._read else None
+            return tuple([read(block[place]) for read, place in self._read])
+        return self._read[0][0](block[self._read[0][1]]) if self._read else None
 
 
 def _raised(address: int) -> Exception:
@@ -164,34 +191,33 @@ _kinds: dict[Any, Any] = {}
 _from_buffer, _addressof = ctypes.c_char.from_buffer, ctypes.addressof
 
 
-def new_block() -> array[int]:
-    """Return a block without arguments, to which `append` adds them."""
-    return array("q", bytes(8 * MOST_RESULTS))
-
-
 class Packed:
-    """A tuple of arrays as words of a block, for any number of calls; keeps the arrays alive.
+    """A tuple of arrays as a block of words, for any number of calls; keeps the arrays alive.
 
     Raises:
         KernelError: No kernel takes one of the values.
     """
 
     def __init__(self, values: tuple[Any, ...]) -> None:
-        self.values, self.words = values, array("q")
-        kind = append(values, self.words)
+        words: list[int] = []
+        self.values, self._keep = values, list[Packed]()
+        kinds = tuple([append(value, words, self._keep) for value in values])
         # The same object for equal kinds, which `Kernel.bind` compares by identity.
+        kind = "tuple", type(values), kinds
         self.kind = _kinds.setdefault(kind, kind)
+        self._block = array("q", words)
+        self.address, _ = self._block.buffer_info()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Packed, (self.values,)
 
 
-def append(value: Any, words: array[int]) -> Any:
-    """Append the words of an argument, which must outlive the call, to `words`.
+def append(value: Any, words: list[int], keep: list[Packed]) -> Any:
+    """Append the words of an argument to `words`, and what must outlive the call to `keep`.
 
     Returns:
         Its kind, by which machine code is chosen: "int", "uint" or "bool"; ("array", name of the
-        element type, dimensions); ("tuple", class, kinds).
+        element type, dimensions, whether it is writable); ("tuple", class, kinds).
 
     Raises:
         KernelError: No kernel takes such a value.
@@ -201,17 +227,18 @@ def append(value: Any, words: array[int]) -> Any:
     if cls is np.ndarray or cls is np.memmap:
         name, flags, shape = _DTYPES.get(value.dtype), value.flags, value.shape
         if name is not None and flags.c_contiguous and flags.aligned:
-            if flags.writeable and 0 not in shape:  # a quarter of the time of `ctypes.data`
+            is_writable = flags.writeable
+            if is_writable and 0 not in shape:  # a quarter of the time of `ctypes.data`
                 words.append(_addressof(_from_buffer(value)))
             else:
                 words.append(value.ctypes.data)
             words.extend(shape)
-            return "array", name, len(shape)
+            return "array", name, len(shape), is_writable
     elif cls is int and -(2**63) <= value < 2**63:
         words.append(value)
         return "int"
     elif cls is Packed:
-        words.extend(value.words)
+        words.append(value.address)
         return value.kind
     elif cls is bool or cls is np.bool_:
         words.append(bool(value))
@@ -223,7 +250,10 @@ def append(value: Any, words: array[int]) -> Any:
         words.append(int(value))
         return "int"
     elif isinstance(value, tuple):
-        return "tuple", cls, tuple([append(each, words) for each in value])
+        packed = Packed(value)
+        keep.append(packed)
+        words.append(packed.address)
+        return packed.kind
     found = f"{value!r} ({cls.__name__})"
     if isinstance(value, np.ndarray):
         found = f"a {cls.__name__} of {value.dtype} with the strides {value.strides}"
@@ -231,3 +261,15 @@ def append(value: Any, words: array[int]) -> Any:
         "kernels take 64-bit integers, bools, aligned C-contiguous numeric arrays, and tuples of"
         f" these; found {found}"
     )
+
+
+def spelled(kind: Any) -> str:
+    """Return a kind of arguments as text, the same in every process."""
+    if isinstance(kind, str):
+        return kind
+    if kind[0] == "tuple":
+        fields = getattr(kind[1], "_fields", ())
+        name = f"{kind[1].__module__}.{kind[1].__qualname__}"
+        return f"{name}{fields}({', '.join(map(spelled, kind[2]))})"
+    _, dtype, n_dimensions, writable = kind
+    return f"{'' if writable else 'const '}{dtype}[{n_dimensions}]"

@@ -71,7 +71,10 @@ class Cache:
             if not self.directory.exists():
                 self.directory.mkdir(parents=True, exist_ok=True)
                 _remove_unused(self.directory)
-            os.utime(self.directory)  # used now; fails where nothing can be written
+            # Each process that uses the directory changes its time.
+            probe = self.directory / f".probe-{os.urandom(8).hex()}"
+            probe.touch()
+            probe.unlink()
         except OSError as error:
             warn_once(
                 "kernels are compiled again in every process, because their cache %s cannot be"

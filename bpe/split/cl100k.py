@@ -34,7 +34,7 @@ import functools
 import numpy as np
 
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import noinline, noinline_cold
+from bpe.runtime.machine import add, noinline, noinline_cold
 from bpe.split import sets as of
 from bpe.split.classes import contractions, white_follows
 from bpe.split.mend import mend, mend_indents, mend_words
@@ -113,7 +113,7 @@ def _settle_marks(flags, sets, i):
     # The first bytes may continue such a mark.
     taken_marks = zero
     if (last_other >> np.uint64(63)) & rests & marks != zero:
-        taken_marks = rests & ~(rests + one)
+        taken_marks = rests & ~add(rests, one)
     while True:
         found, _, _, single = _punctuation(
             flags, sets, i, others | taken_marks, (last_other, sets[of.TAKEN + i - 1], last_single)

@@ -36,6 +36,7 @@ class Scratch(NamedTuple):
     """Scratch arrays for splitting one text, undefined between calls."""
 
     tail: NDArray[np.uint8]  # uint8[TAIL]
+    tail_text: NDArray[np.uint8]  # the same, read-only as text, so that a scanner is compiled once
     state: NDArray[np.uint64]  # uint64, state of a scanner between blocks
 
 
@@ -80,7 +81,7 @@ def splitter(scan, n_after):
             tail_start = max(0, whole - 2) << 6
             for j in range((n_blocks + 2 << 6) - tail_start):
                 tail[j] = buffer[tail_start + j] if tail_start + j < n else 0
-            rest = Source(tail, np.int64(tail_start), n)
+            rest = Source(scratch.tail_text, np.int64(tail_start), n)
             scan(rest, characters, starts, (whole, n_scanned), state)
 
     return split_documents

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import leading_zeros, noinline_cold, popcount, trailing_zeros
+from bpe.runtime.machine import add, leading_zeros, noinline_cold, popcount, trailing_zeros
 from bpe.split import sets as of
 from bpe.split.classes import mark_wide
 from bpe.split.sets import behind, below, run, shift
@@ -50,7 +50,7 @@ def _mend_many_indents(first, sets, count, starts):
         if indents == ~zero:
             at_top = indents
         # Without a branch, which would be unpredictable.
-        inner = sets[of.FOUND + i] | (at_top & (~inner_follows + one))
+        inner = sets[of.FOUND + i] | (at_top & add(~inner_follows, one))
         starts[np.uint64(first + i - 1)] &= ~inner | behind(sets, of.INDENTS, i, 1)
         inner_follows = (inner | sets[of.ENDS + i]) & (sets[of.INDENTS + i - 1] >> np.uint64(63))
     if inner_follows != zero:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.runtime.arrays import Bytes, Offsets
+from bpe.runtime.arrays import Bytes, Offsets, read_only
 from bpe.runtime.jit import pack
 from bpe.split import documents as split
 from bpe.split import gpt2
@@ -86,7 +86,7 @@ class Pretokenizer:
             return stop
         # Only in gpt2 no alternative takes a part of the white space after it (`[\r\n]*`).
         after_letters_only, classes = self.pattern != "gpt2", class_table()
-        cut = split.safe_cut(buffer, position, stop, classes, after_letters_only)
+        cut = split.safe_cut(read_only(buffer), position, stop, classes, after_letters_only)
         return int(cut)
 
 
@@ -110,7 +110,7 @@ def _splitter(step: Step, dialect: str) -> _Refine:
 
 def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: Starts) -> None:
     split_documents, *memory = splitting(name)
-    split_documents(*memory, buffer, offsets, is_marked, starts)
+    split_documents(*memory, read_only(buffer), read_only(offsets), is_marked, starts)
 
 
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
@@ -122,7 +122,8 @@ def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
 
         flags = sum(getattr(sets, flag) for flag in _FLAGS[name])
         kernel, n_words = split.splitter(cl100k.scanner(flags), 0), sets.STATE_WORDS
-    scratch = split.Scratch(np.empty(split.TAIL, np.uint8), np.empty(n_words, np.uint64))
+    tail = np.empty(split.TAIL, np.uint8)
+    scratch = split.Scratch(tail, read_only(tail), np.empty(n_words, np.uint64))
     return kernel, _characters(), scratch
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import noinline_cold, range_mask
+from bpe.runtime.machine import add, noinline_cold, range_mask
 from bpe.split.classes import classify_characters
 
 # Flags of a pattern.
@@ -59,7 +59,7 @@ def run(members, seeds):
 
     Example: members 0b11101, seeds 0b01000 -> 0b11000.
     """
-    return (members & ~(members + seeds)) | seeds
+    return (members & ~add(members, seeds)) | seeds
 
 
 @kernel

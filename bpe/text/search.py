@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from bpe.runtime.arrays import Bytes
+from bpe.runtime.arrays import Bytes, read_only
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import range_mask, trailing_zeros
 
@@ -68,7 +68,7 @@ def find_all(buffer: Bytes, needle: bytes) -> NDArray[np.int64]:
     """
     if not needle:
         raise ValueError("an empty byte string occurs everywhere; find_all needs at least one byte")
-    wanted = np.frombuffer(needle, np.uint8)
+    wanted, buffer = read_only(np.frombuffer(needle, np.uint8)), read_only(buffer)
     pieces, found, position = [np.empty(0, np.int64)], np.empty(4096, np.int64), 0
     while position < len(buffer):
         n_found, position = find_some(buffer, wanted, position, found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.errors import EncodingError
-from bpe.runtime.arrays import Bytes
+from bpe.runtime.arrays import Bytes, read_only
 from bpe.runtime.jit import kernel
 from bpe.runtime.machine import always_inline, range_mask
 
@@ -32,16 +32,24 @@ def _behind(state, name, members, n):
 def _wrong(source, base, state):
     """Return the invalid positions in `source[base : base + 64]`: 80 41 41 ... -> 0b1."""
     always_inline()
-    below_90 = range_mask(source, base, 0x80, 0x8F)
-    below_a0 = range_mask(source, base, 0x80, 0x9F)
-    wrong = range_mask(source, base, 0xC0, 0xC1) | range_mask(source, base, 0xF5, 0xFF)
-    wrong |= _behind(state, _E0, range_mask(source, base, 0xE0, 0xE0), 1) & below_a0
-    wrong |= _behind(state, _ED, range_mask(source, base, 0xED, 0xED), 1) & ~below_a0
-    wrong |= _behind(state, _F0, range_mask(source, base, 0xF0, 0xF0), 1) & below_90
-    wrong |= _behind(state, _F4, range_mask(source, base, 0xF4, 0xF4), 1) & ~below_90
-    wanted = _behind(state, _SEVERAL, range_mask(source, base, 0xC0, 0xFF), 1)
-    wanted |= _behind(state, _LONG, range_mask(source, base, 0xE0, 0xFF), 2)
-    wanted |= _behind(state, _LONGEST, range_mask(source, base, 0xF0, 0xFF), 3)
+    zero = np.uint64(0)
+    several = range_mask(source, base, 0xC0, 0xFF)
+    long = range_mask(source, base, 0xE0, 0xFF)
+    wrong = range_mask(source, base, 0xC0, 0xC1)
+    wanted = zero
+    if long | state[_LONG] != zero:
+        longest = range_mask(source, base, 0xF0, 0xFF)
+        if longest | state[_LONGEST] != zero:
+            wanted = _behind(state, _LONGEST, longest, 3)
+            wrong |= range_mask(source, base, 0xF5, 0xFF)
+            low = range_mask(source, base, 0x80, 0x8F)
+            wrong |= _behind(state, _F0, range_mask(source, base, 0xF0, 0xF0), 1) & low
+            wrong |= _behind(state, _F4, range_mask(source, base, 0xF4, 0xF4), 1) & ~low
+        low = range_mask(source, base, 0x80, 0x9F)
+        wrong |= _behind(state, _E0, range_mask(source, base, 0xE0, 0xE0), 1) & low
+        wrong |= _behind(state, _ED, range_mask(source, base, 0xED, 0xED), 1) & ~low
+        wanted |= _behind(state, _LONG, long, 2)
+    wanted |= _behind(state, _SEVERAL, several, 1)
     return wrong | (wanted ^ range_mask(source, base, 0x80, 0xBF))
 
 
@@ -73,7 +81,7 @@ def is_utf8(buffer: Bytes) -> bool:
     tail = np.zeros(64, np.uint8)
     tail[: len(buffer) - whole] = buffer[whole:]
     state = np.zeros(STATE_WORDS, np.uint64)
-    return bool(is_valid(buffer, tail, state))
+    return bool(is_valid(read_only(buffer), read_only(tail), state))
 
 
 def invalid_utf8(buffer: Bytes) -> tuple[int, str]:

@@ -129,7 +129,7 @@ def count_group(table, work, buffer, tail_start, n_pretokens, weights):
     while n_inside > 0 and positions[n_inside - 1] >= tail_start:
         n_inside -= 1
     compute_keys(table, work, buffer, 0, 0, n_inside)
-    compute_keys(table, work, work.tail, tail_start, n_inside, n_pretokens)
+    compute_keys(table, work, work.tail_text, tail_start, n_inside, n_pretokens)
     weight = np.int64(1)
     for number in range(n_pretokens):
         i = np.uint64(number)

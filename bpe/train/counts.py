@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bpe.arguments import checked
 from bpe.encode.encoder import new_work
 from bpe.parallel import for_each, run_in_order
-from bpe.runtime.arrays import zeros
+from bpe.runtime.arrays import read_only, zeros
 from bpe.special import SpecialTokenMatcher
 from bpe.split.pretokenizer import Pretokenizer
 from bpe.text.spans import check_documents, close_gaps, spans_of
@@ -103,10 +103,11 @@ class PretokenCounts:
     ) -> None:
         """Count pre-tokens; see `kernels.count_pretokens`."""
         cursor = np.array([0, -1, 0, 0], np.int64)
+        source, weights = read_only(buffer), read_only(weights)
         while True:
             cursor[kernels.GROUPS] = _GROUPS_PER_CALL
             status = kernels.count_pretokens(
-                self._table, self._work, buffer, starts, cursor, weights
+                self._table, self._work, source, starts, cursor, weights
             )
             if status == kernels.DONE:
                 break

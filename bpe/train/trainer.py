@@ -227,7 +227,7 @@ def _lay_out(
 
 
 def _least_merged(pretokens: kernels.Pretokens, n_wanted: int, longest: int) -> int:
-    """Return a lower bound of the counts of merged pairs, below which pairs take no memory.
+    """Return a lower bound of the counts of merged pairs.
 
     While a pre-token of count n, of two to `longest` bytes, has several symbols, its pairs have a
     count of at least n. A merge completes at most one pre-token. So if `n_wanted` pre-tokens have

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,14 +16,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from preprocess.report.progress import Progress, duration, logger
+from preprocess.run.signals import repeating
 
 if TYPE_CHECKING:
+    import subprocess
+
     from bpe.text_tokenizer import AnyTokenizer
 
-# The last kernel of a step -> typical seconds to compile all kernels of the step.
-Kernels = dict[Any, float]
+Kernels = dict[Any, float]  # kernel -> typical seconds to compile it
 
 STAGE = "compiling kernels"
+_SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_FOR_OTHER = 120.0
 _PROGRAM = "import sys; from preprocess.run import compiling; compiling.call_encoding(sys.argv[1])"
 _others: list[subprocess.Popen[bytes]] = []  # processes that compile the kernels of encoding
@@ -36,13 +38,15 @@ def compile_training(pattern: str, progress: Progress, encodes: bool = False) ->
     from bpe.runtime.machine_code import kept_code
 
     has_place = available_workers() > 1 and kept_code().directory is not None
-    if encodes and has_place and seconds_to_compile(_encoding_kernels()):
+    if encodes and has_place and find_missing(encoding_kernels()):
         with suppress(OSError):  # then this process compiles all
             _start_other(pattern)
-    _compile(_training_kernels(pattern), lambda: _call_training(pattern), progress)
+    _compile(training_kernels(pattern), lambda: _call_training(pattern), progress)
 
 
 def _start_other(pattern: str) -> None:
+    import subprocess
+
     # Python ignores entries that are no text.
     paths = os.pathsep.join(path or os.getcwd() for path in sys.path if isinstance(path, str))
     # -P: do not import a bpe.py of the current directory.
@@ -59,65 +63,88 @@ def compile_encoding(tokenizer: AnyTokenizer, progress: Progress) -> None:
     from bpe import Tokenizer
 
     def call() -> None:
+        from subprocess import TimeoutExpired
+
         while _others:
             other = _others.pop()
-            with suppress(subprocess.TimeoutExpired):  # this process compiles what is missing
+            with suppress(TimeoutExpired):  # this process compiles what is missing
                 other.wait(_SECONDS_FOR_OTHER)
             other.kill()
         _call_reading(tokenizer.pattern)
         call_encoding(tokenizer.pattern)
 
     if isinstance(tokenizer, Tokenizer):  # others encode without kernels
-        _compile(_reading_kernels(tokenizer.pattern) | _encoding_kernels(), call, progress)
+        _compile(_reading_kernels(tokenizer.pattern) | encoding_kernels(), call, progress)
 
 
-def _compile(kernels: Kernels, call: Callable[[], None], progress: Progress) -> None:
-    """Time the compiling of kernels by `call`, if some are missing."""
+def _compile(needed: Kernels, call: Callable[[], None], progress: Progress) -> None:
+    """Time and show the compiling of kernels by `call`, if some are missing."""
     from bpe.runtime import jit
 
-    if seconds := seconds_to_compile(kernels):
-        logger.info("%s, once per machine: takes about %s", STAGE, duration(round(seconds)))
-        with jit.reported_elsewhere(), progress.stage(STAGE, 1, "run") as stage:
+    if not (missing := find_missing(needed)):
+        return
+    n_missing, seconds = len(missing), duration(round(sum(missing.values())) or 1)
+    logger.info("%s, once per machine: takes about %s", STAGE, seconds)
+    with jit.reported_elsewhere(), progress.stage(STAGE, n_missing, "kernels") as stage:
+
+        def look() -> None:
+            stage.advance(n_missing - len(find_missing(needed)) - stage.done)
+
+        with repeating(look, _SECONDS_BETWEEN_LOOKS):
             call()
-            stage.advance(1)
+        stage.advance(n_missing - stage.done)
 
 
-def seconds_to_compile(kernels: Kernels) -> float:
-    """Return the time for kernels without machine code in this process or in the cache."""
+def find_missing(kernels: Kernels) -> Kernels:
+    """Return the kernels without machine code in this process or in the cache."""
     from bpe.runtime import jit
     from bpe.runtime.machine_code import kept_code
 
     if jit.DISABLE_JIT:
-        return 0
+        return {}
     directory = kept_code().directory
     kept = {path.name.rpartition("-")[0] for path in directory.glob("*.o")} if directory else set()
-    return sum(s for k, s in kernels.items() if not k.is_loaded and k.name not in kept)
+    return {k: s for k, s in kernels.items() if not k.is_loaded and k.name not in kept}
 
 
 # --- kernels, and calls of them ---
-
-
-def _training_kernels(pattern: str) -> Kernels:
-    from bpe.train import count_pretokens
-
-    return _reading_kernels(pattern) | {count_pretokens.move_rows: 4.5}
-
-
-def _encoding_kernels() -> Kernels:
-    from bpe.encode import cache_rows
-
-    return {cache_rows.move_rows: 9.5}
 
 
 def _reading_kernels(pattern: str) -> Kernels:
     """Return the kernels of both training and encoding."""
     from bpe.split.patterns import steps
     from bpe.split.pretokenizer import splitting
-    from bpe.text import search
+    from bpe.text import search, utf8
+    from preprocess.sources.json_kernels import find_element_end, strings_to_texts
 
-    scanners = [step for step in steps(pattern) if isinstance(step, str)]
-    seconds = {splitting(step)[0]: 1.2 if step == "gpt2" else 4.0 for step in scanners}
-    return {search.find_some: 1.5} | seconds
+    kernels = {search.find_some: 0.5, utf8.is_valid: 0.2}
+    kernels |= {find_element_end: 0.2, strings_to_texts: 0.4}
+    for step in steps(pattern):
+        if isinstance(step, str):
+            kernels[splitting(step)[0]] = 1.2 if step == "gpt2" else 4.0
+    return kernels
+
+
+def training_kernels(pattern: str) -> Kernels:
+    """Return the kernels of training, except those for large tables."""
+    from bpe.train import count_pretokens as count
+    from bpe.train import learn_merges
+
+    return _reading_kernels(pattern) | {
+        count.count_pretokens: 1.2, count.move_rows: 0.1, count.merge_into: 0.4, count.export: 0.3,
+        learn_merges.count_byte_pairs: 0.1, learn_merges.fill_rows: 0.2,
+        learn_merges.queue_pairs: 0.4, learn_merges.merge_steps: 1.4,
+    }  # fmt: skip
+
+
+def encoding_kernels() -> Kernels:
+    """Return the kernels of encoding, without those of reading."""
+    from bpe.encode import cache_rows, model
+    from bpe.encode import encode_pretokens as encode
+
+    return {
+        model.fill_pairs: 1.2, encode.encode_pretokens: 8.0, cache_rows.move_rows: 0.2,
+    }  # fmt: skip
 
 
 def _call_reading(pattern: str) -> None:

@@ -252,7 +252,7 @@ def open_published(
         check_tokenizer(where, manifest, tokenizer)
     again = f"repair it ({how_to_repair(where)}), or build all of them again (--overwrite)"
     expected = {file.name: file.n_bytes for file in manifest.files(name)}
-    check_sizes(files, expected, f"restore or {again}", TokenFileError, sizes)
+    check_sizes(files, expected, f"{where} has it; restore or {again}", TokenFileError, sizes)
     return manifest
 
 

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 import xxhash
 from msgspec import Struct
 
 from bpe.files.locations import is_url, shown_url
 from bpe.parallel import cached_property
 from preprocess.dataset.columns import columns_of, token_dtype
+from preprocess.documents.chat_tokens import ConversationEncoder
 from preprocess.locations import split_location
 from preprocess.options import (
     BuildSettings,
@@ -379,12 +381,17 @@ def estimate_tokens(
     """Estimate the bytes of the tokens of a text, and the bytes of text per token."""
     per_token, seen, tokens = _MOST_BYTES_PER_TOKEN, 0, 0
     if tokenizer is not None:
-        encoder = tokenizer.new_encoder()
+        encoder, special = tokenizer.new_encoder(), SpecialIds.of(tokenizer, plan.settings)
+        of_conversations = ConversationEncoder(tokenizer, np.dtype(np.uint32))
         for source in plan.passes[0].sources[:_MAX_SAMPLED_SOURCES]:
             for unit in islice(source.units(), 1):
                 batch = unit.read()
-                ids, _ = encoder.encode(batch.buffer, batch.bounds.reshape(-1, 2))
-                seen, tokens = seen + batch.n_bytes, tokens + len(ids) + len(batch)
+                if batch.special is not None:
+                    ids, _, _ = of_conversations.encode(encoder, batch, -1, special.end_of_text)
+                else:
+                    ids, _ = encoder.encode(batch.buffer, batch.bounds.reshape(-1, 2))
+                    tokens += len(batch)
+                seen, tokens = seen + batch.n_bytes, tokens + len(ids)
         per_token = seen / tokens if tokens else per_token
     itemsize = token_dtype(_vocab_size(plan, tokenizer)).itemsize
     return round(n_bytes / per_token * itemsize), per_token

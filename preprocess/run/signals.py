@@ -17,7 +17,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
@@ -126,17 +126,25 @@ class Watch:
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Return a `Watch` that ticks inside the `with`, on a thread of its own."""
-    watch, is_over = Watch(), threading.Event()
+    """Return a `Watch` that ticks inside the `with`."""
+    watch = Watch()
+    with repeating(watch.tick, TICK):
+        yield watch
 
-    def tick() -> None:
-        while not is_over.wait(TICK):
-            watch.tick()
 
-    task = Task(tick)
+@contextmanager
+def repeating(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Call `action` every `seconds` on another thread inside the `with`."""
+    is_over = threading.Event()
+
+    def repeat() -> None:
+        while not is_over.wait(seconds):
+            action()
+
+    task = Task(repeat)
     start_thread(task.run)
     try:
-        yield watch
+        yield
     finally:
         is_over.set()
         task.result()

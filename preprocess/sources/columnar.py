@@ -86,8 +86,11 @@ class RowsUnit(RecordUnit):
         parts = [_texts_of(column) for column in columns if len(column)]
         before = np.cumsum([0, *(text.size for text, _ in parts)])
         ends = [bounds[1:] + begin for (_, bounds), begin in zip(parts, before, strict=False)]
-        texts = np.concatenate([text for text, _ in parts])
-        return (texts, np.concatenate([[0], *ends])) if is_utf8(texts) else None
+        texts, bounds = np.concatenate([text for text, _ in parts]), np.concatenate([[0], *ends])
+        begins = texts[bounds[:-1][np.diff(bounds) > 0]]
+        # Two texts may be valid only together.
+        is_valid = is_utf8(texts) and not (begins & 0xC0 == 0x80).any()
+        return (texts, bounds) if is_valid else None
 
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
         if self.is_rendered:

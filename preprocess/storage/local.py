@@ -12,6 +12,7 @@ A failed write raises an `OutputError` that names the file; earlier writes are k
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -38,6 +39,8 @@ IN_ORDER = "-in-order"
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
+
+logger = logging.getLogger("preprocess")
 
 
 class Stream:
@@ -162,7 +165,9 @@ class LocalStorage(LocalFiles):
             self._lock = acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
-            self._complete_removal()
+            if (listed := self._location / REMOVAL_FILE).exists():
+                logger.info("%s: completing the removal of an interrupted run", listed)
+                self._complete_removal()
             stack.pop_all()
         return self
 

@@ -249,7 +249,8 @@ def test_decode_takes_lists_iterators_and_arrays_of_any_whole_numbers() -> None:
 
 @pytest.mark.parametrize("kind", [list, np.array])
 def test_ids_without_a_token_are_refused(kind: type) -> None:
-    for bad in (-1, 50_000, 2**40):
+    n = TOKENIZER.vocab_size
+    for bad in (-1, -n, -n - 1, -2 * n - 1, 50_000, 2**40):
         message = rf"token id {bad} is not in the vocabulary: expected an id from 0"
         with pytest.raises(EncodingError, match=message):
             TOKENIZER.decode(kind([97, bad]))

@@ -98,6 +98,7 @@ def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> N
          " with content_field, or chat for conversations"),
         ([[{"c": "b"}]], "text.c", r"has 0 columns named 'c', .* it would be inside of list<"),
         ([b"\xff"], "text", r"row 0: not valid UTF-8"),
+        ([b"a", b"b\xc3", b"\xa9c"], "text", r"row 1: not valid UTF-8"),  # valid if joined
     ],
 )
 @pytest.mark.parametrize("suffix", ARROW)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import weakref
@@ -13,13 +14,18 @@ import pytest
 from llvmlite import ir
 from numpy.typing import NDArray
 
-from bpe.runtime import jit
+from bpe.runtime import jit, user_cache
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine_code import KernelError
+from bpe.runtime.machine_code import KernelError, append
 
 pytestmark = pytest.mark.skipif(
     jit.DISABLE_JIT, reason="uncompiled, functions take whatever they are given"
 )
+
+
+def kind_of(value: Any) -> Any:
+    """Return the kind of an argument."""
+    return append(value, [], [])
 
 
 class Pair(NamedTuple):
@@ -171,6 +177,16 @@ def test_what_no_kernel_takes(value: Any) -> None:
         _total(value)
 
 
+@pytest.mark.parametrize("value", [*arrays(), 1, 2**63, True, np.int64(1), np.uint64(1)], ids=str)
+def test_numba_takes_arguments_for_the_same(value: Any) -> None:
+    from numba.core.typing.typeof import typeof
+
+    from bpe.runtime.compiler import numba_type
+
+    for each in (value, (value, value), Pair(value, value)):
+        assert numba_type(kind_of(each)) == typeof(each)
+
+
 def test_what_a_kernel_raises() -> None:
     values = np.array([4, 6, 8])
     assert _raising(values, 2) == 8
@@ -186,38 +202,38 @@ def _half(number):
     return number / 2
 
 
-@kernel
-def _copies(number):
-    return number, number, number, number, number, number, number, number
-
-
-@kernel
-def _too_many(number):
-    return number, number, number, number, number, number, number, number, number
-
-
 def test_what_a_kernel_may_return() -> None:
     with pytest.raises(TypeError, match="_half returns float64: kernels return integers and truth"):
         _half(3)
-    assert _copies(2) == (2,) * 8
-    with pytest.raises(TypeError, match=r"_too_many returns .* truth values, up to 8"):
-        _too_many(2)
 
 
 @kernel
 def _with_keyword(number):
-    return _half(number=number)
+    return _exponent(number=number)
 
 
 def test_a_call_with_keywords_is_refused() -> None:
-    with pytest.raises(KernelError, match="_half: kernels call kernels without keywords"):
+    with pytest.raises(KernelError, match="_exponent: kernels call kernels without keywords"):
         _with_keyword(3)
 
 
-def test_calls_of_the_c_library_are_linked() -> None:
+@kernel
+def _exponent(number):
+    return math.frexp(float(number))[1]
+
+
+def test_what_is_outside_of_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from bpe.runtime import compiler
 
-    # On macOS, LLVM puts them in place of loops.
+    monkeypatch.setattr(user_cache, "_warned", set())
+    # It would not be there in a process that finds the machine code in the cache.
+    assert [_exponent(3), _exponent(8)] == [2, 4]
+    assert "longer to compile and to run: compiling with numba" in caplog.text
+    assert "_exponent needs numba_frexp, which is outside of it" in caplog.text
+    caplog.clear()
+    # On macOS, LLVM puts a call of the C library in place of a loop.
     library = compiler._context().codegen().create_library("filling")
     module = library.create_ir_module("filling")
     of_three = ir.FunctionType(ir.VoidType(), [ir.IntType(64)] * 3)
@@ -250,7 +266,7 @@ def test_threads_that_come_first_at_the_same_time(monkeypatch: pytest.MonkeyPatc
         return a + b
 
     made = add._machine_code
-    monkeypatch.setattr(add, "_machine_code", lambda *given: (counted(given[0]), made(*given))[1])
+    monkeypatch.setattr(add, "_machine_code", lambda kinds: (counted(kinds), made(kinds))[1])
     barrier = threading.Barrier(4)
 
     def call(number: int) -> int:

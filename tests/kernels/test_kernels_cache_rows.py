@@ -136,8 +136,10 @@ def test_rows_are_published_in_order_on_arm(
     from llvmlite import binding
 
     from bpe.runtime import compiler
+    from bpe.runtime.machine_code import append
 
-    module, _, _ = compiler.linked(used, arguments, "sharing")
+    kinds = tuple(append(each, [], []) for each in arguments)
+    module, _, _ = compiler.linked(used, kinds, "sharing")
     of_here = r'^target .*|"(?:target|probe|tune)-[\w-]+"="[^"]*"'
     code = re.sub(of_here, "", str(module), flags=re.MULTILINE)
     binding.initialize_all_targets()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-import processes
 import pytest
 
 from bpe.runtime import jit
@@ -14,6 +16,7 @@ from preprocess.run import compiling
 
 pytestmark = pytest.mark.skipif(jit.DISABLE_JIT, reason="uncompiled there is nothing to compile")
 
+ROOT = Path(__file__).parents[2]
 STAGES = ["counting", "merging", "encoding train"]
 # Python ignores entries of sys.path that are no text.
 PROGRAM = (
@@ -24,11 +27,21 @@ PROGRAM = (
 
 def build(directory: Path, out: str, *options: str) -> str:
     """Build with the cache of a directory; return what was written to stderr."""
-    command = ["-c", PROGRAM, "build", "--train", directory / "text", "--out", directory / out]
-    cache = str(directory / "cache")
-    return processes.run(
-        *command, "--vocab-size", 300, *options, NUMBA_CACHE_DIR=cache, NUMBA_OPT="0"
-    ).stderr
+    command = [sys.executable, "-c", PROGRAM, "build", "--train", str(directory / "text")]
+    finished = subprocess.run(
+        [*command, "--out", str(directory / out), "--vocab-size", "300", *options],
+        env=os.environ
+        | {
+            "PYTHONPATH": str(ROOT),
+            "NUMBA_CACHE_DIR": str(directory / "cache"),
+            "NUMBA_OPT": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stderr
 
 
 def stages(directory: Path, out: str) -> list[str]:

@@ -317,6 +317,8 @@ def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
         ("SaveStageConfig", "num_rows", "num_rows: there is no such setting\n"),  # not num_workers
         ("SaveStageConfig", "revision", "revision: there is no such setting\n"),  # not compression
         ("SaveStageConfig", "seq_lenght", "did you mean seq_length, an option of the section pack"),
+        ("TokenizeStageConfig", "num_workers", "it is an option of the section ray"),
+        ("TokenizeStageConfig", "val_fraction", "it is an option of build"),
         ("build", "seq_lenght", "did you mean seq_length, an option of write_rows?"),
         ("TokenizeStageConfig", "max_len", "did you mean max_length?"),
         ("TokenizeStageConfig", "chars_to_tokenize", "did you mean max_characters?"),
