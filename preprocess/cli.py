@@ -350,6 +350,8 @@ def run(arguments: list[str]) -> int:
             return _failed(f"stopped ({stopped})", 128 + stopped.number)
         except (TokenmillError, OSError, MemoryError) as error:
             if "--debug" in arguments:
+                if not isinstance(error, ArgumentError):
+                    raise
                 traceback.print_exc()
             if isinstance(error, OutOfTimeError):
                 print(f"tokenmill: {error}", file=sys.stderr)
