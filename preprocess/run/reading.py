@@ -1,4 +1,4 @@
-"""What a run reads: the sources of its passes, in which way, and the tokenizer it is given."""
+"""Inputs of a run: the sources of its passes, how they are read, and the tokenizer given."""
 
 from __future__ import annotations
 

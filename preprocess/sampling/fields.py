@@ -49,7 +49,7 @@ class Fields:
 
     @cached_property
     def pieces(self) -> Array:
-        """What the rows were read from: table as of `DocumentWindows.pieces`."""
+        """Pieces that the rows were read from, int64, as of `DocumentWindows.pieces`."""
         return self._find_pieces()
 
     @cached_property

@@ -191,7 +191,7 @@ class _Stream:
 
 
 class DecompressedFile(InputFile):
-    """What a file decompresses to; for one thread.
+    """The decompressed content of a file; for one thread.
 
     The last `kept` bytes before the position that was read are remembered. Reading again what is
     further back decompresses the file again, in another stream, which then follows the first: so

@@ -36,5 +36,5 @@ def run(
 
 
 def printed_by(code: str, *arguments: object, **more: str) -> str:
-    """What code prints."""
+    """Run Python code, and return its standard output."""
     return run("-c", code, *arguments, **more).stdout
