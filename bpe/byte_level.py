@@ -55,7 +55,9 @@ def all_from_byte_level(
     offsets = np.zeros(len(spelled) + 1, np.int64)
     offsets[1:] = np.cumsum(np.fromiter(map(len, spelled), np.int64, len(spelled)))
     others = np.searchsorted(offsets, np.flatnonzero(found < 0), "right") - 1
-    return offsets, found.astype(np.uint8), np.unique(others)
+    # Sorted; `np.unique` would import numpy.ma, which takes longer than all this.
+    others = others[np.diff(others, prepend=-1) > 0]
+    return offsets, found.astype(np.uint8), others
 
 
 def all_to_byte_level(offsets: NDArray[np.int64], data: NDArray[np.uint8]) -> list[str]:

@@ -252,11 +252,11 @@ class Tokenizer:
         """
         import tokenizers
 
-        return tokenizers.Tokenizer.from_str(hf_write.tokenizer_json(self._parts))
+        return tokenizers.Tokenizer.from_str(self._parts.text)
 
     def to_json(self) -> str:
         """Return the text of tokenizer.json; raise VocabularyError if it cannot be written."""
-        return hf_write.tokenizer_json(self._parts)
+        return self._parts.text
 
     def to_config_json(self) -> str:
         """Return the text of tokenizer_config.json."""

@@ -64,9 +64,18 @@ class TokenizerParts:
     file_digest: str | None = field(default=None, compare=False)
 
     @cached_property
+    def text(self) -> str:
+        """The text of tokenizer.json; raises as `tokenizer_json`. Kept for a second use."""
+        return tokenizer_json(self)
+
+    @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the text of tokenizer.json, in hexadecimal; raises as `tokenizer_json`."""
-        return hashlib.sha256(tokenizer_json(self).encode()).hexdigest()
+        """SHA-256 of `text`, in hexadecimal; raises as `tokenizer_json`."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def __getstate__(self) -> dict[str, object]:
+        """Leave the text out of what is sent to other processes."""
+        return {name: value for name, value in vars(self).items() if name != "text"}
 
 
 def check_parts(parts: TokenizerParts) -> TokenizerParts:
