@@ -45,7 +45,7 @@ from preprocess.run.reading import find_passes
 from preprocess.run.selection import select_documents
 from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
-from preprocess.storage import REPAIR, Storage, open_storage
+from preprocess.storage import REPAIR, Storage, open_repair, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -129,17 +129,6 @@ def clear_repair(directory: Path) -> None:
     storage = open_storage(directory, REPAIR)
     if REPAIR in storage.runs():
         with storage:
-            storage.clear()
-
-
-@contextmanager
-def open_repair(directory: Path) -> Iterator[Storage]:
-    """Open and lock the storage of a repair; remove its work files at the end."""
-    with open_storage(directory, REPAIR) as storage:
-        storage.clear()
-        try:
-            yield storage
-        finally:
             storage.clear()
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import cached_property
-from preprocess.check.rebuild import open_repair
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import open_tokens
 from preprocess.options import RowsSettings, VerifySettings
@@ -46,7 +45,7 @@ from preprocess.rows.write import (
 from preprocess.run.outputs import read_object
 from preprocess.sampling.data import IGNORED
 from preprocess.settings import TokenizerSource
-from preprocess.storage import OutputError, digest_of_file, open_storage
+from preprocess.storage import OutputError, digest_of_file, open_repair, open_storage
 
 _VALUES_AT_ONCE = 1 << 20  # of rows that are checked together
 

@@ -14,10 +14,10 @@ from msgspec.structs import asdict
 from bpe.errors import CorpusError
 from preprocess.documents.batch import DocumentBatch, Rejected
 from preprocess.report.progress import Progress, duration, used_resources
-from preprocess.sources import Source
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
+    from preprocess.sources import Source
 
 
 class Counts(Struct):

@@ -8,6 +8,9 @@ docs/durability.md describes this commit protocol, for directories and for bucke
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from bpe.files.locations import local_path
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "IN_ORDER", "JOURNAL_FILE", "LARGEST_OBJECT", "LOCK_FILE", "REPAIR", "DamagedStateError",
     "Files", "LocalFiles", "LocalStorage", "LockedError", "OutputError", "Storage",
-    "Stream", "digest_of_file", "open_files", "open_storage", "writing",
+    "Stream", "digest_of_file", "open_files", "open_repair", "open_storage", "writing",
 ]
 
 
@@ -47,3 +50,14 @@ def open_storage(
 
         return BucketStorage(os.fspath(location), run, own_lock)
     return LocalStorage(local_path(location), run, own_lock)
+
+
+@contextmanager
+def open_repair(directory: Path) -> Iterator[Storage]:
+    """Open and lock the storage of a repair; remove its work files at the end."""
+    with open_storage(directory, REPAIR) as storage:
+        storage.clear()
+        try:
+            yield storage
+        finally:
+            storage.clear()

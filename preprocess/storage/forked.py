@@ -13,7 +13,6 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, cast
 
@@ -84,6 +83,8 @@ class _Program:
     """
 
     def __init__(self) -> None:
+        from multiprocessing.connection import Pipe
+
         pipes = [Pipe() for _ in range(_AT_ONCE)]
         descriptors = [other.fileno() for _, other in pipes]
         paths = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -99,6 +100,8 @@ class _Program:
 
 def answer() -> None:
     """Answer the requests that come through the pipes of the command line until one is closed."""
+    from multiprocessing.connection import Connection
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when the process that asks has ended
     first, *others = [Connection(int(each)) for each in sys.argv[1:]]
     for connection in others:
