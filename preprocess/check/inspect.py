@@ -1,9 +1,7 @@
 """Describe token files, tokenizers, rows and directories of outputs; decode token files.
 
 Descriptions are dictionaries for JSON; `format_lines` formats them for people. All tokens are read,
-in chunks; nothing is estimated. Memory is that of the vocabulary, one chunk, and 16 bytes per
-document. Documents are compared by the xxh3_64 of their ids: with 1e8 documents, one false pair of
-copies is expected in 3,000 corpora.
+in chunks; nothing is estimated. `preprocess.check.scan` has the memory, and how copies are found.
 """
 
 from __future__ import annotations
@@ -15,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
-from numpy.typing import NDArray
 
 from bpe.errors import TokenizerFileError, TokenmillError
 from bpe.files.locations import is_url
 from preprocess.check import rows
 from preprocess.check.rows import reason_of
+from preprocess.check.scan import Scan, scan
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import (
@@ -29,7 +26,6 @@ from preprocess.dataset.reader import (
     check_tokenizer,
     open_tokens,
     read_bounds,
-    read_ids,
 )
 from preprocess.locations import is_bucket, join_location
 from preprocess.options import DecodeSettings, InspectSettings
@@ -51,7 +47,6 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 Facts = dict[str, Any]
-Hashes = NDArray[np.uint64]
 
 _TOKENS_AT_A_TIME = 1 << 20
 _SHARES = (0, 1, 10, 50, 90, 99, 100)  # of documents, by their tokens
@@ -82,7 +77,7 @@ def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
             f" {', '.join(found) or 'there is none'}"
         )
     file = open_tokens(settings.path)
-    used, start, count = _tokenizer_of(file, settings.tokenizer), settings.start, settings.count
+    used, start, count = tokenizer_of(file, settings.tokenizer), settings.start, settings.count
     if start > len(file):
         raise TokenFileError(
             f"{file.path}: has {len(file):,} tokens, so none begins at {start:,}; choose a smaller"
@@ -100,7 +95,7 @@ def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
         yield used.decode_bytes(file[first:end])
 
 
-def _tokenizer_of(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer:
+def tokenizer_of(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer:
     """Load the given tokenizer, else that beside a token file, and compare it."""
     from bpe import load_tokenizer
 
@@ -143,7 +138,7 @@ def facts(settings: InspectSettings) -> Facts:
             return _describe_directory(given, bad) | {"bad_files": bad}
         described = list[Facts]()
         for each in places:
-            with _noted(bad, each):
+            with noted(bad, each):
                 described.append(_describe_directory(str(each), bad))
         return {"path": given, "places": described, "bad_files": bad}
     if not is_url(given) and not place.exists() and place.suffix in (".bin", ".json"):
@@ -151,7 +146,7 @@ def facts(settings: InspectSettings) -> Facts:
     if is_url(given) or place.suffix == ".bin" or (
         place.suffix == ".json" and read_object(open_files(place.parent), place.name, FORMAT)
     ):
-        return _describe_token_file(open_tokens(given))[0]
+        return describe_token_file(open_tokens(given))[0]
     if place.exists() and not place.is_file():  # reading it might never end
         raise TokenFileError(f"{place}: is a pipe or a device, expected a file or a directory")
     if place.exists() and place.suffix not in (".json", ".tiktoken"):
@@ -162,7 +157,7 @@ def facts(settings: InspectSettings) -> Facts:
 
 
 @contextmanager
-def _noted(bad: list[Facts], path: Path | str) -> Iterator[None]:
+def noted(bad: list[Facts], path: Path | str) -> Iterator[None]:
     """Add an error inside the `with` to a list, as path and text, instead of raising it."""
     try:
         yield
@@ -189,17 +184,17 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
         of_each = [rows.describe(each, bad) for each in of_rows]
         return {"path": found["path"], "rows": of_each, "unfinished": found["unfinished"]}
     if not is_url(location) and (path := place / TOKENIZER_FILE).exists():
-        with _noted(bad, path):
+        with noted(bad, path):
             found["tokenizer"] = describe_tokenizer(path, load_tokenizer(path))
-    opened: dict[str, tuple[TokenFile, Hashes]] = {}
+    opened: dict[str, tuple[TokenFile, Scan]] = {}
     for name in names:
         manifest_file = manifest_name(name)
-        with _noted(bad, files.where(manifest_file)):
+        with noted(bad, files.where(manifest_file)):
             file = open_tokens(join_location(location, manifest_file))
-            described, hashes = _describe_token_file(file)
+            described, scanned = describe_token_file(file)
             found["token_files"].append(described)
-            opened[name] = file, hashes
-    found["val_in_train"] = [*_compare_val_with_train(opened)]
+            opened[name] = file, scanned
+    found["val_in_train"] = [*compare_val_with_train(opened)]
     if len(bad) == n_bad and not any(value for key, value in found.items() if key != "path"):
         if is_url(location):
             find_token_files(location)  # raises
@@ -207,76 +202,48 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
     return found
 
 
-def _describe_token_file(file: TokenFile) -> tuple[Facts, Hashes]:
-    """Return (description of a token file, hashes of its documents, sorted).
+def describe_token_file(file: TokenFile) -> tuple[Facts, Scan]:
+    """Return (description of a token file, what reading it found).
 
     Raises:
         TokenFileError: The file is damaged.
     """
-    manifest, bounds = file.manifest, read_bounds(file, 0, file.n_documents)
-    occurs, n_trained = np.zeros(file.vocab_size, bool), 0
-    for start in range(0, len(file), _TOKENS_AT_A_TIME):
-        stop = min(start + _TOKENS_AT_A_TIME, len(file))
-        occurs |= np.bincount(read_ids(file, start, stop), minlength=file.vocab_size) > 0
-        if file.has_mask:
-            n_trained += int(np.count_nonzero(file.loss_mask[start:stop]))
-    hashes = np.fromiter(_hash_documents(file, bounds[1:]), np.uint64, file.n_documents)
-    hashes.sort()
-    lengths, around = np.diff(bounds), 1 if manifest.begin_of_text_id is None else 2
+    manifest, scanned = file.manifest, scan(file)
+    lengths, around = scanned.lengths, 1 if manifest.begin_of_text_id is None else 2
     spread = None
-    if len(lengths):
-        values = np.percentile(lengths, _SHARES, method="nearest").tolist()
-        percentiles = dict(zip(map(str, _SHARES), values, strict=True))
-        spread = {"mean": int(lengths.sum()) / len(lengths), "percentiles": percentiles}
+    if file.n_documents:
+        percentiles = dict(zip(map(str, _SHARES), lengths.percentiles(_SHARES), strict=True))
+        spread = {"mean": lengths.n_tokens / file.n_documents, "percentiles": percentiles}
     found: Facts = {
         "path": str(file.path), "dtype": file.dtype.name, "tokens": file.n_tokens,
         "documents": file.n_documents, "shards": len(manifest.shards), "bytes": manifest.n_bytes,
         "bytes_per_token": manifest.n_bytes / max(file.n_tokens, 1), "vocab_size": file.vocab_size,
-        "ids_that_occur": int(np.count_nonzero(occurs)),
+        "ids_that_occur": int(np.count_nonzero(scanned.counts)),
         "end_of_text_id": manifest.end_of_text_id, "begin_of_text_id": manifest.begin_of_text_id,
         "sources": [str(source.get("name")) for source in manifest.sources],
-        "empty_documents": int(np.count_nonzero(lengths <= around)),
-        "copies": int(np.count_nonzero(hashes[1:] == hashes[:-1])),
+        "empty_documents": lengths.histogram((0, around + 1))[0], "copies": scanned.n_copies,
         "tokens_per_document": spread,
     }
     if file.has_mask:
-        found["trained_share"] = n_trained / max(file.n_tokens, 1)
+        found["trained_share"] = scanned.n_trained / max(file.n_tokens, 1)
     try:
-        found["samples"] = [*_decode_samples(file, bounds, _tokenizer_of(file))]
+        found["samples"] = [*_decode_samples(file, tokenizer_of(file))]
     except TokenmillError as error:
         found["no_tokenizer"] = str(error)
-    return found, hashes
+    return found, scanned
 
 
-def _decode_samples(
-    file: TokenFile, bounds: NDArray[np.int64], tokenizer: AnyTokenizer
-) -> Iterator[Facts]:
+def _decode_samples(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Facts]:
     """Decode the beginnings of the first, the middle and the last document."""
     last = file.n_documents - 1
     for number in sorted({0, last // 2, last} if file.n_documents else ()):
-        start, stop = bounds[number : number + 2].tolist()
+        start, stop = read_bounds(file, number, number + 1).tolist()
         ids = file[start : min(stop, start + _SAMPLE_TOKENS)]
         text = tokenizer.decode_bytes(ids).decode("utf-8", "replace")
         yield {"document": number, "begins": text}
 
 
-def _hash_documents(file: TokenFile, ends: NDArray[np.int64]) -> Iterator[int]:
-    """Yield the xxh3_64 of the ids of each document."""
-    digest = xxhash.xxh3_64()
-    for start in range(0, len(file), _TOKENS_AT_A_TIME):
-        part = file.tokens[start : start + _TOKENS_AT_A_TIME]
-        data = np.ascontiguousarray(part).view(np.uint8).data
-        first, last = np.searchsorted(ends, [start, start + len(part)], "right")
-        place = 0
-        for end in ((ends[first:last] - start) * part.itemsize).tolist():
-            digest.update(data[place:end])
-            yield digest.intdigest()
-            digest.reset()
-            place = end
-        digest.update(data[place:])
-
-
-def _compare_val_with_train(files: Mapping[str, tuple[TokenFile, Hashes]]) -> Iterator[Facts]:
+def compare_val_with_train(files: Mapping[str, tuple[TokenFile, Scan]]) -> Iterator[Facts]:
     """Count the documents of each NAMEval that are in NAMEtrain of the same directory, too."""
     for name, (val, of_val) in files.items():
         other = f"{name.removesuffix('val')}train"
@@ -290,7 +257,8 @@ def _compare_val_with_train(files: Mapping[str, tuple[TokenFile, Hashes]]) -> It
         ]
         if ids[0] == ids[1]:
             # Both are sorted: `np.isin` would sort them again, in several times their memory.
-            first, stop = (np.searchsorted(of_train, of_val, side) for side in ("left", "right"))
+            ours, theirs = of_val.hashes, of_train.hashes
+            first, stop = (np.searchsorted(theirs, ours, side) for side in ("left", "right"))
             yield found | {"in_train": int(np.count_nonzero(first < stop))}
         else:
             why = "they were built with different tokenizers or special tokens"

@@ -172,11 +172,17 @@ def read_stats(files: Files, name: str) -> Stats | None:
 
 def find_run(files: Files, manifest_file: str) -> Stats | None:
     """Find the stats.json of the run that wrote a manifest; None if there is none."""
+    name = find_stats_file(files, manifest_file)
+    return None if name is None else read_stats(files, name)
+
+
+def find_stats_file(files: Files, manifest_file: str) -> str | None:
+    """Return the name of the stats.json of the run that wrote a manifest; None if there is none."""
     digest = digest_of(files.get(manifest_file))
     for name in files.names():
         found = read_stats(files, name) if name.endswith("stats.json") else None
         if found is not None and found.manifests.get(manifest_file) == digest:
-            return found
+            return name
     return None
 
 

@@ -298,16 +298,44 @@ def _remove_old_plans(path: Path, file: TokenFile) -> None:
 def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:
     """Write a plan to an empty file, and return its map."""
     row_length, run = about["row_length"], kernels()
+    scratch = _scratch_in(os.path.dirname(opened.name))
+    lengths, row_of, n_rows = _pack(file, row_length, about["strategy"], scratch)
+    n_pieces = len(lengths)
+    data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
+    plan = _plan_in(data, n_rows, n_pieces)
+    run.count_in_rows(row_of, plan.offsets)
+    run.sort_by_row(lengths, row_of, *plan)
+    header = about | {"n_rows": n_rows, "n_pieces": n_pieces, "digest": _digest_of(data)}
+    data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
+    return data
 
+
+def count_rows(file: TokenFile, context_length: int, strategy: str) -> int:
+    """Return the number of rows that `PackedWindows` has, without a plan.
+
+    Raises:
+        TokenFileError: The column of document ends is damaged.
+    """
+    return _pack(file, context_length, strategy, _scratch_in(None))[2]
+
+
+def _scratch_in(directory: str | None) -> Scratch:
+    """Return a function for memory of a file without a name, which the system writes out."""
     def scratch(n: int, dtype: Any) -> npt.NDArray[Any]:
-        """Return memory of a file without a name, which the system writes out when it must."""
-        with tempfile.TemporaryFile(dir=os.path.dirname(opened.name)) as temporary:
+        with tempfile.TemporaryFile(dir=directory) as temporary:
             return np.frombuffer(_mapped(temporary, max(1, n * np.dtype(dtype).itemsize)), dtype, n)
 
+    return scratch
+
+
+def _pack(
+    file: TokenFile, row_length: int, strategy: str, scratch: Scratch
+) -> tuple[Lengths, Numbers, int]:
+    """Return (lengths of pieces as of `cut_documents`, row of each piece, number of rows)."""
     most = file.n_documents + file.n_tokens // row_length
     lengths, n_pieces, begin = scratch(most, np.int32), 0, 0
     for number, (ids, ends) in enumerate(file.shards):
-        n_pieces = run.cut_documents(ends, begin, len(ids), row_length, lengths, n_pieces)
+        n_pieces = kernels().cut_documents(ends, begin, len(ids), row_length, lengths, n_pieces)
         if n_pieces < 0:
             raise TokenFileError(
                 f"{file.path}: document {-1 - n_pieces:,} of shard {number} ends before it begins,"
@@ -316,14 +344,7 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
             )
         begin = (int(ends[-1]) if len(ends) else begin) - len(ids)  # in the next shard
     lengths, row_of = lengths[:n_pieces], scratch(n_pieces, np.int64)
-    n_rows = int(STRATEGIES[about["strategy"]](lengths, row_length, row_of, scratch))
-    data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
-    plan = _plan_in(data, n_rows, n_pieces)
-    run.count_in_rows(row_of, plan.offsets)
-    run.sort_by_row(lengths, row_of, *plan)
-    header = about | {"n_rows": n_rows, "n_pieces": int(n_pieces), "digest": _digest_of(data)}
-    data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
-    return data
+    return lengths, row_of, int(STRATEGIES[strategy](lengths, row_length, row_of, scratch))
 
 
 def _mapped(opened: IO[bytes], n_bytes: int) -> mmap.mmap:

@@ -18,7 +18,7 @@ from written import write
 
 from bpe.errors import ArgumentError, TokenizerFileError
 from preprocess import PipelineConfig, build, open_tokens, verify, write_rows
-from preprocess.check import inspect
+from preprocess.check import inspect, scan
 from preprocess.check.inspect import decode_range, facts, format_lines, how_far
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
@@ -338,13 +338,14 @@ def test_copies_and_lengths(
 ) -> None:
     root = tmp_path_factory.mktemp("copies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(inspect, "_TOKENS_AT_A_TIME", at_a_time)
+        patch.setattr(scan, "_TOKENS_AT_A_TIME", at_a_time)
+        patch.setattr(scan, "_DOCUMENTS_AT_A_TIME", at_a_time)
         train = written(root / "a", [[*document, 3] for document in documents], 4)
         val = written(root / "b", [[*document, 3] for document in others], 4)
-        found, hashes = inspect._describe_token_file(train)
+        found, hashes = inspect.describe_token_file(train)
         assert found["copies"] == len(documents) - len(set(map(tuple, documents)))
-        files = {"train": (train, hashes), "val": (val, inspect._describe_token_file(val)[1])}
-        (shared,) = inspect._compare_val_with_train(files)
+        files = {"train": (train, hashes), "val": (val, inspect.describe_token_file(val)[1])}
+        (shared,) = inspect.compare_val_with_train(files)
         assert shared["in_train"] == sum(document in documents for document in others)
         assert found["empty_documents"] == documents.count([])
         if documents:
@@ -430,7 +431,8 @@ def test_shards_are_judged_as_one_file(
         shard_tokens=16,
         split_documents=split,
     )
-    monkeypatch.setattr(inspect, "_TOKENS_AT_A_TIME", 5)
+    monkeypatch.setattr(scan, "_TOKENS_AT_A_TIME", 5)
+    monkeypatch.setattr(scan, "_DOCUMENTS_AT_A_TIME", 2)
     found, whole = facts(tmp_path / "data" / "train.json"), facts(judged / "train.bin")
     assert found["shards"] > 2
     assert {**found, "path": whole["path"], "shards": 0} == whole
