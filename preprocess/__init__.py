@@ -20,6 +20,7 @@ import bpe as bpe  # says where it cannot run
 if TYPE_CHECKING:  # the public names; no module may have one, for it would replace the name
     from bpe.errors import CorpusError as CorpusError
     from preprocess.check.verify import verify as verify
+    from preprocess.check.vocab_curve import vocab_curve as vocab_curve
     from preprocess.config import DatasetConfig as DatasetConfig
     from preprocess.config import PackStageConfig as PackStageConfig
     from preprocess.config import PipelineConfig as PipelineConfig
@@ -68,6 +69,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
 _NAMES_OF = {
     "bpe.errors": "CorpusError",
     "preprocess.check.verify": "verify",
+    "preprocess.check.vocab_curve": "vocab_curve",
     "preprocess.config":
         "DatasetConfig PackStageConfig PipelineConfig RayConfig SaveStageConfig TokenizerConfig"
         " TokenizeStageConfig",

@@ -192,6 +192,13 @@ COMMANDS = {
         ),
         "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
     ),
+    "vocab-curve": Command(
+        "preprocess.check.vocab_curve.vocab_curve", "VocabCurveSettings", f"json {_RUN}",
+        lambda console, result: console.show(
+            result, imported("preprocess.check.vocab_curve.format_lines")(result)
+        ),
+        "Compare sizes of a vocabulary by held-out text, from one training; recommend one.",
+    ),
     "verify": Command(
         "preprocess.check.verify.verify", "VerifySettings", f"json {_RUN}",
         lambda console, result: console.checks(result, "findings", "sound", "DAMAGED"),

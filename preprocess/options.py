@@ -311,8 +311,8 @@ class TaskSettings(Settings):
             )
 
 
-class RunSettings(ReadSettings, SelectSettings, RepeatableSettings):
-    """Options of runs that write outputs: conversations, special ids, limits, workers."""
+class DocumentSettings(ReadSettings, SelectSettings):
+    """Options for the text of documents: conversations, special ids; and for memory."""
 
     end_of_text: Is[Token | None] = option(
         "Special token after each document.",
@@ -327,19 +327,6 @@ class RunSettings(ReadSettings, SelectSettings, RepeatableSettings):
         "Workers, unit_size and memory_limit together, unless they are given: 1, 256KiB, 500MB;"
         " half of the processors, 1MiB, 2GB; or all processors, 4MiB, no limit. Limits that are"
         " below the minimum of the run are raised to it.", default=None,
-    )
-    executor: Is[Literal["threads", "ray"]] = run_option(
-        "Where the workers are: threads, or on Ray, also on other machines, where each makes"
-        " parts of the outputs (task_count).", default="threads",
-    )
-    ray_address: Is[str | None] = run_option(
-        "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
-        default=None, default_text="Ray is started on this machine", needs=("executor ray",),
-    )
-    ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
-        "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
-        " time.",
-        default=(), default_text="CPU=1", flag="--ray-resource", needs=("executor ray",),
     )
     chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
         "Conversations in records: found by their fields, off, or fields of this kind.",
@@ -375,12 +362,27 @@ class RunSettings(ReadSettings, SelectSettings, RepeatableSettings):
         return tuple(dict.fromkeys(token for token in wanted if token))
 
 
-class VocabularySettings(Settings):
-    """Options for training, without effect if a tokenizer is given."""
+class RunSettings(DocumentSettings, RepeatableSettings):
+    """Options of runs that write outputs: where their workers are."""
 
-    vocab_size: Is[Annotated[int, Meta(le=2**29)]] = option(
-        "Bytes, merges and special tokens together.", default=32_000,
+    executor: Is[Literal["threads", "ray"]] = run_option(
+        "Where the workers are: threads, or on Ray, also on other machines, where each makes"
+        " parts of the outputs (task_count).", default="threads",
     )
+    ray_address: Is[str | None] = run_option(
+        "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
+        default=None, default_text="Ray is started on this machine", needs=("executor ray",),
+    )
+    ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
+        "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
+        " time.",
+        default=(), default_text="CPU=1", flag="--ray-resource", needs=("executor ray",),
+    )
+
+
+class LearningSettings(Settings):
+    """Options for training, except the size of the vocabulary."""
+
     pattern: Option[Pattern, str | None] = option(
         "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, or a regular expression. A"
         " .tiktoken file needs it.", default=lambda: "gpt2", default_text="gpt2",
@@ -395,6 +397,14 @@ class VocabularySettings(Settings):
         default="greatest-bytes",
     )
     min_frequency: Is[Index] = option("Pairs that occur less often are not merged.", default=2)
+
+
+class VocabularySettings(LearningSettings):
+    """Options for training, without effect if a tokenizer is given."""
+
+    vocab_size: Is[Annotated[int, Meta(le=2**29)]] = option(
+        "Bytes, merges and special tokens together.", default=32_000,
+    )
 
 
 class TrainSettings(VocabularySettings, RunSettings):
@@ -710,6 +720,64 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
     max_bytes: Option[Size, int | str] = option(
         "Stop after so much text, at the end of a unit.", default=64 << 20, default_text="64MiB",
     )
+
+
+_THOUSANDS = re.compile(r"(\d+)[kK]")
+
+
+def _vocabulary_size(value: Any) -> Any:
+    """Convert text such as "32k" or "32000" to a number."""
+    if isinstance(value, str) and (value.isdecimal() or _THOUSANDS.fullmatch(value)):
+        return int(value.rstrip("kK")) * (1 if value.isdecimal() else 1000)
+    return value if isinstance(value, bool) else operator.index(value)
+
+
+def _vocabulary_sizes(value: Any) -> Any:
+    """Convert sizes, or texts of some separated by commas, to numbers in ascending order."""
+    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    each = [y for x in given for y in (x.split(",") if isinstance(x, str) else [x])]
+    return tuple(sorted({*map(_vocabulary_size, each)}))
+
+
+VocabularySizes = Annotated[
+    tuple[Annotated[int, Meta(ge=256, le=2**29)], ...],
+    Kind(_vocabulary_sizes, "numbers of at least 256, such as 8k,32k", "N[,N...]"),
+]
+VOCABULARY_SIZES = tuple(1000 * 2**i for i in range(8))
+
+
+class VocabCurveSettings(
+    LearningSettings, DocumentSettings, ProgressSettings, function="vocab_curve"
+):
+    """Options of `vocab-curve`: tokens of held-out text for several sizes of the vocabulary."""
+
+    paths: Paths = option(
+        "Text to train on: files, directories and URLs.", kw_only=False,
+    )
+    val: Paths = option(
+        "Held-out text, which is encoded and not trained on.", default=(),
+        default_text="documents of PATH, which are not trained on",
+        excludes={"val_fraction": "held-out text is of files of its own, or out of PATH"},
+    )
+    val_fraction: Is[Annotated[float, Meta(gt=0, lt=1)] | None] = option(
+        "Share of the documents of PATH, chosen by a hash of each as in `build`, that is held out"
+        " where no files are given for it.",
+        default=None, default_text=str(DEFAULT_VALIDATION_FRACTION),
+    )
+    sizes: Option[VocabularySizes, int | str | Iterable[int | str]] = option(
+        "Sizes of the vocabulary, such as 8k,16k,32k, where k is a thousand.",
+        default=VOCABULARY_SIZES, default_text="1k,2k,4k, and so on to 128k",
+    )
+    width: Is[Count] = option("Width of the model, for the cost of the embedding.", default=768)
+    layers: Is[Count] = option("Layers of the model.", default=12)
+    plot: OptionalPath = run_option(
+        "File of a plot (.svg, .png or .pdf), which is replaced if it exists.", default=None,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if not self.sizes:
+            raise SettingsError("--sizes has no size; give at least one, such as 8k,32k")
 
 
 class DecodeSettings(BuiltWithSettings):

@@ -146,7 +146,7 @@ def test_options_in_the_documentation_exist() -> None:
         named = set(re.findall(r"--[a-z][\w-]*", text))
         assert {name.replace("_", "-") for name in named} <= existing, page
     table = PAGES["docs/commands.md"].partition("| command |")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^\| `([\w-]+)`", table, re.MULTILINE) == list(COMMANDS)
 
 
 def test_manifest_table_is_complete() -> None:

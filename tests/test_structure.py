@@ -16,7 +16,10 @@ from processes import printed_by
 ROOT = Path(__file__).parent.parent
 
 # Not loaded before something needs them.
-HEAVY = {"numba", "llvmlite", "pyarrow", "tiktoken", "tokenizers", "torch", "transformers", "regex"}
+HEAVY = {
+    "numba", "llvmlite", "matplotlib", "pyarrow", "tiktoken", "tokenizers", "torch", "transformers",
+    "regex",
+}  # fmt: skip
 
 
 def modules() -> dict[str, Path]:

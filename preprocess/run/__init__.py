@@ -6,6 +6,7 @@ record        record the inputs of a run, and compare two records
 selection     select documents before the other passes; `shuffle`: order token files at random
 count_pass    count pre-tokens, also more than memory holds, and train
 encode_pass   encode text into token files
+vocab_curve   count the tokens of held-out text for every size of a vocabulary
 chats         find the chat template of a run, and apply one to single records
 passes        train, encode and publish; `parts`: a run as parts on workers of Ray
 units         run work on threads, and resume after any unit

@@ -333,10 +333,13 @@ class EncodePass:
         content = batch.content if batch.content is not None else unit.content(self._memory.array)
         digests, batch = digest_blocks(content, unit.start), replace(batch, content=None)
         del content  # frees its memory
-        decided = batch.in_validation
-        chosen = [batch] if decided is None else [batch.select(~decided), batch.select(decided)]
-        parts = [self._encode_part(encoder, each) for each in chosen]
+        parts = [self._encode_part(encoder, each) for each in self._divide(batch)]
         return Encoded(batch.without_text(), parts, self._look_alikes.count(batch), digests)
+
+    def _divide(self, batch: DocumentBatch) -> list[DocumentBatch]:
+        """Return the documents of a batch for each output."""
+        decided = batch.in_validation
+        return [batch] if decided is None else [batch.select(~decided), batch.select(decided)]
 
     def _encode_part(self, encoder: AnyEncoder, batch: DocumentBatch) -> Part:
         begin, end, mask = self._ids.begin_of_text, self._ids.end_of_text, None

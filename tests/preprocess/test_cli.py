@@ -125,7 +125,7 @@ def test_options_of_other_programs(tmp_path: Path, capsys: Any) -> None:
         ("--learning_rate 1", "; it trains a model; examples/train_gpt.py has it; see token"),
         ("--use_params x", "; it trains a model; examples/train_gpt.py has it, as '--config"),
         ("rows x --starting_character 3", "; --start-character is an option of tokenmill build, t"),
-        ("rows x --special-token a", "; it is an option of tokenmill build, tokenmill train; see"),
+        ("rows x --special-token a", "; it is an option of tokenmill build, tokenmill train, to"),
         ("rows x --columns a", "; did you mean --column?"),
         ("--vocab-sise 9", "; did you mean --vocab-size?"),
         ("decode x.bin --start two", "argument --start: invalid int value: 'two'; see tokenmill"),
@@ -155,7 +155,7 @@ def test_help_names_every_command(capsys: Any) -> None:
     assert re.fullmatch(r"tokenmill \d+\.\d+\.\d+\n", capsys.readouterr().out)
     assert run(["--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(f"\n    {command} " in printed for command in COMMANDS)
+    assert all(re.search(rf"\n    {command}\s", printed) for command in COMMANDS)
     assert run([]) == 2
     assert capsys.readouterr().out == printed
 
