@@ -257,7 +257,7 @@ def encode_pretokens(cache, model, work, text, out, state):
     )
     if state[LONGEST] == 0:
         state[LONGEST] = longest_pretoken(text.starts)
-    if 4 * state[LONGEST] > work.links.size:
+    if 3 * state[LONGEST] > work.links.size:
         return state[N_IDS]
     fill_tail(text.buffer, n_bytes, work.tail)
     while (

@@ -93,7 +93,8 @@ def new_work(thread_cache: int = 8) -> Work:
 def _growing(longest: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of `Work` that grow with the longest pre-token."""
     return {
-        "links": np.empty(4 * longest, np.uint32), "heap": np.empty(2 * longest + 3, np.uint64)
+        "links": np.empty(3 * longest, np.uint32),
+        "least": np.empty(longest + longest // 8 + 256, np.uint64),
     }
 
 
@@ -380,7 +381,7 @@ class Encoder:
                 packed, self._tables.packed, packed_work, packed_text, packed_out, state
             )
             longest = int(state[layout.LONGEST])
-            if 4 * longest > len(work.links):
+            if 3 * longest > len(work.links):
                 # Work for one long pre-token is large, and not kept.
                 work = work._replace(**_growing(longest))
                 packed_work, is_contended = pack(work), False

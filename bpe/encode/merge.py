@@ -1,7 +1,7 @@
 """Merge one pre-token to token ids, as `reference.encode` does: lowest rank first, then leftmost.
 
-Up to MAX_SYMBOLS symbols, the ranks of all pairs are compared; above, a heap has the pairs that can
-be merged.
+Up to MAX_SYMBOLS symbols, the ranks of all pairs are compared; above, a tree of minima has the
+lowest.
 
 In text that begins with a character of several bytes, such a character is a symbol from the start
 if no merge with its neighbours has a lower rank than the merges that produce the character: see
@@ -36,10 +36,9 @@ from bpe.runtime.jit import kernel
 
 MAX_SYMBOLS = 64  # up to which the ranks of all pairs are compared
 SCRATCH_BYTES = 2112  # of a pre-token for which there is memory; for longer ones more is allocated
-_ROOT = 3  # the children of 3 are 4 to 7, of 4 are 8 to 11: four, which share a cache line
-# In a row of `Work.links`, for the symbol at each position: its id, the rank of the pair that it
-# begins, and the positions of the next symbol and of the one before.
-_SYMBOL, _RANK, _FOLLOWING, _PRECEDING = 0, 1, 2, 3
+# In a row of `Work.links`, for the symbol at each place: its id, and the places of the next symbol
+# and of the one before.
+_SYMBOL, _FOLLOWING, _PRECEDING = 0, 1, 2
 
 
 @kernel
@@ -76,8 +75,7 @@ def merge_long(model, work, buffer, start, stop, ids):
         n_symbols = lay_out_characters(model, work, buffer, start, stop)
         if n_symbols > 0:
             return merge_symbols(model, work, n_symbols, ids)
-    merge_heap(model, work, buffer, start, stop)
-    return read_links(work.links, n, ids)
+    return merge_by_tree(model, work, buffer, start, stop, ids)
 
 
 @kernel
@@ -240,117 +238,100 @@ def merge_symbols(model, work, n, ids):
 
 
 @kernel
-def lay_out(model, links, buffer, start, n):
-    """Fill `links`, one symbol for each of n bytes."""
+def merge_by_tree(model, work, buffer, start, stop, ids):
+    """Merge `buffer[start:stop]`, one symbol for each byte at first, in O(n log n) time.
+
+    `work.least` is a tree: an entry for each place, the smallest of every 16 entries, the smallest
+    of every 16 of those, and so on. Write the ids to `ids`; return their number.
+    """
+    n = stop - start
+    links, least = work.links, work.least
+    lay_out(model, links, least, buffer, start, n)
+    best = fill_tree(least, n)
+    while best >> np.uint64(32) != NO_RANK:
+        at = np.int64(best & np.uint64(0xFFFFFFFF))
+        right = np.int64(links[3 * at + _FOLLOWING])
+        after = np.int64(links[3 * right + _FOLLOWING])
+        symbol = merged_id(model, np.uint32(best >> np.uint64(32)))
+        links[3 * at + _SYMBOL] = symbol
+        links[3 * at + _FOLLOWING] = np.uint32(after)
+        rank = NO_RANK
+        if after < n:
+            links[3 * after + _PRECEDING] = np.uint32(at)
+            rank = pair_rank(model, symbol, links[3 * after + _SYMBOL])
+        least[at], least[right] = entry_of(rank, at), NONE
+        before = at
+        if at > 0:
+            before = np.int64(links[3 * at + _PRECEDING])
+            rank = pair_rank(model, links[3 * before + _SYMBOL], symbol)
+            least[before] = entry_of(rank, before)
+        if before >> 4 != right >> 4:
+            update_tree(least, n, before)
+            update_tree(least, n, at)
+        best = update_tree(least, n, right)
+    at, n_ids = 0, np.int64(0)
+    while at < n:
+        ids[n_ids] = links[3 * at + _SYMBOL]
+        n_ids += 1
+        at = np.int64(links[3 * at + _FOLLOWING])
+    return n_ids
+
+
+@kernel
+def entry_of(rank, at):
+    """Return the rank of the pair at a place with that place, smaller for an earlier merge."""
+    return np.uint64(rank) << np.uint64(32) | np.uint64(at)
+
+
+@kernel
+def lay_out(model, links, least, buffer, start, n):
+    """Fill `links`, one symbol for each of n bytes, and the entry of each place."""
     for i in range(n):
-        row = 4 * i
+        row = 3 * i
         byte, rank = np.int64(buffer[start + i]), NO_RANK
         if i + 1 < n:
             rank = byte_rank(model.byte_pairs[byte << 8 | np.int64(buffer[start + i + 1])])
+        least[i] = entry_of(rank, i)
         links[row + _SYMBOL] = np.uint32(model.byte_ids[byte])
-        links[row + _RANK] = rank
         links[row + _FOLLOWING] = np.uint32(i + 1)
         # That of the first is never used.
         links[row + _PRECEDING] = np.uint32(max(i - 1, 0))
 
 
 @kernel
-def merge_at(model, links, n, at):
-    """Merge the pair at `at`; return the position before it, and the ranks of the two new pairs.
+def fill_tree(least, n):
+    """Fill the tree above the first n entries; return the smallest.
 
-    Example: merging (a, b) at 1 of x a b y -> 0, the ranks of (x, ab) and of (ab, y).
+    Each level is padded to a multiple of 16 and follows the one below; the last has 16 entries.
     """
-    row = 4 * at
-    right = np.int64(links[row + _FOLLOWING])
-    symbol = merged_id(model, links[row + _RANK])
-    links[row + _SYMBOL] = symbol
-    links[4 * right + _RANK] = NO_RANK
-    after = np.int64(links[4 * right + _FOLLOWING])
-    links[row + _FOLLOWING] = np.uint32(after)
-    rank = NO_RANK
-    if after < n:
-        links[4 * after + _PRECEDING] = np.uint32(at)
-        rank = pair_rank(model, symbol, links[4 * after + _SYMBOL])
-    links[row + _RANK] = rank
-    before, rank_before = np.int64(0), NO_RANK
-    if at > 0:
-        before = np.int64(links[row + _PRECEDING])
-        rank_before = pair_rank(model, links[4 * before + _SYMBOL], symbol)
-        links[4 * before + _RANK] = rank_before
-    return before, rank_before, rank
+    begin, size = 0, (n + 15) & ~15
+    least[n:size] = NONE
+    while size > 16:
+        above, n_above = begin + size, size >> 4
+        for i in range(n_above):
+            least[above + i] = least_of_16(least, begin + 16 * i)
+        size = (n_above + 15) & ~15
+        least[above + n_above : above + size] = NONE
+        begin = above
+    return least_of_16(least, begin)
 
 
 @kernel
-def read_links(links, n, ids):
-    """Write the ids of the remaining symbols to `ids`; return their number."""
-    at, n_ids = 0, np.int64(0)
-    while at < n:
-        ids[n_ids] = links[4 * at + _SYMBOL]
-        n_ids += 1
-        at = np.int64(links[4 * at + _FOLLOWING])
-    return n_ids
+def update_tree(least, n, at):
+    """Update the tree above the entry of a place, which has changed; return the smallest of all."""
+    begin, size = 0, (n + 15) & ~15
+    while size > 16:
+        above = begin + size + ((at - begin) >> 4)
+        least[above] = least_of_16(least, at & ~15)
+        begin, size, at = begin + size, ((size >> 4) + 15) & ~15, above
+    return least_of_16(least, begin)
 
 
 @kernel
-def merge_heap(model, work, buffer, start, stop):
-    """Merge `buffer[start:stop]` in `work.links`, in O(n log n) time.
-
-    The heap holds `rank << 32 | position`; an entry whose pair has changed since is dropped. There
-    are n - 1 at first, and each of n - 1 merges takes one out and puts at most two in.
-    """
-    n = stop - start
-    links, heap = work.links, work.heap
-    size = 0
-    lay_out(model, links, buffer, start, n)
-    for i in range(n - 1):
-        size = _push(heap, size, links[4 * i + _RANK], i)
-    while size > 0:
-        entry = heap[_ROOT]
-        size = _pop(heap, size)
-        at = np.int64(entry & np.uint64(0xFFFFFFFF))
-        if np.uint64(links[4 * at + _RANK]) == entry >> np.uint64(32):
-            before, rank_before, rank = merge_at(model, links, n, at)
-            size = _push(heap, size, rank, at)
-            size = _push(heap, size, rank_before, before)
-
-
-@kernel
-def _push(heap, size, rank, position):
-    """Add `rank << 32 | position` to the heap, unless NO_RANK; return the size."""
-    if rank == NO_RANK:
-        return size
-    _sift_up(heap, size + _ROOT, (np.uint64(rank) << np.uint64(32)) | np.uint64(position))
-    return size + 1
-
-
-@kernel
-def _pop(heap, size):
-    """Remove the smallest entry, at _ROOT, and return how many remain."""
-    size -= 1
-    stop = size + _ROOT
-    at = _ROOT
-    # The gap moves down to the end, and the last entry up from there: it belongs down there.
-    while True:
-        child = 4 * at - 8
-        if child >= stop:
-            break
-        least = child
-        for other in range(child + 1, min(child + 4, stop)):
-            if heap[other] < heap[least]:
-                least = other
-        heap[at] = heap[least]
-        at = least
-    _sift_up(heap, at, heap[stop])
-    return size
-
-
-@kernel
-def _sift_up(heap, at, entry):
-    """Put an entry into the gap `at`, moving larger parents down."""
-    while at > _ROOT:
-        parent = (at >> 2) + 2
-        if heap[parent] <= entry:
-            break
-        heap[at] = heap[parent]
-        at = parent
-    heap[at] = entry
+def least_of_16(least, first):
+    """Return the smallest of the 16 entries from `first` on."""
+    machine.always_inline()
+    smallest = least[first]
+    for i in range(first + 1, first + 16):
+        smallest = min(smallest, least[i])
+    return smallest

@@ -104,8 +104,8 @@ class Work(NamedTuple):
     symbols: NDArray[np.uint32]  # uint32[MAX_SYMBOLS]
     ranks: NDArray[np.uint32]  # uint32[MAX_SYMBOLS]
     # For pre-tokens of more than MAX_SYMBOLS symbols; n is the number of bytes of the longest.
-    links: NDArray[np.uint32]  # uint32[4 * n]
-    heap: NDArray[np.uint64]  # uint64[2 * n + 3]
+    links: NDArray[np.uint32]  # uint32[3 * n]
+    least: NDArray[np.uint64]  # uint64[n + n // 8 + 256], see `merge_by_tree`
 
 
 @kernel

@@ -62,7 +62,7 @@ def test_a_huge_pre_token_takes_time_in_proportion_to_its_size(letters: str) -> 
             seconds.append(time.process_time() - began)
         return min(seconds) / n
 
-    # A heap of 16 times as many pairs is deeper; a scan of all pairs takes 16 times as long.
+    # A tree of 16 times as many pairs has one more level; a scan of all takes 16 times as long.
     assert seconds_per_byte(1 << 19) < 5 * seconds_per_byte(1 << 15)
 
 

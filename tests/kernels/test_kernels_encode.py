@@ -89,13 +89,14 @@ def test_pretokens_are_merged_alike_in_both_ways(kind: str) -> None:
                 for token in ranks
             )
         tables = filled_tables(vocabulary, "gpt2").model
-        for length in (2, 3, 5, 16, 17, 30, 64, 65, 200, 300):
+        lengths = (2, 3, 5, 16, 17, 30, 64, 65, 200, 256, 257, 300, *([4097] if seed == 0 else []))
+        for length in lengths:
             text = bytes(chosen.choices(b"ab ", k=length))
             expected = [vocabulary.token_id(token) for token in reference.encode(text, rank)]
-            scratch, ids = encode.new_work(), np.zeros(length + 3, np.uint32)
+            scratch = encode.new_work()._replace(**encode._growing(length))
+            ids = np.zeros(length + 3, np.uint32)
             buffer = np.frombuffer(b"x" + text + b"ab", np.uint8)
-            merging.merge_heap(tables, scratch, buffer, 1, 1 + length)
-            n = merging.read_links(scratch.links, length, ids)
+            n = merging.merge_by_tree(tables, scratch, buffer, 1, 1 + length, ids)
             assert ids[:n].tolist() == expected
             if length <= merging.MAX_SYMBOLS:
                 n = merging.merge_short(tables, scratch, buffer, 1, 1 + length, ids)

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any
@@ -217,7 +218,7 @@ def test_a_forked_process_reads(
             with pytest.raises(RemoteError, match="TypeError"):
                 objects.read("data/train.bin", None, 1)  # type: ignore[arg-type]  # a defect
             with monkeypatch.context() as patched:
-                patched.setattr(forked.Connection, "recv", time_out)
+                patched.setattr(Connection, "recv", time_out)
                 with pytest.raises(RemoteError, match="has ended"):
                     objects.read("data/train.bin", 0, 9)
             for _ in range(2 * forked._AT_ONCE):  # none has the answer to that request
