@@ -199,6 +199,13 @@ COMMANDS = {
         ),
         "Compare sizes of a vocabulary by held-out text, from one training; recommend one.",
     ),
+    "report": Command(
+        "preprocess.check.report_numbers.report", "ReportSettings", "json debug",
+        lambda console, found: console.show(
+            found, imported("preprocess.check.report_numbers.format_lines")(found)
+        ),
+        "Measure datasets, to look at them before training.",
+    ),
     "verify": Command(
         "preprocess.check.verify.verify", "VerifySettings", f"json {_RUN}",
         lambda console, result: console.checks(result, "findings", "sound", "DAMAGED"),

@@ -798,6 +798,18 @@ class InspectSettings(RanksSettings):
     )
 
 
+class ReportSettings(BuiltWithSettings):
+    """Options of `report`: the numbers of datasets."""
+
+    path: IsReadable = option(
+        "A directory with datasets, or one .bin file; or its URL.", kw_only=False,
+    )
+    beside: Tokenizer = option(
+        "Another tokenizer, as `encode` takes it, whose bytes per token are shown beside.",
+        default=None,
+    )
+
+
 class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
     """Options of `verify`: a check of token files against manifests."""
 

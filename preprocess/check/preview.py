@@ -118,7 +118,7 @@ def _describe_documents(
         found = f": {_shown(shown)}{'...' * (len(text) > len(shown))}"
         if tokenizer is not None:
             ids = tokenizer.encode_ordinary(text)
-            pieces = _texts(ids[:_SHOWN_TOKENS], tokenizer)
+            pieces = token_texts(ids[:_SHOWN_TOKENS], tokenizer)
             found = f", {len(ids):,} tokens: {'|'.join(pieces)}{'...' * (len(ids) > len(pieces))}"
         yield f"{name}, document {number}: {len(text):,} characters{found}"
     if settings.selects or settings.shuffle_documents is not None:
@@ -153,12 +153,12 @@ def _marked(ids: list[int], mask: list[int], tokenizer: AnyTokenizer) -> str:
     begin, end = ("\x1b[32m", "\x1b[0m") if has_colour else ("[[", "]]")
     parts = []
     for trained, group in groupby(zip(mask, ids, strict=True), key=itemgetter(0)):
-        text = "|".join(_texts([i for _, i in group], tokenizer))
+        text = "|".join(token_texts([i for _, i in group], tokenizer))
         parts.append(f"{begin}{text}{end}" if trained else text)
     return "|".join(parts)
 
 
-def _texts(ids: list[int], tokenizer: AnyTokenizer) -> list[str]:
+def token_texts(ids: list[int], tokenizer: AnyTokenizer) -> list[str]:
     """Return the text of each token, as it is shown."""
     tokens = (tokenizer.decode_bytes([i]) for i in ids)
     return [_shown(token.decode("utf-8", "backslashreplace")) for token in tokens]

@@ -1,0 +1,470 @@
+"""Measure datasets for `tokenmill report`: the numbers of its page, as JSON.
+
+Occurrences, lengths, copies and divergences are of all tokens (`preprocess.check.scan` has the
+memory). What needs text is of documents at equal distances, of about 2 million tokens; `sample`
+says how many they are, and `everything` is true if they are all.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bpe.errors import TokenmillError
+from bpe.files.locations import is_url, shown_url
+from preprocess.check.inspect import (
+    compare_val_with_train,
+    describe_token_file,
+    describe_tokenizer,
+    noted,
+    tokenizer_of,
+)
+from preprocess.check.preview import token_texts
+from preprocess.check.scan import Numbers, Scan
+from preprocess.check.verify import verify
+from preprocess.dataset.columns import manifest_name
+from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.locations import join_location, url_name
+from preprocess.options import ReportSettings
+from preprocess.run.outputs import (
+    STATS_FORMAT,
+    find_stats_file,
+    find_token_files,
+    names_of_datasets,
+    read_object,
+)
+from preprocess.sampling.packing import count_rows
+from preprocess.settings import takes
+from preprocess.storage import open_files
+from preprocess.storage.files import directory_of
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
+
+Facts = dict[str, Any]
+
+ROW_LENGTHS = (1024, 4096, 32768)
+STRATEGY = "best_fit"  # the default of `Sampler`
+LENGTH_EDGES = tuple(dict.fromkeys(round(2 ** (i / 2)) for i in range(2 * 40 + 1)))  # of bins
+_RANKS = 200  # points of the curve of frequencies
+_LISTED = 20  # tokens in a list
+_SAMPLE_TOKENS, _SAMPLE_DOCUMENTS = 1 << 21, 1 << 12
+_MOST_OF_DOCUMENT = 1 << 15  # tokens that are decoded of one document
+_SHOWN_DOCUMENTS, _SHOWN_TOKENS = 5, 240
+_SCRIPT_CHARACTERS = 4096  # that decide the script of a document
+_SCRIPTS = {"CJK": "Han"}  # first word of the names of its letters -> name of a script
+# UTF-8 that was read as Latin-1 or Windows-1252, and encoded again.
+_MOJIBAKE = re.compile("[ÂÃ][\x80-\xbf]|â€[\x80-\x9f™œ]")
+_UNUSED_SHARE = 0.2  # of the vocabulary, above which unused tokens are a problem
+_COPIES_SHARE = 0.01  # of the documents, likewise
+
+
+@takes(ReportSettings)
+def report(settings: ReportSettings) -> Facts:
+    """Measure all datasets of a directory, or one.
+
+    Options: docs/options.md or `tokenmill report --help`; docs/commands.md has the keys.
+
+    Raises:
+        TokenFileError: There is no dataset.
+        TokenizerFileError: The tokenizer `beside` cannot be read.
+    """
+    beside = None
+    if settings.beside is not None:
+        from bpe import load_tokenizer
+
+        beside = load_tokenizer(settings.beside)
+    return _measure(settings, beside)
+
+
+def _measure(settings: ReportSettings, beside: AnyTokenizer | None) -> Facts:
+    bad, findings, runs = list[Facts](), list[Facts](), dict[str, Facts]()
+    tokenizers: dict[str, tuple[str, AnyTokenizer]] = {}  # fingerprint -> (path, tokenizer)
+    opened: dict[str, tuple[TokenFile, Scan]] = {}
+    datasets: list[Facts] = []
+    for location in _find_datasets(settings.path):
+        with noted(bad, location):
+            for each in verify(location, tokenizer=settings.tokenizer, progress=False):
+                findings.append({"path": str(each.path), "ok": each.sound, "text": each.text})
+        with noted(bad, location):
+            file = open_tokens(location)
+            described, scanned = describe_token_file(file)
+            name = Path(file.path).stem
+            opened[name] = file, scanned
+            described = {x: y for x, y in described.items() if x not in ("samples", "no_tokenizer")}
+            datasets.append({"name": name} | described | _measure_counts(file, scanned))
+            try:
+                datasets[-1] |= _measure_text(file, scanned, settings, beside, tokenizers)
+            except TokenmillError as error:
+                datasets[-1]["no_text"] = str(error)
+            runs |= _find_run(file)
+    compared = [*compare_val_with_train(opened)]
+    for pair in compared:
+        if "in_train" in pair:
+            train, val = opened[pair["train"]], opened[pair["val"]]
+            named = tokenizers.get(val[0].manifest.tokenizer_fingerprint)
+            pair |= _compare_tokens(train, val, named and named[1])
+    given = settings.path
+    found: Facts = {
+        "path": shown_url(given) if is_url(given) else given, "datasets": datasets,
+        "val_in_train": compared, "runs": list(runs.values()),
+        "tokenizers": [
+            describe_tokenizer(Path(tokenizer_path), each)
+            for tokenizer_path, each in tokenizers.values()
+        ],
+        "beside": beside and {"name": _name_of(settings.beside), "vocab_size": beside.vocab_size},
+        "findings": findings, "bad_files": bad,
+    }
+    return {"verdict": _judge(found)} | found
+
+
+def _find_datasets(path: str) -> list[str]:
+    """Return the manifests of all datasets in a directory, also damaged ones, or the one given."""
+    is_file = Path(path).suffix in (".bin", ".json") if is_url(path) else not Path(path).is_dir()
+    names = [] if is_file else names_of_datasets(open_files(path))
+    found = [join_location(path, manifest_name(name)) for name in names]
+    return found or find_token_files(path)
+
+
+def _name_of(tokenizer: Any) -> str:
+    return tokenizer if isinstance(tokenizer, str) else type(tokenizer).__name__
+
+
+# --- numbers of ids ---
+
+
+def _measure_counts(file: TokenFile, scanned: Scan) -> Facts:
+    """Measure what needs no text: sources, lengths, frequencies, rows."""
+    lengths = scanned.lengths
+    in_order = np.sort(scanned.counts[scanned.counts > 0])[::-1]
+    ranks = np.unique(np.geomspace(1, max(len(in_order), 1), _RANKS).round().astype(np.int64))
+    ranks = ranks[: len(in_order)]
+    longest = int(lengths.values.max(initial=1))
+    edges = [edge for edge in LENGTH_EDGES if edge <= 2 * longest]  # the last is above it
+    sources = [
+        {key: each.get(key) for key in ("name", "bytes", "documents", "tokens")}
+        for each in file.manifest.sources
+    ]
+    return {
+        "sources": sources, "pattern": file.manifest.pattern, "digest": file.manifest.digest,
+        "is_imported": file.manifest.is_imported,
+        "lengths": {"edges": edges, "documents": lengths.histogram(edges)},
+        "frequencies": {"ranks": ranks.tolist(), "counts": in_order[ranks - 1].tolist()},
+        "rows": [_measure_rows(file, scanned, length) for length in ROW_LENGTHS],
+    }
+
+
+def _measure_rows(file: TokenFile, scanned: Scan, length: int) -> Facts:
+    """Return what is lost with rows of so many tokens: cut off, or padding."""
+    lengths, n_rows = scanned.lengths, count_rows(file, length, STRATEGY)
+    cut_off, is_longer = lengths.above(length), lengths.values > length
+    room, of_documents = n_rows * length, file.n_documents * length
+    padding = of_documents - (file.n_tokens - cut_off)
+    return {
+        "length": length, "longer_documents": int(lengths.counts[is_longer].sum()),
+        "cut_off_tokens": cut_off, "cut_off_share": cut_off / max(file.n_tokens, 1),
+        "padding_of_documents": padding,
+        "padding_of_documents_share": padding / max(of_documents, 1),
+        "packed_rows": n_rows, "packed_padding": room - file.n_tokens,
+        "packed_padding_share": (room - file.n_tokens) / max(room, 1),
+    }
+
+
+def divergence(first: Numbers, second: Numbers) -> tuple[float, Any]:
+    """Return the Jensen-Shannon divergence of two counts in bits, and the part of each id.
+
+    It is 0 for equal shares of all ids, and 1 for counts that have no id in common.
+
+    Args:
+        first: int64[n], occurrences of each id, at least one.
+        second: Likewise.
+
+    Returns:
+        (divergence, float64[n] of which it is the sum).
+    """
+    shares = [counts / counts.sum() for counts in (first, second)]
+    mean, parts = (shares[0] + shares[1]) / 2, np.zeros(len(first))
+    for share in shares:
+        there = share > 0
+        parts[there] += share[there] * np.log2(share[there] / mean[there]) / 2
+    return float(parts.sum()), parts
+
+
+def _compare_tokens(
+    train: tuple[TokenFile, Scan], val: tuple[TokenFile, Scan], tokenizer: AnyTokenizer | None
+) -> Facts:
+    """Compare the tokens of two datasets, the special ids around documents left out."""
+    manifest, around = val[0].manifest, [val[0].manifest.end_of_text_id]
+    if manifest.begin_of_text_id is not None:
+        around.append(manifest.begin_of_text_id)
+    counts = [each.counts.copy() for _, each in (train, val)]
+    for each in counts:
+        each[[x for x in around if x < len(each)]] = 0
+    n_train, n_val = (int(each.sum()) for each in counts)
+    if not n_train or not n_val:
+        return {"divergence": None, "divergence_of_draw": None, "tokens": []}
+    value, parts = divergence(*counts)
+    # The least that can be expected: as many tokens, drawn from train one by one.
+    draw = np.random.default_rng(0).multinomial(n_val, counts[0] / n_train)
+    listed = np.argsort(-parts, kind="stable")[:_LISTED]
+    return {
+        "divergence": value, "divergence_of_draw": divergence(counts[0], draw)[0],
+        "tokens": [
+            {
+                "id": i, "text": _text_of(i, tokenizer), "train_share": int(counts[0][i]) / n_train,
+                "val_share": int(counts[1][i]) / n_val, "part": float(parts[i]),
+            }
+            for i in listed.tolist() if parts[i] > 0
+        ],
+    }
+
+
+def _text_of(token: int, tokenizer: AnyTokenizer | None) -> str | None:
+    has_text = tokenizer is not None and token in tokenizer.vocab
+    return token_texts([token], tokenizer)[0] if tokenizer and has_text else None
+
+
+# --- numbers of text ---
+
+
+def _measure_text(
+    file: TokenFile, scanned: Scan, settings: ReportSettings, beside: AnyTokenizer | None,
+    tokenizers: dict[str, tuple[str, AnyTokenizer]],
+) -> Facts:
+    """Measure what needs the tokenizer; raise TokenmillError if it is missing or another."""
+    fingerprint = file.manifest.tokenizer_fingerprint
+    if fingerprint not in tokenizers:
+        loaded = tokenizer_of(file, settings.tokenizer)
+        path = settings.tokenizer or file.tokenizer_file()[1]
+        tokenizers[fingerprint] = (_name_of(path), loaded)
+    tokenizer = tokenizers[fingerprint][1]
+    vocab = {i: token for i, token in tokenizer.vocab.items() if i < file.vocab_size}
+    ids = np.fromiter(vocab, np.int64, len(vocab))
+    unused = ids[scanned.counts[ids] == 0]
+    order = np.argsort(-scanned.counts, kind="stable")[:_LISTED]
+    single = [i for i, token in vocab.items() if len(token) == 1]
+    parts = [i for i in single if vocab[i] >= b"\x80"]
+    n_single, n_parts = (int(scanned.counts[each].sum()) for each in (single, parts))
+    return {
+        "unused_tokens": len(unused), "tokens_of_vocabulary": len(vocab),
+        "unused": _listed_tokens(unused[:_LISTED], scanned, tokenizer),
+        "frequent": _listed_tokens(order[scanned.counts[order] > 0], scanned, tokenizer),
+        "single_bytes": {
+            "tokens": n_single, "share": n_single / max(file.n_tokens, 1),
+            "parts_of_characters": n_parts, "parts_share": n_parts / max(file.n_tokens, 1),
+        },
+        "sample": _sample(file, tokenizer, beside),
+        "decoded": [*_decode_documents(file, tokenizer)],
+    }
+
+
+def _listed_tokens(ids: Numbers, scanned: Scan, tokenizer: AnyTokenizer) -> list[Facts]:
+    return [
+        {"id": i, "text": _text_of(i, tokenizer), "count": int(scanned.counts[i])}
+        for i in ids.tolist()
+    ]
+
+
+def _decode_documents(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Facts]:
+    """Decode the beginnings of documents at equal distances, token by token."""
+    n = file.n_documents
+    for number in sorted({*np.linspace(0, n - 1, min(n, _SHOWN_DOCUMENTS)).astype(int).tolist()}):
+        start, stop = _bounds(file, number)
+        end = min(stop, start + _SHOWN_TOKENS)
+        ids = file[start:end].tolist()
+        yield {
+            "document": number, "tokens": stop - start, "ids": ids,
+            "texts": token_texts(ids, tokenizer),
+            "trained": np.asarray(file.loss_mask[start:end]).tolist() if file.has_mask else None,
+        }
+
+
+def _bounds(file: TokenFile, number: int) -> tuple[int, int]:
+    ends = file.document_ends
+    return int(ends[number - 1]) if number else 0, int(ends[number])
+
+
+def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | None) -> Facts:
+    """Decode a sample of documents: bytes per token by source and script, and broken text."""
+    n = file.n_documents
+    most = int(_SAMPLE_TOKENS / max(file.n_tokens / max(n, 1), 1)) + 1
+    numbers = np.linspace(0, n - 1, min(n, most, _SAMPLE_DOCUMENTS)).astype(np.int64)
+    of = _source_of_documents(file)
+    groups: dict[tuple[str | None, str], Counter[str]] = {}
+    broken, is_cut = Counter[str](), False
+    for number in dict.fromkeys(numbers.tolist()):
+        start, stop = _bounds(file, number)
+        # Without the special ids around it.
+        start, stop = start + (file.manifest.begin_of_text_id is not None), stop - 1
+        end = min(stop, start + _MOST_OF_DOCUMENT)
+        is_cut |= end < stop
+        data = tokenizer.decode_bytes(file[start:end]) if end > start else b""
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, end == stop)
+        broken.update(_find_broken(data, text, end == stop))
+        source = None if of is None else of[1][int(np.searchsorted(of[0], number, "right"))]
+        group = groups.setdefault((source, script_of(text)), Counter())
+        group.update(documents=1, bytes=len(data), tokens=end - start)
+        if beside is not None:
+            group["beside_tokens"] += len(beside.encode_ordinary(text))
+    return {
+        "documents": int(sum(x["documents"] for x in groups.values())),
+        "everything": len(numbers) == n and not is_cut,
+        "broken": {x: broken[x] for x in ("not_utf8", "replaced", "mojibake", "documents")},
+        "by_source": [] if of is None else _ratios("source", groups, 0, beside is not None),
+        "by_script": _ratios("script", groups, 1, beside is not None),
+    }
+
+
+def _source_of_documents(file: TokenFile) -> tuple[Numbers, list[str]] | None:
+    """Return (number of the document after each source, names), if documents are in order."""
+    sources = file.manifest.sources
+    n_of = [int(each["documents"]) for each in sources if each.get("documents") is not None]
+    if len(n_of) < len(sources) or sum(n_of) != file.n_documents:
+        return None
+    return np.cumsum(n_of, dtype=np.int64), [str(each.get("name")) for each in sources]
+
+
+def _find_broken(data: bytes, text: str, is_whole: bool) -> Iterator[str]:
+    """Yield what is broken in a document, and "documents" if something is."""
+    found = []
+    try:
+        codecs.getincrementaldecoder("utf-8")("strict").decode(data, is_whole)
+        found += ["replaced"] * ("\ufffd" in text)
+    except UnicodeDecodeError:
+        found.append("not_utf8")
+    found += ["mojibake"] * (_MOJIBAKE.search(text) is not None)
+    yield from [*found, "documents"] if found else ()
+
+
+def script_of(text: str) -> str:
+    """Return the script of most letters at the beginning of a text.
+
+    >>> script_of("print('привет, мир')"), script_of("日本 1 2 3 and"), script_of("1 + 2")
+    ('Cyrillic', 'Latin', 'no letters')
+    """
+    found = Counter[str]()
+    for character, n in Counter(text[:_SCRIPT_CHARACTERS]).items():
+        if character.isalpha():
+            word = unicodedata.name(character, "UNKNOWN").partition(" ")[0]
+            found[_SCRIPTS.get(word, word.title())] += n
+    return max(sorted(found), key=found.__getitem__, default="no letters")
+
+
+def _ratios(
+    key: str, groups: Mapping[tuple[str | None, str], Counter[str]], place: int, has_beside: bool
+) -> list[Facts]:
+    """Sum groups by source or script, the most bytes first."""
+    total: dict[str | None, Counter[str]] = {}
+    for name, counts in groups.items():
+        total.setdefault(name[place], Counter()).update(counts)
+    found = []
+    for each, counts in sorted(total.items(), key=lambda x: -x[1]["bytes"]):
+        facts: Facts = {key: each} | {x: counts[x] for x in ("documents", "bytes", "tokens")}
+        facts["bytes_per_token"] = counts["bytes"] / max(counts["tokens"], 1)
+        if has_beside:
+            facts["beside_tokens"] = counts["beside_tokens"]
+            facts["beside_bytes_per_token"] = counts["bytes"] / max(counts["beside_tokens"], 1)
+        found.append(facts)
+    return found
+
+
+# --- the run, and the verdict ---
+
+
+def _find_run(file: TokenFile) -> dict[str, Facts]:
+    """Return {location of the stats.json of the run that made a dataset: what it records}."""
+    place = str(file.absolute_path)
+    directory = directory_of(place) if is_url(place) else str(Path(place).parent)
+    stem = Path(url_name(place) if is_url(place) else place).stem
+    files = open_files(directory)
+    name = find_stats_file(files, manifest_name(stem))
+    content = read_object(files, name, STATS_FORMAT) if name else None
+    if name is None or content is None:
+        return {}
+    left_out = ("manifests", "rejects", "made_from", "format", "format_version", "fingerprint")
+    kept = {key: value for key, value in content.items() if key not in left_out}
+    return {files.where(name): {"file": name} | kept}
+
+
+def _judge(found: Facts) -> Facts:
+    """Return {"ok", "line", "checks"}; the ok of a check is None if it could not be made."""
+    checks = [_judge_damage(found), *_judge_documents(found), *_judge_text(found)]
+    problems = [each["text"] for each in checks if each["ok"] is False]
+    unknown = [each["text"] for each in checks if each["ok"] is None]
+    line = f"look at this first: {'; '.join(problems)}" if problems else "nothing wrong was found"
+    return {
+        "ok": not problems, "line": "; ".join([line, *unknown]), "checks": checks,
+    }
+
+
+def _check(about: str, ok: bool | None, text: str) -> Facts:
+    return {"about": about, "ok": ok, "text": text}
+
+
+def _judge_damage(found: Facts) -> Facts:
+    wrong = [*(x for x in found["findings"] if not x["ok"]), *found["bad_files"]]
+    if not wrong:
+        return _check("damage", True, f"no damage in {_count(len(found['datasets']), 'dataset')}")
+    texts = dict.fromkeys(f"{Path(x['path']).name}: {x['text']}" for x in wrong)
+    return _check("damage", False, f"damage: {next(iter(texts))}")
+
+
+def _judge_documents(found: Facts) -> Iterator[Facts]:
+    for pair in found["val_in_train"]:
+        if "in_train" in pair:
+            n, text = pair["in_train"], f"{_count(pair['documents'], 'document')} of {pair['val']}"
+            yield _check("leaks", n == 0, f"{n:,} of {text} are in {pair['train']}, too")
+        else:
+            text = f"{pair['val']} was not compared with {pair['train']}: {pair['not_compared']}"
+            yield _check("leaks", None, text)
+    if not found["val_in_train"]:
+        yield _check("leaks", None, "there is no validation, so leaks are not known")
+    n = sum(each["copies"] for each in found["datasets"])
+    n_documents = sum(each["documents"] for each in found["datasets"])
+    text = f"{n:,} of {_count(n_documents, 'document')} are copies of others in their dataset"
+    yield _check("copies", n <= _COPIES_SHARE * n_documents, text)
+
+
+def _judge_text(found: Facts) -> Iterator[Facts]:
+    known = [each for each in found["datasets"] if "no_text" not in each]
+    for each in found["datasets"]:
+        if "no_text" in each:
+            yield _check("text", None, f"{each['name']} was not decoded: {each['no_text']}")
+    if largest := max(known, key=lambda x: int(x["tokens"]), default=None):
+        n, n_all = largest["unused_tokens"], largest["tokens_of_vocabulary"]
+        text = f"{n:,} of {n_all:,} tokens of the vocabulary are not in {largest['name']}"
+        yield _check("unused", n <= _UNUSED_SHARE * n_all, text)
+        broken = sum(each["sample"]["broken"]["documents"] for each in known)
+        looked = sum(each["sample"]["documents"] for each in known)
+        text = f"{broken:,} of {looked:,} documents that were decoded have broken text"
+        yield _check("broken", broken == 0, text)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+# --- text for people ---
+
+
+def format_lines(found: Facts) -> list[str]:
+    """Format the verdict, a line for each dataset, and where the page is."""
+    marks = {True: "ok     ", False: "LOOK   ", None: "unknown"}
+    lines = [f"{marks[x['ok']]}  {x['about']}: {x['text']}" for x in found["verdict"]["checks"]]
+    for each in found["datasets"]:
+        lines.append(
+            f"{each['name']}: {_count(each['documents'], 'document')},"
+            f" {_count(each['tokens'], 'token')}, {each['bytes_per_token']:.2f} bytes per token"
+        )
+    lines += [
+        f"{x['val']} against {x['train']}: divergence {x['divergence']:.4f} bits"
+        for x in found["val_in_train"] if x.get("divergence") is not None
+    ]
+    return lines
