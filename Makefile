@@ -130,7 +130,7 @@ $(VENV)/.torch: $(VENV)/.core
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
-	@$(install) --editable '.[dev,torch,hf,chat,formats,plot,ray,remote,interop]'
+	@$(install) --editable '.[dev,torch,hf,chat,formats,plot,ray,remote,interop,view,browser]'
 	@touch '$@'
 
 $(VENV)/.bench: $(VENV)/.core

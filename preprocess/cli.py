@@ -185,6 +185,11 @@ COMMANDS = {
         "preprocess.check.inspect.facts", "InspectSettings", "json debug", _Console.facts,
         "Describe a token file, a tokenizer or a directory of outputs.",
     ),
+    "view": Command(
+        "preprocess.view.server.open_viewer", "ViewSettings", "debug",
+        lambda console, viewer: viewer.serve(),
+        "Show datasets and tokenizers on a page in the browser.",
+    ),
     "compare": Command(
         "preprocess.check.compare.compare", "CompareSettings", f"json {_RUN}",
         lambda console, result: console.show(

@@ -810,6 +810,19 @@ class ReportSettings(BuiltWithSettings):
     )
 
 
+class ViewSettings(Settings, function="open_viewer"):
+    """Options of `view`: a page that shows datasets and tokenizers."""
+
+    paths: Paths = option(
+        "Datasets (a directory, a .bin file, or its URL) and tokenizers, as `encode` takes them.",
+        kw_only=False,
+    )
+    port: Is[Annotated[int, Meta(ge=0, le=65535)]] = run_option(
+        "Port of 127.0.0.1.", default=0, default_text="a free one",
+    )
+    no_browser: Is[bool] = run_option("Print the address only; open no browser.", default=False)
+
+
 class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
     """Options of `verify`: a check of token files against manifests."""
 

@@ -46,8 +46,8 @@ WRONG = [
 # Results, which users do not make; and what other parts of the package call at each batch.
 RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
 INTERNAL = {
-    "arrays_of", "count_reads", "to_device", "read", "as_json", "restore", "from_files", "advice",
-    "check", "replace", "check_state",
+    "arrays_of", "fields_of", "count_reads", "to_device", "read", "as_json", "restore",
+    "from_files", "advice", "check", "replace", "check_state",
 }  # fmt: skip
 
 

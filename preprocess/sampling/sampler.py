@@ -245,10 +245,14 @@ class Sampler:
         """
         if _unknown or step is MISSING:
             check(Sampler.batch, (self, step), _unknown)
+        return self.arrays_of(self.fields_of(step))
+
+    def fields_of(self, step: int) -> Fields:
+        """Return what `batch` takes its arrays from."""
         numbers = self._numbers(check_integer("step", step, 0))
         rank, world_size = self.layout["rank"], self.layout["world_size"]
         first, stop = (len(numbers) * each // world_size for each in (rank, rank + 1))
-        return self.arrays_of(self._read(numbers[first:stop]))
+        return self._read(numbers[first:stop])
 
     def arrays_of(self, fields: Fields) -> dict[str, Any]:
         """Return the arrays of the sampler's fields, by name, on its device."""

@@ -1,0 +1,99 @@
+"""Answers about training: the rows of a step, and the documents in each."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from preprocess.dataset.reader import TokenFile, read_bounds
+from preprocess.sampling.sampler import Sampler
+from preprocess.view.documents import ViewedDataset, document_at
+from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
+
+WINDOWS = ("stride", "documents")  # a plan of packed ones would be written beside the dataset
+ROWS, COLUMNS = 4, 500  # of one answer
+_LARGEST = 1 << 24  # tokens of a batch
+
+
+@functools.lru_cache(4)
+def _sampler(file: TokenFile, *sizes: int, **options: Any) -> Sampler:
+    return Sampler(file, *sizes, fields=("inputs", "segment_ids", "loss_mask"), **options)
+
+
+def step(
+    viewed: ViewedDataset, number: int, batch_size: int, context_length: int, *, seed: int = 0,
+    order: str = "epoch", windows: str = "stride", row: int = 0, column: int = 0,
+) -> Answer:
+    """Return rows of a training step, as `Sampler` with these options has them.
+
+    Args:
+        viewed: The dataset.
+        number: The step.
+        batch_size: Of all ranks.
+        context_length: Of the sampler.
+        seed: Of the sampler.
+        order: Of the sampler.
+        windows: One of `WINDOWS`.
+        row: First row of the answer, which has `ROWS`.
+        column: First token of them, of which it has `COLUMNS`.
+
+    Returns:
+        `rows`, each with its tokens, `segments` (numbers of documents in the row, 0 for padding),
+        `mask`, and `documents`: number, and the tokens [`start`, `stop`) of it in the whole row.
+
+    Raises:
+        ViewError: The batch is too large, or there is no such row or column.
+        SamplingError: An option has a value that cannot work.
+    """
+    if windows not in WINDOWS:
+        raise ViewError(f"windows: should be one of {', '.join(WINDOWS)}; got {windows!r}")
+    if batch_size * context_length > _LARGEST:
+        raise ViewError(
+            f"a batch of {batch_size:,} rows of {context_length:,} tokens is too large to be shown;"
+            f" choose at most {_LARGEST:,} tokens"
+        )
+    options = {"seed": seed, "order": order, "windows": windows}
+    sampler = _sampler(viewed.file, batch_size, context_length, **options)
+    fields = sampler.fields_of(number)
+    n_rows = len(fields.inputs)
+    if not (0 <= row < n_rows and 0 <= column < context_length):
+        raise ViewError(
+            f"step {number:,} has {n_rows:,} rows of {context_length:,} tokens; row {row:,} and"
+            f" column {column:,} are not among them"
+        )
+    shown = slice(column, column + COLUMNS)
+    spans = _spans(viewed.file, fields.pieces, context_length)
+    rows = [
+        describe_tokens(fields.inputs[each, shown].tolist(), viewed.tokenizer) | {
+            "row": each, "segments": fields.segment_ids[each, shown].tolist(),
+            "mask": fields.loss_mask[each, shown].tolist(), "documents": spans.get(each, []),
+        }
+        for each in range(row, min(row + ROWS, n_rows))
+    ]  # fmt: skip
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    code = (
+        f"{viewed.open_in_python()}sampler = Sampler(\n    file, {batch_size}, {context_length}"
+        f"{given},\n    fields=('inputs', 'segment_ids', 'loss_mask'),\n)\n"
+        f"batch = sampler.batch({number})\n"
+    ).replace("import open_tokens", "import Sampler, open_tokens")
+    return {
+        "dataset": viewed.name, "step": number, "n_rows": n_rows, "context_length": context_length,
+        "n_steps": None if order == "random" else len(sampler), "row": row, "column": column,
+        "rows": rows, "python": code,
+    }  # fmt: skip
+
+
+def _spans(file: TokenFile, pieces: Any, length: int) -> dict[int, list[Answer]]:
+    """Return the documents of each row: row -> number, position in the dataset, start and stop."""
+    found: dict[int, list[Answer]] = {}
+    for begin, n_inputs, _, place, _ in pieces.T.tolist():
+        row, start = divmod(place, length)
+        stop = start + n_inputs
+        while start < stop:
+            number = document_at(file, begin)
+            left = int(read_bounds(file, number, number + 1)[1]) - begin
+            end = min(start + left, stop)
+            span = {"document": number, "token": begin, "start": start, "stop": end}
+            found.setdefault(row, []).append(span)
+            begin, start = begin + end - start, end
+    return found

@@ -1,0 +1,529 @@
+"""Answers of `view` equal what Python gives, and plain computations in a loop."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import view_cases
+import written
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bpe import Tokenizer, Vocabulary, WordLevelTokenizer, reference
+from bpe.errors import EncodingError, TokenmillError
+from preprocess import Sampler, TokenFile, open_tokens
+from preprocess.dataset.reader import read_ids
+from preprocess.view import documents, statistics, steps, vocabulary
+from preprocess.view.documents import ViewedDataset, document, document_with, search
+from preprocess.view.server import ANSWERS, Library, headers_of, page
+from preprocess.view.statistics import MIN_TOKENS, Statistics
+from preprocess.view.vocabulary import ViewedTokenizer, ViewError, compare, encode, merges
+
+TOKENIZER = view_cases.make_tokenizers()[0]
+VIEWED = ViewedTokenizer("t", "t.json", TOKENIZER)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("view")
+    view_cases.make(found)
+    return found
+
+
+@pytest.fixture(params=["masked", "sharded"])
+def viewed(request: Any, root: Path) -> ViewedDataset:
+    library = Library()
+    library.add(str(root / request.param))
+    return library.dataset("train")
+
+
+def run(code: str) -> dict[str, Any]:
+    """The names that code of an answer defines."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+def as_shown(answer: dict[str, Any]) -> dict[str, Any]:
+    """An answer as the page gets it."""
+    found: dict[str, Any] = json.loads(json.dumps(answer))
+    assert found == answer
+    return found
+
+
+# --- documents ---
+
+
+def test_pages_of_a_document_are_its_tokens(
+    viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setattr(documents, "TOKENS", 100)
+    file, position = viewed.file, 0
+    for number, text in enumerate(view_cases.texts()):
+        ids, mask, shown, n_pages = list[int](), list[int](), "", 1
+        for place in range(1000):
+            if place == n_pages:
+                break
+            answer = as_shown(document(viewed, number, place))
+            n_pages = answer["n_pages"]
+            assert answer["first"] == position + 100 * place
+            code = run(answer["python"])
+            assert code["ids"].tolist() == answer["ids"]
+            assert "".join(answer["texts"]) == file.decode(answer["ids"])
+            assert capsys.readouterr().out == "".join(answer["texts"]) + "\n"
+            if file.has_mask:
+                assert code["mask"].tolist() == answer["mask"]
+            ids, mask = ids + answer["ids"], mask + answer.get("mask", [])
+            shown += "".join(answer["texts"])
+        assert ids == file.doc(number).tolist()
+        assert n_pages == -(-len(ids) // 100)
+        if n_pages == 1:  # others may end inside of a character
+            assert shown == text + view_cases.END
+        if file.has_mask:
+            assert mask == file.loss_mask[position : position + len(ids)].tolist()
+        assert (answer["start"], answer["stop"]) == (position, position + len(ids))
+        where = {"name": "a.txt", "document": number}
+        where = where if number < 5 else {"name": "b.txt", "document": number - 5}
+        assert answer["source"] == where
+        assert answer["special"] == [len(answer["ids"]) - 1]
+        position += len(ids)
+
+
+def test_the_document_of_every_token(
+    viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "TOKENS", 64)
+    token = 0
+    for number, ids in enumerate(map(viewed.file.doc, range(viewed.file.n_documents))):
+        for place in range(len(ids)):
+            if place in (0, 63, 64, len(ids) - 1):
+                answer = document_with(viewed, token + place)
+                assert (answer["number"], answer["page"]) == (number, place // 64)
+                assert answer["ids"][place % 64] == ids[place]
+        token += len(ids)
+    assert token == viewed.file.n_tokens
+
+
+def test_no_more_is_read_than_is_shown(
+    root: Path, viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[int]()
+
+    def noted(file: TokenFile, start: int, stop: int) -> Any:
+        read.append(stop - start)
+        return read_ids(file, start, stop)
+
+    monkeypatch.setattr(documents, "read_ids", noted)
+    monkeypatch.setattr(documents, "TOKENS", 10)
+    document(viewed, 43, 1)
+    document_with(viewed, viewed.file.n_tokens - 1)
+    assert max(read) == 10
+    assert "document_ends" not in vars(viewed.file)  # those of shards would be joined
+
+
+@given(st.lists(st.integers(0, TOKENIZER.vocab_size - 1)))
+def test_texts_of_tokens_are_the_text_of_all(ids: list[int]) -> None:
+    answer = vocabulary.describe_tokens(ids, VIEWED)
+    assert "".join(answer["texts"]) == TOKENIZER.decode(ids)
+    for place, token_id in enumerate(ids):
+        token = TOKENIZER.vocab[token_id]
+        if str(place) in answer["parts"]:
+            assert bytes.fromhex(answer["parts"][str(place)]) == token
+        else:
+            assert answer["texts"][place].encode().startswith(token)
+    assert answer["special"] == [i for i, x in enumerate(ids) if x == TOKENIZER.vocab_size - 1]
+
+
+def test_ids_without_a_token_are_marked() -> None:
+    answer = vocabulary.describe_tokens([65, 10_000, 66], VIEWED)
+    assert (answer["texts"], answer["unknown"]) == (["A", "", "B"], [1])
+
+
+def test_a_dataset_at_a_url(files: list[TokenFile], bucket: str) -> None:
+    local, library = ViewedDataset("train", files[0], None), Library()
+    library.add(f"{bucket}/data")
+    remote = library.dataset("train")
+    assert remote.no_tokenizer
+    for number in (0, 100, local.file.n_documents - 1):
+        mine, other = document(local, number), document(remote, number)
+        assert mine.pop("python").split("\n")[3:] == other.pop("python").split("\n")[3:]
+        assert mine == other
+        assert document_with(remote, mine["stop"] - 1)["number"] == number
+    query = " ".join(map(str, local.file[9_000:9_002].tolist()))
+    mine, other = (search(each, query, by_ids=True) for each in (local, remote))
+    assert mine["hits"] == other["hits"] != []
+    both = [Statistics(each) for each in (local, remote)]
+    for each in both:
+        each.run()
+    assert both[0].answer() == both[1].answer()
+
+
+# --- search ---
+
+
+def hits_by_hand(file: TokenFile, wanted: bytes) -> list[tuple[int, int]]:
+    """The tokens [first, last) of hits, one at most for each first token, a document at a time."""
+    found, start, vocab = list[tuple[int, int]](), 0, TOKENIZER.vocab
+    if file.vocab_size != TOKENIZER.vocab_size:
+        vocab = view_cases.make_tokenizers()[1].vocab
+    for number in range(file.n_documents):
+        owners = [(i, b) for i, x in enumerate(file.doc(number).tolist()) for b in vocab[x]]
+        content = bytes(b for _, b in owners)
+        taken = set()
+        for match in re.finditer(b"(?=" + re.escape(wanted) + b")", content):
+            first = owners[match.start()][0]
+            if first not in taken:
+                taken.add(first)
+                last = owners[match.start() + len(wanted) - 1][0] + 1
+                found.append((start + first, start + last))
+        start += len(file.doc(number))
+    return found
+
+
+def search_all(viewed: ViewedDataset, query: str, **how: Any) -> list[dict[str, Any]]:
+    """All hits, from one answer to the next."""
+    found, start = list[dict[str, Any]](), 0
+    while start is not None:
+        answer = as_shown(search(viewed, query, start=start, **how))
+        assert len(answer["hits"]) <= how.get("limit", documents.HITS)
+        found, start = found + answer["hits"], answer["next"]
+    return found
+
+
+@pytest.mark.parametrize("limit", [1, 7, 50])
+@pytest.mark.parametrize(
+    "query", ["e", "naïve", "日本語", " 🙂 words.\n", "aaa", "<script>", view_cases.END, "absent"]
+)
+def test_texts_are_found(
+    viewed: ViewedDataset, query: str, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_BLOCK", 37)
+    monkeypatch.setattr(documents, "SEARCHED", 500)
+    found = search_all(viewed, query, limit=limit)
+    assert [(x["token"], x["stop"]) for x in found] == hits_by_hand(viewed.file, query.encode())
+    for each in found:
+        assert query in each["match"]
+        assert query in viewed.file.decode(viewed.file.doc(each["document"]))
+    code = run(search(viewed, query)["python"])
+    assert code["documents"] == sorted({each["document"] for each in found})
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_ids_are_found(viewed: ViewedDataset, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_BLOCK", 37)
+    wanted = viewed.file[3 : 3 + n].tolist()
+    found = search_all(viewed, ", ".join(map(str, wanted)), by_ids=True)
+    ids, ends = viewed.file[:].tolist(), viewed.file.document_ends.tolist()
+    places = [
+        i for i in range(len(ids)) if ids[i : i + n] == wanted
+        and not any(i < end < i + n for end in ends)
+    ]  # fmt: skip
+    assert [x["token"] for x in found] == places
+    code = run(search(viewed, " ".join(map(str, wanted)), by_ids=True)["python"])
+    assert {*places} <= {*code["tokens"].tolist()}
+
+
+def test_ids_are_not_found_across_documents(tmp_path: Path) -> None:
+    file = written.write(tmp_path, [5, 6, 7, 5, 6], [2, 5])
+    viewed = ViewedDataset("train", file, None, "missing")
+    assert [x["token"] for x in search(viewed, "6 7", by_ids=True)["hits"]] == []
+    hits = search(viewed, "5 6", by_ids=True)["hits"]
+    assert [(x["token"], x["before"], x["after"]) for x in hits] == [(0, "", ""), (3, "7", "")]
+    assert document(viewed, 1)["ids"] == [7, 5, 6]
+    assert "texts" not in document(viewed, 1)
+    with pytest.raises(ViewError, match="its tokenizer is missing, so text cannot be"):
+        search(viewed, "a")
+
+
+# --- statistics ---
+
+
+def test_numbers_of_a_dataset(viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "_BLOCK", 61)
+    monkeypatch.setattr(statistics, "_KEPT", 9)
+    found, file = Statistics(viewed), viewed.file
+    found.run()
+    counts = Counter(file[:].tolist())
+    assert {i: n for i, n in enumerate(found.counts.tolist()) if n} == counts
+    sizes = [
+        {"document": i, "tokens": len(file.doc(i)) - 1, "bytes": len(text.encode())}
+        for i, text in enumerate(view_cases.texts())
+    ]
+    answer = as_shown(found.answer())
+    assert answer["longest"] == sorted(sizes, key=lambda x: (-x["tokens"], x["document"]))[:9]
+    long = [x for x in sizes if x["tokens"] >= MIN_TOKENS]
+    by_ratio = sorted(long, key=lambda x: (x["bytes"] / x["tokens"], x["document"]))
+    assert answer["worst"] == by_ratio[:9]
+    assert (answer["done"], answer["error"]) == (file.n_tokens, "")
+    assert answer["unused"] == file.vocab_size - len(counts)
+
+
+def test_damage_ends_the_pass(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "masked", tmp_path / "data")
+    content = bytearray((tmp_path / "data" / "train.bin").read_bytes())
+    content[200:202] = b"\xff\xff"
+    (tmp_path / "data" / "train.bin").write_bytes(content)
+    library = Library()
+    library.add(str(tmp_path / "data" / "train.bin"))
+    found = Statistics(library.dataset("train"))
+    found._run_noting_errors()
+    assert "the file is damaged" in found.answer()["error"]
+
+
+# --- tokenizers ---
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_text_is_encoded(text: str) -> None:
+    answer = as_shown(encode(VIEWED, text))
+    assert answer["ids"] == TOKENIZER.encode(text)
+    assert "".join(answer["texts"]) == text
+    assert answer["n_bytes"] == len(text.encode())
+
+
+def test_only_the_first_tokens_of_a_text_are_shown(root: Path) -> None:
+    viewed = ViewedTokenizer("t", str(root / "masked" / "tokenizer.json"), TOKENIZER)
+    text = "a1" * 5000 + view_cases.END
+    for with_special in (True, False):
+        answer = encode(viewed, text, with_special)
+        ids = TOKENIZER.encode(text, "all" if with_special else ())
+        assert (answer["ids"], answer["n_tokens"]) == (ids[:2000], len(ids))
+        assert answer["bytes_per_token"] == len(text) / len(ids)
+        assert run(answer["python"])["ids"] == ids
+
+
+@given(st.text(st.sampled_from("the and of 12é日\n"), max_size=60))
+def test_where_two_tokenizers_differ(text: str) -> None:
+    both = view_cases.make_tokenizers()
+    answer = as_shown(compare(*(ViewedTokenizer("", "", each) for each in both), text))
+    spans = []
+    for tokenizer in both:
+        ends = np.cumsum([len(tokenizer.vocab[i]) for i in tokenizer.encode(text)]).tolist()
+        spans.append([*zip([0, *ends], ends, strict=False)])
+    for side, own, others in zip(("first", "second"), spans, reversed(spans), strict=True):
+        differ = [place for place, span in enumerate(own) if span not in others]
+        assert (answer[side]["differ"], answer[side]["n_differ"]) == (differ, len(differ))
+
+
+def test_merges_make_the_token_of_its_bytes() -> None:
+    for token_id, token in TOKENIZER.vocab.items():
+        answer = as_shown(merges(VIEWED, token_id))
+        assert bytes.fromhex(answer["token"]["bytes"]) == token
+        word = [bytes([byte]) for byte in token]
+        for each in answer["steps"]:
+            pair = TOKENIZER.merges[each["rank"]]
+            sides = (bytes.fromhex(each[side]["bytes"]) for side in ("left", "right"))
+            assert pair == (*sides,)
+            assert TOKENIZER.vocab[each["made"]["id"]] == b"".join(pair)
+            word = reference.merge(word, pair)
+        is_special = token_id == TOKENIZER.vocab_size - 1
+        assert word == [token] or is_special
+        assert bool(answer["why"]) == (not answer["steps"])
+    assert "a special token" in merges(VIEWED, TOKENIZER.vocab_size - 1)["why"]
+    assert merges(VIEWED, 97)["why"] == "it is one byte"
+
+
+def test_tokens_that_no_merge_makes() -> None:
+    tokens = {i: bytes([i]) for i in range(256)} | {256: b"abc"}
+    whole = Vocabulary(tokens, [], {}, ignore_merges=True)
+    viewed = ViewedTokenizer("", "", Tokenizer.from_vocabulary(whole))
+    assert merges(viewed, 256)["why"] == "it is found only as a whole pre-token"
+
+
+def test_a_tokenizer_of_words(tmp_path: Path) -> None:
+    words = WordLevelTokenizer(["a", "bee", "<unk>"])
+    words.save(tmp_path / "tokenizer.json")
+    library = Library()
+    library.add(str(tmp_path))
+    (viewed,) = library.tokenizers.values()
+    answer = encode(viewed, "bee a bee")
+    assert answer["ids"] == words.encode("bee a bee")
+    assert answer["texts"] == ["bee", "a", "bee"]
+    assert "does not merge bytes" in merges(viewed, 0)["why"]
+    file = written.write(tmp_path, [1, 0, 1], [2, 3], vocab_size=3, fields={"end_of_text_id": 2})
+    dataset = ViewedDataset("train", file, viewed)
+    assert [hit["token"] for hit in search(dataset, "bee")["hits"]] == [0, 2]
+
+
+@pytest.mark.parametrize("order", vocabulary.ORDERS)
+@pytest.mark.parametrize("query", ["", "e", "日", "#97", "#9999", "absent"])
+@pytest.mark.parametrize("unused", [False, True])
+def test_the_vocabulary(order: str, query: str, unused: bool) -> None:
+    counts = np.arange(TOKENIZER.vocab_size) % 5
+    vocab, expected = TOKENIZER.vocab, list[int]()
+    for token_id, token in vocab.items():
+        chosen = query == f"#{token_id}" if query[:1] == "#" else query.encode() in token
+        if chosen and not (unused and counts[token_id]):
+            expected.append(token_id)
+    keys: dict[str, Any] = {
+        "id": int, "longest": lambda i: -len(vocab[i]), "shortest": lambda i: len(vocab[i]),
+        "most frequent": lambda i: -counts[i], "least frequent": lambda i: counts[i],
+    }
+    expected.sort(key=keys[order])
+    found = list[int]()
+    for start in range(0, len(expected) + 1, vocabulary.ROWS):
+        answer = as_shown(vocabulary.vocabulary(VIEWED, query, order, start, counts, unused))
+        assert answer["n_tokens"] == len(expected)
+        for row in answer["tokens"]:
+            assert bytes.fromhex(row["bytes"]) == vocab[row["id"]]
+            assert row["count"] == counts[row["id"]]
+            found.append(row["id"])
+    assert found == expected
+
+
+def test_code_for_the_vocabulary(root: Path) -> None:
+    viewed = ViewedTokenizer("t", str(root / "masked" / "tokenizer.json"), TOKENIZER)
+    answer = vocabulary.vocabulary(viewed, "日")
+    assert [*run(answer["python"])["tokens"]] == [row["id"] for row in answer["tokens"]]
+    assert run(merges(viewed, 300)["python"])["token"] == TOKENIZER.vocab[300]
+
+
+# --- training steps ---
+
+
+@pytest.mark.parametrize("windows", ["stride", "documents"])
+@pytest.mark.parametrize("order", ["epoch", "random", "sequential"])
+def test_rows_of_a_step(
+    viewed: ViewedDataset, windows: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "COLUMNS", 20)
+    names = ("inputs", "segment_ids", "loss_mask")
+    how: Any = {"windows": windows, "order": order, "seed": 3}
+    sampler = Sampler(viewed.file, 6, 50, fields=names, **how)
+    for number in (0, 2):
+        batch = sampler.batch(number)
+        for row in (0, 4):
+            for column in (0, 20, 40):
+                given = {"row": row, "column": column}
+                answer = as_shown(steps.step(viewed, number, 6, 50, **how, **given))
+                shown = slice(row, row + 4), slice(column, column + 20)
+                for name, key in zip(names, ("ids", "segments", "mask"), strict=True):
+                    assert [x[key] for x in answer["rows"]] == batch[name][shown].tolist()
+                assert (answer["n_rows"], answer["context_length"]) == (6, 50)
+                check_documents(viewed.file, answer, batch)
+        code = run(answer["python"])["batch"]
+        assert all((code[name] == batch[name]).all() for name in names)
+    assert answer["n_steps"] == (None if order == "random" else len(sampler))
+
+
+def check_documents(file: TokenFile, answer: dict[str, Any], batch: dict[str, Any]) -> None:
+    """The documents of each row have its tokens, and are its segments."""
+    for row in answer["rows"]:
+        inputs, segments = (batch[name][row["row"]] for name in ("inputs", "segment_ids"))
+        n = 0
+        for number, each in enumerate(row["documents"], 1):
+            inside = slice(each["start"], each["stop"])
+            token = each["token"]
+            assert each["start"] == n
+            n = each["stop"]
+            assert (inputs[inside] == file[token : token + n - each["start"]]).all()
+            assert (segments[inside] == number).all()
+            ends = file.document_ends
+            assert each["document"] == int(np.searchsorted(ends, np.uint64(token), "right"))
+        assert not segments[n:].any()
+
+
+# --- what is given ---
+
+
+def test_datasets_and_tokenizers_have_names(root: Path) -> None:
+    library = Library()
+    for location in (root / "masked", root / "sharded", root / "masked" / "train.bin"):
+        library.add(str(location))
+    library.add(str(root / "bare" / "train.json"))
+    names = [*library.datasets]
+    assert names[:2] == ["train", "sharded/train"]
+    assert len({*names}) == 4
+    assert [*library.tokenizers] == ["masked/tokenizer.json", "sharded/tokenizer.json"]
+    facts = library.contents()["datasets"]
+    assert [each["shards"] > 0 for each in facts] == [False, True, False, False]
+    # It is the tokenizer of the first, though it is not beside the dataset.
+    assert facts[3]["tokenizer"] == "masked/tokenizer.json"
+    code = document(library.dataset(names[3]), 0)["python"]
+    assert run(code)["ids"].tolist() == open_tokens(root / "bare" / "train.bin").doc(0).tolist()
+
+
+def test_a_dataset_without_its_tokenizer(root: Path, tmp_path: Path) -> None:
+    library = Library()
+    library.add(str(root / "bare"))
+    assert "there is no tokenizer.json beside it" in library.dataset("train").no_tokenizer
+    assert document(library.dataset("train"), 0)["ids"]
+    shutil.copytree(root / "bare", tmp_path / "wrong")
+    shutil.copy(root / "sharded" / "tokenizer.json", tmp_path / "wrong")
+    library = Library()
+    library.add(str(tmp_path / "wrong"))
+    assert "built with the tokenizer" in library.dataset("train").no_tokenizer
+    assert "texts" not in document(library.dataset("train"), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("document", {"dataset": "none"}, "there is no dataset 'none'; there are train"),
+        ("document", {"dataset": "train"}, "number: should be a whole number of at least 0; got"),
+        ("document", {"dataset": "train", "number": "-1"}, "should be a whole number"),
+        ("document", {"dataset": "train", "number": "999"},
+         "there is no document 999; its 49 documents are numbered from 0"),
+        ("document", {"dataset": "train", "number": "1", "page": "1"}, "there is no page 1 of doc"),
+        ("document", {"dataset": "train", "token": "999999"},
+         "there is no token 999,999; its 11,732 tokens are numbered from 0"),
+        ("search", {"dataset": "train", "query": ""}, "query: is empty; give a text, or ids"),
+        ("search", {"dataset": "train", "query": " ", "by": "ids"}, "query: is empty; give"),
+        ("search", {"dataset": "train", "query": "7 a", "by": "ids"}, "query: should be ids of 0"),
+        ("search", {"dataset": "train", "query": "99999", "by": "ids"}, "query: should be ids of"),
+        ("search", {"dataset": "train", "query": "\ud800"}, "lone surrogate"),
+        ("statistics", {}, "there is no dataset ''"),
+        ("encode", {"tokenizer": "t"}, "there is no tokenizer 't'; there are masked/tok"),
+        ("encode", {"tokenizer": "masked/tokenizer.json", "text": "\udc00"}, "surrogate"),
+        ("merges", {"tokenizer": "masked/tokenizer.json", "id": "9999"},
+         "there is no token with the id 9,999; ids are below 857"),
+        ("vocabulary", {"tokenizer": "masked/tokenizer.json", "order": "x"}, "order: should be o"),
+        ("vocabulary", {"tokenizer": "masked/tokenizer.json", "unused": "1"}, "how often tokens"),
+        ("step", {"dataset": "train", "step": "1", "batch_size": "0", "context_length": "1"},
+         "global_batch_size should be at least 1"),
+        ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
+                  "windows": "packed"}, "windows: should be one of stride, documents; got"),
+        ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
+                  "row": "9"}, "row 9 and column 0 are not among them"),
+        ("step", {"dataset": "train", "step": "1", "batch_size": "99999", "context_length": "9999"},
+         "tokens is too large to be shown"),
+        ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
+                  "order": "x"}, "order should be one of random, epoch, sequential"),
+    ],
+)  # fmt: skip
+def test_wrong_requests(root: Path, name: str, values: dict[str, str], message: str) -> None:
+    library = Library()
+    library.add(str(root / "masked"))
+    with pytest.raises(TokenmillError) as caught:
+        ANSWERS[name](library, values)
+    assert message in str(caught.value)
+
+
+def test_places_without_anything_to_show(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a")
+    for location, message in [
+        (tmp_path, "no finished token file in this"), (tmp_path / "x.bin", "no such file"),
+        (tmp_path / "x.json", "No such file"), (tmp_path / "text.txt", "is not a dataset; build"),
+    ]:  # fmt: skip
+        with pytest.raises(TokenmillError, match=message):
+            Library().add(str(location))
+
+
+def test_the_page_runs_nothing_but_its_own() -> None:
+    html = page()
+    assert not re.search(r"https?://|innerHTML|outerHTML|insertAdjacent|\bon\w+=|style=|eval", html)
+    policy = headers_of(html)["content-security-policy"]
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_lone_surrogates_are_refused() -> None:
+    with pytest.raises(EncodingError):
+        encode(VIEWED, "\ud800")
