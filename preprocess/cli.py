@@ -47,6 +47,7 @@ class Command(NamedTuple):
     console: str  # names of its options in `ConsoleSettings`
     show: Callable[[_Console, Any], bool]
     summary: str
+    page: str = ""  # file that is written without --json, if --out names no other
 
     def options(self) -> list[Option[Any, Any]]:
         """Return the options, in the order of the help."""
@@ -57,6 +58,8 @@ class Command(NamedTuple):
         """Call the function with given options, and show the result; False for exit code 1."""
         if "progress" in _declared(self.settings):
             given["progress"] = console.progress
+        if self.page and not console.settings.json:
+            given.setdefault("out", self.page)
         if console.settings.dry_run:
             return console.report(imported("preprocess.check.preview.preview_build")(**given))
         return self.show(console, imported(self.function)(**given))
@@ -209,7 +212,7 @@ COMMANDS = {
         lambda console, found: console.show(
             found, imported("preprocess.check.report_numbers.format_lines")(found)
         ),
-        "Measure datasets, to look at them before training.",
+        "Measure datasets, and write a page to look at before training.", "report.html",
     ),
     "verify": Command(
         "preprocess.check.verify.verify", "VerifySettings", f"json {_RUN}",

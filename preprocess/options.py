@@ -799,10 +799,14 @@ class InspectSettings(RanksSettings):
 
 
 class ReportSettings(BuiltWithSettings):
-    """Options of `report`: the numbers of datasets."""
+    """Options of `report`: the numbers of datasets, and a page that shows them."""
 
     path: IsReadable = option(
-        "A directory with datasets, or one .bin file; or its URL.", kw_only=False,
+        "A directory of outputs, or one .bin file; or its URL.", kw_only=False,
+    )
+    out: OptionalPath = run_option(
+        "HTML page to write; that of an earlier report is replaced.", default=None,
+        default_text="report.html, with --json none",
     )
     beside: Tokenizer = option(
         "Another tokenizer, as `encode` takes it, whose bytes per token are shown beside.",

@@ -68,20 +68,29 @@ _COPIES_SHARE = 0.01  # of the documents, likewise
 
 @takes(ReportSettings)
 def report(settings: ReportSettings) -> Facts:
-    """Measure all datasets of a directory, or one.
+    """Measure all datasets of a directory, or one, and write the page if `out` is given.
 
     Options: docs/options.md or `tokenmill report --help`; docs/commands.md has the keys.
 
     Raises:
+        PlotError: `out` is given, and matplotlib is not installed.
+        OutputError: The page cannot be written, or another file has its name.
         TokenFileError: There is no dataset.
         TokenizerFileError: The tokenizer `beside` cannot be read.
     """
+    from preprocess.check import report_page
+
+    if settings.out is not None:
+        report_page.check_page(settings.out)
     beside = None
     if settings.beside is not None:
         from bpe import load_tokenizer
 
         beside = load_tokenizer(settings.beside)
-    return _measure(settings, beside)
+    found = _measure(settings, beside)
+    if settings.out is not None:
+        report_page.write_page(found, settings.out)
+    return found
 
 
 def _measure(settings: ReportSettings, beside: AnyTokenizer | None) -> Facts:
@@ -455,7 +464,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def format_lines(found: Facts) -> list[str]:
-    """Format the verdict, a line for each dataset, and where the page is."""
+    """Format the verdict, and a line for each dataset."""
     marks = {True: "ok     ", False: "LOOK   ", None: "unknown"}
     lines = [f"{marks[x['ok']]}  {x['about']}: {x['text']}" for x in found["verdict"]["checks"]]
     for each in found["datasets"]:
