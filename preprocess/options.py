@@ -802,7 +802,7 @@ class ReportSettings(BuiltWithSettings):
     """Options of `report`: the numbers of datasets, and a page that shows them."""
 
     path: IsReadable = option(
-        "A directory of outputs, or one .bin file; or its URL.", kw_only=False,
+        "Directory of outputs, .bin file or URL of a dataset.", kw_only=False,
     )
     out: OptionalPath = run_option(
         "HTML page to write; that of an earlier report is replaced.", default=None,
