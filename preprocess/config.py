@@ -19,6 +19,7 @@ from bpe.files.locations import given_location
 from bpe.formats.json_file import decoded
 from preprocess.locations import join_location
 from preprocess.options import (
+    AUTO,
     BuildSettings,
     FileSettings,
     FormatSettings,
@@ -533,6 +534,11 @@ class Corpus:
         if not untrained:
             return None
         vocabulary, stage = those_of(VocabularySettings, self._shared), self._stage | self._of_run
+        if vocabulary.get("vocab_size") == AUTO:
+            raise SettingsError(
+                f"{self.where(('tokenizer',))}vocab_size auto is chosen in a build of one dataset,"
+                " without a configuration; compare sizes (tokenmill vocab-curve), and give one"
+            )
         around = stage.get("end_of_text"), stage.get("begin_of_text")
         special = [x for each in untrained for x in (each.end_of_text, each.begin_of_text)]
         special += vocabulary.pop("special_tokens", ())

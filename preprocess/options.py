@@ -59,6 +59,7 @@ _SEPARATORS = {"blank-line": "\n\n", "line": "\n", "file": ""}
 _ESCAPE = re.compile(r"\\([abefnrtv0]|x[\da-fA-F]{2}|u[\da-fA-F]{4}|U[\da-fA-F]{8})(?![a-z])")
 
 Fraction = Annotated[float, Meta(ge=0, lt=1)]
+OpenFraction = Annotated[float, Meta(gt=0, lt=1)]  # 0 excluded
 RowFormat = Literal["parquet", "arrow", "jsonl", "npz", "pickle"]
 Strategy = Literal["greedy", "pool", "first_fit", "best_fit"]
 
@@ -380,6 +381,49 @@ class RunSettings(DocumentSettings, RepeatableSettings):
     )
 
 
+AUTO: Literal["auto"] = "auto"
+_THOUSANDS = re.compile(r"(\d+)[kK]")
+
+
+def _vocabulary_size(value: Any) -> Any:
+    """Convert text such as "32k" or "32000" to a number."""
+    if isinstance(value, str) and (value.isdecimal() or _THOUSANDS.fullmatch(value)):
+        return int(value.rstrip("kK")) * (1 if value.isdecimal() else 1000)
+    return value if isinstance(value, bool) else operator.index(value)
+
+
+def _vocabulary_sizes(value: Any) -> Any:
+    """Convert sizes, or texts of some separated by commas, to numbers in ascending order."""
+    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    each = [y for x in given for y in (x.split(",") if isinstance(x, str) else [x])]
+    return tuple(sorted({*map(_vocabulary_size, each)}))
+
+
+def _vocabulary_size_or_auto(value: Any) -> Any:
+    return value if isinstance(value, str) and value == AUTO else _vocabulary_size(value)
+
+
+VocabularySize = Annotated[
+    Annotated[int, Meta(le=2**29)] | Literal["auto"],
+    Kind(_vocabulary_size_or_auto, f"a whole number of at most {2**29:,}, or 'auto'", "N|auto"),
+]
+VocabularySizes = Annotated[
+    tuple[Annotated[int, Meta(ge=256, le=2**29)], ...],
+    Kind(_vocabulary_sizes, "numbers of at least 256, such as 8k,32k", "N[,N...]"),
+]
+VOCABULARY_SIZES = tuple(1000 * 2**i for i in range(8))
+
+
+class ModelSettings(Settings):
+    """Options for the model whose compute a size of the vocabulary is chosen for."""
+
+    width: Is[Count] = option(
+        "Width of the model that the size of the vocabulary is chosen for.", default=768,
+        needs=("vocab_size auto",),
+    )
+    layers: Is[Count] = option("Layers of that model.", default=12, needs=("vocab_size auto",))
+
+
 class LearningSettings(Settings):
     """Options for training, except the size of the vocabulary."""
 
@@ -399,12 +443,19 @@ class LearningSettings(Settings):
     min_frequency: Is[Index] = option("Pairs that occur less often are not merged.", default=2)
 
 
-class VocabularySettings(LearningSettings):
+class VocabularySettings(LearningSettings, ModelSettings):
     """Options for training, without effect if a tokenizer is given."""
 
-    vocab_size: Is[Annotated[int, Meta(le=2**29)]] = option(
-        "Bytes, merges and special tokens together.", default=32_000,
+    vocab_size: Option[VocabularySize, int | str] = option(
+        "Bytes, merges and special tokens together; auto: of 1k, 2k, 4k, and so on to 128k the size"
+        " with the least compute per byte of validation text, for a model of width and layers.",
+        default=32_000,
     )
+
+    @property
+    def largest_size(self) -> int:
+        """The size of the vocabulary, or that of which it is chosen."""
+        return VOCABULARY_SIZES[-1] if self.vocab_size == AUTO else self.vocab_size
 
 
 class TrainSettings(VocabularySettings, RunSettings):
@@ -418,9 +469,14 @@ class TrainSettings(VocabularySettings, RunSettings):
 
     def check(self) -> None:
         super().check()
-        if self.vocab_size < (least := 256 + len(self.all_special_tokens)):
+        if self.vocab_size == AUTO and self.executor == "ray":
             raise SettingsError(
-                f"--vocab-size {self.vocab_size:,} is too small: 256 bytes and {least - 256}"
+                "--vocab-size auto is chosen on one machine, not on Ray; train the tokenizer first"
+                " (tokenmill train), and give it (--tokenizer)"
+            )
+        if self.largest_size < (least := 256 + len(self.all_special_tokens)):
+            raise SettingsError(
+                f"--vocab-size {self.largest_size:,} is too small: 256 bytes and {least - 256}"
                 f" special tokens need at least {least}"
             )
 
@@ -645,6 +701,11 @@ class BuildSettings(
         if self.config is not None:
             return  # its datasets are checked
         super().check()
+        if self.vocab_size == AUTO and self.tokenizer is None and len(self.stems) == 1:
+            raise SettingsError(
+                "--vocab-size auto is chosen by validation text, and --val-fraction 0 leaves none;"
+                " give a share, or files (--val)"
+            )
         if self.task_index is not None and self.tokenizer is None:
             raise SettingsError(
                 "--task-index divides the text, and a tokenizer is trained on all of it; train it"
@@ -659,6 +720,18 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
     out: IsOutput = option(
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
+    val_fraction: Is[OpenFraction | None] = option(
+        "Share of the documents, chosen by a hash of each, by which vocab_size auto is chosen;"
+        " they are not trained on.", default=None, needs=("vocab_size auto",),
+        default_text=f"with auto {DEFAULT_VALIDATION_FRACTION}, else none",
+    )
+
+    @property
+    def validation_fraction(self) -> float:
+        """Share of the documents that the size of the vocabulary is chosen by."""
+        if self.vocab_size != AUTO:
+            return 0.0
+        return self.val_fraction or DEFAULT_VALIDATION_FRACTION
 
     @property
     def run_name(self) -> str:
@@ -722,32 +795,8 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
     )
 
 
-_THOUSANDS = re.compile(r"(\d+)[kK]")
-
-
-def _vocabulary_size(value: Any) -> Any:
-    """Convert text such as "32k" or "32000" to a number."""
-    if isinstance(value, str) and (value.isdecimal() or _THOUSANDS.fullmatch(value)):
-        return int(value.rstrip("kK")) * (1 if value.isdecimal() else 1000)
-    return value if isinstance(value, bool) else operator.index(value)
-
-
-def _vocabulary_sizes(value: Any) -> Any:
-    """Convert sizes, or texts of some separated by commas, to numbers in ascending order."""
-    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
-    each = [y for x in given for y in (x.split(",") if isinstance(x, str) else [x])]
-    return tuple(sorted({*map(_vocabulary_size, each)}))
-
-
-VocabularySizes = Annotated[
-    tuple[Annotated[int, Meta(ge=256, le=2**29)], ...],
-    Kind(_vocabulary_sizes, "numbers of at least 256, such as 8k,32k", "N[,N...]"),
-]
-VOCABULARY_SIZES = tuple(1000 * 2**i for i in range(8))
-
-
 class VocabCurveSettings(
-    LearningSettings, DocumentSettings, ProgressSettings, function="vocab_curve"
+    ModelSettings, LearningSettings, DocumentSettings, ProgressSettings, function="vocab_curve"
 ):
     """Options of `vocab-curve`: tokens of held-out text for several sizes of the vocabulary."""
 
@@ -759,7 +808,7 @@ class VocabCurveSettings(
         default_text="documents of PATH, which are not trained on",
         excludes={"val_fraction": "held-out text is of files of its own, or out of PATH"},
     )
-    val_fraction: Is[Annotated[float, Meta(gt=0, lt=1)] | None] = option(
+    val_fraction: Is[OpenFraction | None] = option(
         "Share of the documents of PATH, chosen by a hash of each as in `build`, that is held out"
         " where no files are given for it.",
         default=None, default_text=str(DEFAULT_VALIDATION_FRACTION),
@@ -768,8 +817,6 @@ class VocabCurveSettings(
         "Sizes of the vocabulary, such as 8k,16k,32k, where k is a thousand.",
         default=VOCABULARY_SIZES, default_text="1k,2k,4k, and so on to 128k",
     )
-    width: Is[Count] = option("Width of the model, for the cost of the embedding.", default=768)
-    layers: Is[Count] = option("Layers of the model.", default=12)
     plot: OptionalPath = run_option(
         "File of a plot (.svg, .png or .pdf), which is replaced if it exists.", default=None,
     )

@@ -523,7 +523,10 @@ class Settings:
                 )
             pairs = [needed.partition(" ")[::2] for needed in option.needs]
             known = [(self._options[x], value) for x, value in pairs if x in self._options]
-            if known and not any(self._has(needed) for needed, _ in known):
+            if known and not any(
+                self._has(needed) and value in ("", str(getattr(self, needed.name)))
+                for needed, value in known
+            ):
                 needs = " or ".join(f"{x.flag} {value}".rstrip() for x, value in known)
                 raise SettingsError(
                     f"{shown} has no effect without {needs}; give it, or leave out {shown}"

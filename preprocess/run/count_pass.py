@@ -54,7 +54,8 @@ def train_tokenizer(
     """Count the pre-tokens of all documents except validation, and learn merges from the counts.
 
     Counts are saved in the storage of the journal; dropped documents are added to `left_out`. The
-    counts of `parts` of the text, if given, are added up instead.
+    counts of `parts` of the text, if given, are added up instead. If the size of the vocabulary is
+    to be chosen, it is the largest one; see `preprocess.run.vocab_curve.choose_size`.
 
     Raises:
         CorpusError: Text cannot be read, or an output would have no documents.
@@ -67,7 +68,7 @@ def train_tokenizer(
     counts = counting.run() if parts is None else counting.add_up(parts)
     left_out.merge(counting.at.left_out)
     check_merging(settings.memory_limit, len(counts.buffer), len(counts.counts))
-    n_merges = settings.vocab_size - 256 - len(settings.all_special_tokens)
+    n_merges = settings.largest_size - 256 - len(settings.all_special_tokens)
     with progress.stage("merging", n_merges, "merges") as stage:
 
         def advance(done: int, total: int) -> None:
@@ -76,7 +77,7 @@ def train_tokenizer(
                 raise OutOfTimeError(out_of_time(progress, "merging restarts from saved counts"))
 
         trained = train_from_counts(
-            counts, settings.vocab_size, special_tokens=settings.all_special_tokens,
+            counts, settings.largest_size, special_tokens=settings.all_special_tokens,
             tie_break=settings.tie_break, min_frequency=settings.min_frequency,
             workers=settings.workers, progress=advance,
         )

@@ -31,7 +31,13 @@ from preprocess.dataset.manifest import Manifest
 from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.documents.batch import DocumentBatch, Rejected, SpecialTokenText
 from preprocess.documents.chat_tokens import ConversationEncoder
-from preprocess.options import BuildSettings, CountSettings, EncodeSettings, TrainSettings
+from preprocess.options import (
+    BuildSettings,
+    CountSettings,
+    EncodeSettings,
+    TrainFileSettings,
+    TrainSettings,
+)
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import Counts, Report, check_has_documents, out_of_time
 from preprocess.reused_memory import ReusedMemory
@@ -157,7 +163,7 @@ class EncodePass:
     """Pass that encodes sources; raises JournalError if checkpoints are damaged."""
 
     part: Pass
-    settings: EncodeSettings | BuildSettings | CountSettings
+    settings: EncodeSettings | BuildSettings | CountSettings | TrainFileSettings
     tokenizer: AnyTokenizer
     report: Report  # counts are added to it
     progress: Progress

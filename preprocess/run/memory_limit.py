@@ -103,7 +103,7 @@ def _fixed(settings: ReadSettings) -> int:
     # A list of paths may have URLs.
     fixed = _BASE + _CACHE + _REMOTE * any(is_url(x) or x.startswith("@") for x in given)
     if isinstance(settings, TrainSettings) and getattr(settings, "tokenizer", None) is None:
-        return fixed + _OF_ID * settings.vocab_size
+        return fixed + _OF_ID * settings.largest_size
     return fixed
 
 

@@ -33,6 +33,7 @@ from preprocess.run.plan import Plan, check_disk_space
 from preprocess.run.reading import load_given_tokenizer, make_passes
 from preprocess.run.run import Run
 from preprocess.run.selection import select_documents
+from preprocess.run.vocab_curve import choose_size
 from preprocess.storage import Files, Storage
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def train_on_plan(
         if counted is None:
             sources = [source for each in plan.training_passes for source in each.sources]
         tokenizer = train_tokenizer(sources, settings, journal, progress, left_out, counted)
+        tokenizer = choose_size(tokenizer, plan.passes[-1], settings, progress)
         put_tokenizer(storage, tokenizer, name)
         stages = [stage.facts() for stage in progress.stages[n_before:]]
         journal.save("trained", Trained(tokenizer.fingerprint, left_out, stages))
@@ -212,7 +214,9 @@ def reload_tokenizer(settings: BuildSettings, storage: Storage, progress: Progre
     """Load the tokenizer given to a build, or train it again; counts are saved in `storage`."""
     if settings.tokenizer is not None:
         return load_given_tokenizer(settings)
-    first = make_passes(settings, None)[0]
+    passes = make_passes(settings, None)
     with Journal(storage) as journal:
-        select_documents([first], settings, settings, journal, progress)
-        return train_tokenizer(first.sources, settings, journal, progress, summary.LeftOut())
+        select_documents(passes, settings, settings, journal, progress)
+        left_out = summary.LeftOut()
+        tokenizer = train_tokenizer(passes[0].sources, settings, journal, progress, left_out)
+        return choose_size(tokenizer, passes[-1], settings, progress)

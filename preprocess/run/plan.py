@@ -398,6 +398,7 @@ def estimate_tokens(
 
 
 def _vocab_size(plan: Plan, tokenizer: AnyTokenizer | None) -> int:
-    size_of = plan.settings if tokenizer is None else tokenizer
-    assert not isinstance(size_of, EncodeSettings)
-    return size_of.vocab_size
+    if tokenizer is not None:
+        return tokenizer.vocab_size
+    assert not isinstance(plan.settings, EncodeSettings)
+    return plan.settings.largest_size

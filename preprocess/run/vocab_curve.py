@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from preprocess.dataset.columns import IDS
 from preprocess.documents.batch import DocumentBatch
-from preprocess.options import BuildSettings
-from preprocess.report.progress import Progress
+from preprocess.options import AUTO, VOCABULARY_SIZES, BuildSettings, TrainFileSettings
+from preprocess.report.progress import Progress, logger
 from preprocess.report.summary import Counts, Report, check_has_documents
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import Encoded, EncodePass, SpecialIds
@@ -94,8 +94,9 @@ class VocabCurve(NamedTuple):
 
         Training gave no more merges than there are, so larger sizes are one point, the last.
         """
-        largest = self.n_others + len(self.tokens) - 1
-        return [*self._points(sorted({min(size, largest) for size in sizes}), width, layers)]
+        most = self.n_others + len(self.tokens) - 1
+        known = {min(max(size, self.n_others), most) for size in sizes}
+        return [*self._points(sorted(known), width, layers)]
 
     def _points(self, sizes: Iterable[int], width: int, layers: int) -> Iterator[SizePoint]:
         for size in sizes:
@@ -108,7 +109,8 @@ class VocabCurve(NamedTuple):
 
 
 def measure_curve(
-    part: Pass, settings: BuildSettings, tokenizer: Tokenizer, progress: Progress
+    part: Pass, settings: BuildSettings | TrainFileSettings, tokenizer: Tokenizer,
+    progress: Progress,
 ) -> VocabCurve:
     """Encode the validation documents of a pass with the largest vocabulary.
 
@@ -137,8 +139,32 @@ def recommend(points: list[SizePoint], width: int, layers: int) -> tuple[SizePoi
             more = other.multiply_adds_per_byte / best.multiply_adds_per_byte - 1
             others.append(f"{other.vocab_size:,} take {more:.1%} more")
     reason = (
-        f"{best.vocab_size:,} tokens: of these sizes, the least compute per byte of held-out text"
-        f" for {layers:,} layers of width {width:,}, which is tokens per byte x (12 x layers x"
-        " width^2 + size x width)"
+        f"{best.vocab_size:,} tokens: of the sizes from {points[0].vocab_size:,} to"
+        f" {points[-1].vocab_size:,}, the least compute per byte of held-out text for {layers:,}"
+        f" layers of width {width:,}, which is tokens per byte x (12 x layers x width^2 + size x"
+        " width)"
     )
     return best, "; ".join([reason, *others])
+
+
+def choose_size(
+    tokenizer: Tokenizer, part: Pass, settings: BuildSettings | TrainFileSettings,
+    progress: Progress,
+) -> Tokenizer:
+    """Return the tokenizer of the recommended size if the settings leave it to the text.
+
+    Args:
+        tokenizer: As `train_tokenizer` gives it.
+        part: The pass that has the validation documents.
+        settings: Settings of the run.
+        progress: Shows the encoding.
+    """
+    from bpe.train.prefixes import cut_vocabulary
+
+    if settings.vocab_size != AUTO:
+        return tokenizer
+    curve = measure_curve(part, settings, tokenizer, progress)
+    points = curve.points(VOCABULARY_SIZES, settings.width, settings.layers)
+    best, reason = recommend(points, settings.width, settings.layers)
+    logger.info("vocabulary: %s", reason)
+    return cut_vocabulary(tokenizer, best.vocab_size)

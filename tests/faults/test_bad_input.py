@@ -109,7 +109,7 @@ WRONG_USAGE = [
     ("--val-fraction -1e3", "--val-fraction: should be a number of at least 0 and less than"),
     ("--max-minutes 0", "--max-minutes: should be a number greater than 0; got 0.0"),
     ("--max-minutes nan", "--max-minutes: should be a number greater than 0; got nan"),
-    (f"--vocab-size {2**30}", f"--vocab-size: should be a whole number of at most {2**29:,}; got"),
+    (f"--vocab-size {2**30}", f"--vocab-size: should be a whole number of at most {2**29:,}, or"),
 ]
 NAMED_AS_OTHERS = ("tokenizer", "tokenizer_config", "stats", "x_stats")
 

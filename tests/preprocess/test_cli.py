@@ -76,9 +76,9 @@ def test_decode_prints_the_text(text: Path, tmp_path: Path, capfdbinary: Any) ->
     ("arguments", "expected"),
     [
         ("--train_file a --val_file b --output_dir o --vocab_size 280",
-         {"train": ["a"], "val": ["b"], "out": "o", "vocab_size": 280}),
+         {"train": ["a"], "val": ["b"], "out": "o", "vocab_size": "280"}),
         ("--train_file=a --val_file=b --output-dir=o --vocab_size=280",
-         {"train": ["a"], "val": ["b"], "out": "o", "vocab_size": 280}),
+         {"train": ["a"], "val": ["b"], "out": "o", "vocab_size": "280"}),
         ("build --train a b --val c --tokenizer_path t",
          {"train": ["a", "b"], "val": ["c"], "tokenizer": "t"}),
         ("--train_file a --val b c --train d --val_file e",

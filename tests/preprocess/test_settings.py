@@ -148,7 +148,7 @@ OTHER = {
     **{"chat_date": "2024-07-26", "chat_template_kwargs": '{"x": 1}'},
     **{"cut_documents": True, "shuffle_documents": 0, "profile": "speed"},
     **{"task_index": 1, "task_count": 3, "executor": "ray", "ray_address": "auto"},
-    **{"ray_resources": ("CPU=2",)},
+    **{"ray_resources": ("CPU=2",), "width": 512, "layers": 6},
 }
 
 
@@ -156,7 +156,8 @@ def test_a_record_has_what_changes_the_result() -> None:
     needed: dict[str, dict[str, Any]] = {
         "split_documents": {"shard_tokens": 5}, "cut_documents": {"start_character": 5},
         "task_index": {"task_count": 3, "tokenizer": "x"}, "ray_address": {"executor": "ray"},
-        "ray_resources": {"executor": "ray"},
+        "ray_resources": {"executor": "ray"}, "width": {"vocab_size": "auto"},
+        "layers": {"vocab_size": "auto"},
     }  # fmt: skip
     options = options_of(BuildSettings)
     assert OTHER.keys() == options.keys()
@@ -266,7 +267,7 @@ def test_settings_in_stats_of_before_are_read() -> None:
     assert BuildSettings(**build).as_json() == default | build
     encode = {"paths": ["t.txt"], "tokenizer": "d/tokenizer.json", "pattern": None, **common}
     encode |= {"out": "e/x.bin"}
-    of_build = {*build} - {*encode} | {"config"}
+    of_build = {*build} - {*encode} | {"config", "width", "layers"}
     newer = {name: value for name, value in default.items() if name not in of_build}
     assert EncodeSettings(**encode).as_json() == newer | encode
 

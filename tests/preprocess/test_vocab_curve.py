@@ -1,4 +1,7 @@
-"""`vocab-curve`: every size is that of a build of its own; the recommendation, plot and errors."""
+"""`vocab-curve`: every size is that of a build of its own; the recommendation, plot and errors.
+
+And `--vocab-size auto`: the recommended size is built as if it had been given.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,15 @@ from typing import Any
 import pytest
 import trained
 
-from preprocess import SettingsError, build, cli, vocab_curve
+from preprocess import (
+    PipelineConfig,
+    SettingsError,
+    TokenFileError,
+    build,
+    cli,
+    verify,
+    vocab_curve,
+)
 from preprocess.options import VOCABULARY_SIZES
 
 END = "<|endoftext|>"
@@ -90,7 +101,8 @@ def test_larger_models_take_larger_vocabularies(directory: Path) -> None:
         chosen.append(found["vocab_size"])
         of_size = {x["vocab_size"]: x["multiply_adds_per_byte"] for x in found["sizes"]}
         reason = found["reason"]
-        assert reason.startswith(f"{chosen[-1]:,} tokens: of these sizes, the least compute per")
+        begins = f"{chosen[-1]:,} tokens: of the sizes from 270 to 900, the least compute per byte "
+        assert reason.startswith(begins)
         assert f"for {layers} layers of width {width:,}, which is tokens per byte x" in reason
         for size, more in re.findall(r"; ([\d,]+) take ([\d.]+)% more", reason):
             other = of_size[int(size.replace(",", ""))]
@@ -221,3 +233,76 @@ def test_plots(directory: Path, tmp_path: Path, suffix: str, begin: bytes) -> No
         shown = contents[0].decode()
         assert all(f"<!-- {each['vocab_size']:,} -->" in shown for each in found["sizes"])
         assert "<!-- bytes per token of held-out text -->" in shown
+
+
+# --- the size that is chosen ---
+
+
+@pytest.mark.parametrize("options", [{"width": 16, "layers": 1}, {"width": 4096, "layers": 40}])
+@pytest.mark.parametrize("has_val", [True, False])
+def test_the_recommended_size_is_built(
+    directory: Path, tmp_path: Path, has_val: bool, options: dict[str, int]
+) -> None:
+    more: dict[str, Any] = {"deduplicate": True, "val_fraction": 0.2}
+    if has_val:
+        more = {"val": directory / "val.jsonl", "begin_of_text": "<|begin|>"}
+    path = directory / "train.jsonl"
+    built = build(train=path, out=tmp_path / "a", vocab_size="auto", **options, **more)
+    found = vocab_curve(path, **options, **more)
+    assert built.tokenizer.vocab_size == found["vocab_size"]
+    assert (found["vocab_size"] == 1000) == (options["width"] == 16)
+    own = build(train=path, out=tmp_path / "b", vocab_size=found["vocab_size"], **more)
+    names = ["train.bin", "val.bin", "train.docs", "tokenizer.json", "tokenizer_config.json"]
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert own.tokenizer.fingerprint == built.tokenizer.fingerprint
+    again = build(train=path, out=tmp_path / "a", vocab_size="auto", **options, **more)
+    assert "up to date" in again.lines[0]
+    with pytest.raises(TokenFileError, match="and is 7"):
+        build(train=path, out=tmp_path / "a", vocab_size="auto", **options | {"layers": 7}, **more)
+
+
+def test_a_chosen_tokenizer_is_repaired(directory: Path, tmp_path: Path) -> None:
+    build(
+        train=directory / "train.txt", val=directory / "val.txt", out=tmp_path, vocab_size="auto"
+    )
+    before = (tmp_path / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").unlink()
+    assert all(each.sound for each in verify(tmp_path, repair=True))
+    assert (tmp_path / "tokenizer.json").read_bytes() == before
+
+
+def test_train_holds_documents_out(directory: Path, tmp_path: Path, caplog: Any) -> None:
+    path, out = directory / "train.txt", tmp_path / "a.json"
+    arguments = ["train", str(path), "--vocab-size", "auto", "--val-fraction", "0.2", "--out"]
+    with caplog.at_level("INFO"):
+        assert cli.run([*arguments, str(out), "--width", "64", "--layers", "2"]) == 0
+    found = vocab_curve(path, val_fraction=0.2, width=64, layers=2)
+    assert f"vocabulary: {found['reason']}" in caplog.text
+    build(train=path, val_fraction=0.2, out=tmp_path / "b", vocab_size=found["vocab_size"])
+    assert out.read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--vocab-size 300 --width 8", "--width has no effect without --vocab-size auto; gi"),
+        ("--layers 8", "--layers has no effect without --vocab-size auto; gi"),
+        ("--vocab-size all", "should be a whole number of at most 536,870,912, or 'auto'; g"),
+        ("--vocab-size auto --val-fraction 0", "is chosen by validation text, and --val-fract"),
+        ("--vocab-size auto --executor ray", "--vocab-size auto is chosen on one machine, not"),
+    ],
+)
+def test_auto_is_refused_where_it_cannot_work(
+    directory: Path, arguments: str, message: str, capsys: Any
+) -> None:
+    assert cli.run(["--train", str(directory / "train.txt"), *arguments.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_auto_is_not_for_a_configuration(directory: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="vocab_size auto is chosen in a build of one dataset"):
+        PipelineConfig(
+            datasets=[{"data_files": directory / "train.txt"}], output_path=tmp_path,
+            tokenizer={"vocab_size": "auto"},
+        )
