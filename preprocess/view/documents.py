@@ -25,7 +25,7 @@ from preprocess.view.vocabulary import (
     describe_tokens,
 )
 
-SEARCHED = 1 << 22  # tokens of one answer, decoded in a tenth of a second
+SEARCHED = 1 << 21  # tokens of one answer, decoded in a tenth of a second
 _BLOCK = 1 << 17
 HITS = 50
 _AROUND = 16  # tokens shown before and after a hit

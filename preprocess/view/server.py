@@ -259,6 +259,7 @@ def application(library: Library, path: str, hosts: Iterable[str]) -> Any:
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 
@@ -278,6 +279,8 @@ def application(library: Library, path: str, hosts: Iterable[str]) -> Any:
             asked = await _asked(request)
             answer = await run_in_threadpool(ANSWERS[name], library, asked)
             return JSONResponse(answer, 200, headers)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
         except (TokenmillError, OSError, MemoryError) as error:
             return JSONResponse({"error": str(error)}, 400, headers)
 

@@ -39,7 +39,8 @@ def step(
 
     Returns:
         `rows`, each with its tokens, `segments` (numbers of documents in the row, 0 for padding),
-        `mask`, and `documents`: number, and the tokens [`start`, `stop`) of it in the whole row.
+        `mask`, and `documents` that it shows: number, position in the dataset, and their tokens
+        [`start`, `stop`) in the whole row.
 
     Raises:
         ViewError: The batch is too large, or there is no such row or column.
@@ -61,12 +62,14 @@ def step(
             f"step {number:,} has {n_rows:,} rows of {context_length:,} tokens; row {row:,} and"
             f" column {column:,} are not among them"
         )
-    shown = slice(column, column + COLUMNS)
-    spans = _spans(viewed.file, fields.pieces, context_length)
+    shown, pieces = slice(column, column + COLUMNS), fields.pieces.T
+    of_row = pieces[:, 3] // context_length
     rows = [
         describe_tokens(fields.inputs[each, shown].tolist(), viewed.tokenizer) | {
             "row": each, "segments": fields.segment_ids[each, shown].tolist(),
-            "mask": fields.loss_mask[each, shown].tolist(), "documents": spans.get(each, []),
+            "mask": fields.loss_mask[each, shown].tolist(), "documents": _documents(
+                viewed.file, pieces[of_row == each].tolist(), each * context_length, shown
+            ),
         }
         for each in range(row, min(row + ROWS, n_rows))
     ]  # fmt: skip
@@ -83,17 +86,18 @@ def step(
     }  # fmt: skip
 
 
-def _spans(file: TokenFile, pieces: Any, length: int) -> dict[int, list[Answer]]:
-    """Return the documents of each row: row -> number, position in the dataset, start and stop."""
-    found: dict[int, list[Answer]] = {}
-    for begin, n_inputs, _, place, _ in pieces.T.tolist():
-        row, start = divmod(place, length)
-        stop = start + n_inputs
-        while start < stop:
-            number = document_at(file, begin)
-            left = int(read_bounds(file, number, number + 1)[1]) - begin
-            end = min(start + left, stop)
-            span = {"document": number, "token": begin, "start": start, "stop": end}
-            found.setdefault(row, []).append(span)
-            begin, start = begin + end - start, end
+def _documents(
+    file: TokenFile, pieces: list[list[int]], place_of_row: int, shown: slice
+) -> list[Answer]:
+    """Return the documents in the shown tokens of a row: see `step`."""
+    found = list[Answer]()
+    for begin, n_inputs, _, place, _ in pieces:
+        to_row = place - place_of_row - begin  # from positions in the dataset
+        token = max(begin, shown.start - to_row)
+        while token < min(begin + n_inputs, shown.stop - to_row):
+            number = document_at(file, token)
+            bounds = read_bounds(file, number, number + 1).tolist()
+            first, token = max(bounds[0], begin), min(bounds[1], begin + n_inputs)
+            span = {"start": first + to_row, "stop": token + to_row}
+            found.append({"document": number, "token": first, **span})
     return found

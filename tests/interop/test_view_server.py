@@ -192,6 +192,17 @@ def test_a_termination_ends_it_during_a_request(root: Path) -> None:
     assert process.returncode == 143
 
 
+def test_requests_that_are_given_up(root: Path) -> None:
+    with view_cases.viewing(root / "masked") as url:  # which expects that nothing is printed
+        at = urlsplit(url)
+        for content in (b"", b"{"):
+            with socket.create_connection((at.hostname, at.port)) as given_up:
+                head = f"POST {at.path}contents HTTP/1.1\r\nHost: {at.netloc}\r\n"
+                given_up.sendall(f"{head}Content-Length: 99\r\n\r\n".encode() + content)
+                assert fetch(url)[0] == 200
+        assert fetch(f"{url}contents")[0] == 200
+
+
 def test_without_its_libraries(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ViewError, match="needs starlette and uvicorn, which are not installed"):

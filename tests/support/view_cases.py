@@ -80,4 +80,5 @@ def viewing(*arguments: object, cwd: Path | None = None) -> Iterator[str]:
             errors = process.communicate(timeout=30)[1]
         finally:
             process.kill()
-        assert (process.returncode, errors) == (130, "tokenmill: error: stopped (Interrupt)\n")
+        assert errors == "tokenmill: error: stopped (Interrupt)\n", errors
+        assert process.returncode == 130

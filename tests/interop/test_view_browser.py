@@ -1,0 +1,402 @@
+"""The page of `view` in Chromium: it shows what Python gives, and can be used by keyboard alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import view_cases
+
+from preprocess import Sampler, TokenFile, open_tokens
+from preprocess.view.documents import search
+from preprocess.view.server import Library
+from preprocess.view.vocabulary import compare, encode, merges, vocabulary
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs `browser`")
+pytest.importorskip("uvicorn", reason="needs the extra `view`")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt install chromium")
+
+FIRST, SECOND = "masked/tokenizer.json", "sharded/tokenizer.json"
+VIEWS = [
+    "tab=documents&dataset=train&number=41&query=naïve&by=text",
+    "tab=documents&dataset=train&number=43&page=1&ids=1&list=longest",
+    "tab=documents&dataset=bare/train&number=3",
+    f"tab=tokenizer&tokenizer={FIRST}&beside={SECOND}&counted=train&order=most frequent&ids=1",
+    "tab=step&dataset=train&step=2&batch_size=3&context_length=80&windows=documents",
+    "tab=step&dataset=sharded/train&step=0&batch_size=9&context_length=300",
+]
+# What a token shows: its id, its text, and whether it is special, shaded, part of a character.
+TOKENS = """box => [...box.querySelectorAll(".t")].map(t => [
+  Number(t.dataset.id), t.textContent, t.classList.contains("special"),
+  t.classList.contains("off"), t.dataset.bytes ?? null])"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("view")
+    view_cases.make(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def library(root: Path) -> Library:
+    found = Library()
+    for name in ("masked", "sharded"):
+        found.add(str(root / name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def url(root: Path) -> Iterator[str]:
+    (root / "bare" / "tokenizer.json").write_text((root / SECOND).read_text())  # another one
+    places = (root / name for name in ("masked", "sharded", "bare"))
+    with view_cases.viewing(*places) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as driver:
+        yield driver.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+
+
+@pytest.fixture(params=[390, 1440])
+def page(request: Any, browser: Any, url: str) -> Iterator[Any]:
+    """A page on which nothing may be logged, and from which nothing goes to other hosts."""
+    context = browser.new_context(
+        viewport={"width": request.param, "height": 900},
+        color_scheme="dark" if request.param == 390 else "light",
+        permissions=["clipboard-read", "clipboard-write"],
+    )
+    found, problems = context.new_page(), list[str]()
+    found.on("console", lambda message: problems.append(message.text))
+    found.on("pageerror", lambda error: problems.append(str(error)))
+    own = ("data:", "http://127.0.0.1:")
+    found.on("request", lambda asked: asked.url.startswith(own) or problems.append(asked.url))
+    found.goto(url)
+    yield found
+    context.close()
+    assert not problems
+
+
+def show(page: Any, url: str, state: str) -> None:
+    """Go to a state of the page, and wait for its answers."""
+    page.goto("about:blank")
+    page.goto(f"{url}#{state}")
+    wait(page)
+
+
+def wait(page: Any) -> None:
+    """Wait until the page has its answers."""
+    page.wait_for_selector("body[data-waiting='0']")
+
+
+def tokens_of(box: Any) -> list[list[Any]]:
+    found: list[list[Any]] = box.evaluate(TOKENS)
+    return found
+
+
+def expected_tokens(answer: dict[str, Any], mask: list[int] | None = None) -> list[list[Any]]:
+    """What the page should show of an answer that equals Python's, which other tests compare."""
+    special, parts = {*answer["special"]}, answer["parts"]
+    return [
+        [i, text, place in special, bool(mask) and not mask[place], parts.get(str(place))]
+        for place, (i, text) in enumerate(zip(answer["ids"], answer["texts"], strict=True))
+    ]
+
+
+def dataset(root: Path, name: str) -> TokenFile:
+    return open_tokens(root / name / "train.json")
+
+
+@pytest.mark.parametrize("name", ["train", "sharded/train"])
+def test_documents_are_those_of_python(page: Any, url: str, root: Path, name: str) -> None:
+    file = dataset(root, "masked" if name == "train" else "sharded")
+    start = 0
+    for number, text in enumerate(view_cases.texts()):
+        ids = file.doc(number).tolist()
+        if number in (0, 7, *range(40, file.n_documents)):
+            show(page, url, f"tab=documents&dataset={name}&number={number}")
+            playwright.expect(page.locator("#document-title")).to_have_text(
+                f"Document {number} of {file.n_documents}: {len(ids):,} tokens, from token"
+                f" {start:,} on"
+            )
+            shown = tokens_of(page.locator("#document-tokens"))
+            assert [each[0] for each in shown] == ids[:2000]
+            assert "".join(each[1] for each in shown) == file.decode(ids[:2000])
+            mask = file.loss_mask[start : start + len(shown)].tolist()
+            assert [each[3] for each in shown] == [value == 0 for value in mask]
+            special = [each[0] for each in shown if each[2]]
+            assert special == (ids[-1:] if len(ids) <= 2000 else [])
+            assert page.title() == "tokenmill view"
+            assert page.locator("main script, main img, main b").count() == 0
+            if len(ids) <= 2000:
+                assert page.locator("#document-tokens").evaluate("x => x.textContent") == (
+                    text + view_cases.END
+                )
+        start += len(ids)
+
+
+def test_invisible_characters_are_shown(page: Any, url: str) -> None:
+    show(page, url, "tab=documents&dataset=train&number=41")
+    signs = page.locator("#document-tokens .c").evaluate_all("all => all.map(x => x.dataset.c)")
+    for sign in ("U+202E", "U+200B", "U+00A0", "⇥", "␍", "⏎", "U+FEFF", "U+E0041", "U+0000"):
+        assert sign in signs
+
+
+def test_long_documents_have_pages(page: Any, url: str, root: Path) -> None:
+    file, shown = dataset(root, "masked"), list[int]()
+    show(page, url, "tab=documents&dataset=train&number=43")
+    n_pages = -(-len(file.doc(43)) // 2000)
+    for number in range(n_pages):
+        label = page.locator("#documents .pages > span")
+        playwright.expect(label).to_have_text(f"page {number + 1} of {n_pages}")
+        wait(page)
+        shown += [each[0] for each in tokens_of(page.locator("#document-tokens"))]
+        if number + 1 < n_pages:
+            page.click("#page-after")
+    assert shown == file.doc(43).tolist()
+    assert page.locator("#page-after").is_disabled()
+
+
+def test_keys_alone(page: Any, url: str, library: Library) -> None:
+    title, viewed = page.locator("#document-title"), library.dataset("train")
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            page.keyboard.press(key)
+
+    playwright.expect(title).to_contain_text("Document 0 of 49")
+    press("ArrowRight", "ArrowRight")
+    playwright.expect(title).to_contain_text("Document 2 of 49")
+    press("ArrowLeft")
+    playwright.expect(title).to_contain_text("Document 1 of 49")
+    press("g")
+    page.keyboard.type("42")
+    press("Enter", "Escape", "ArrowRight")
+    playwright.expect(title).to_contain_text("Document 43 of 49")
+    press("/")
+    page.keyboard.type("naïve")
+    press("Enter")
+    links = page.locator("#found .hits a")
+    expected = search(viewed, "naïve")["hits"]
+    playwright.expect(links).to_have_count(len(expected))
+    shown = page.locator("#found .hits li").evaluate_all(
+        "all => all.map(li => [...li.children].map(x => x.textContent))"
+    )
+    assert shown == [
+        [f"document {x['document']}, token {x['token']:,}", x["before"], x["match"], x["after"]]
+        for x in expected
+    ]
+    links.nth(3).focus()
+    press("Enter")
+    playwright.expect(title).to_contain_text(f"Document {expected[3]['document']} of 49")
+    chosen = page.locator("#document-tokens .chosen")
+    playwright.expect(chosen).to_have_attribute("data-id", str(viewed.file[expected[3]["token"]]))
+    press("j")
+    playwright.expect(page.locator("#chosen-title")).to_contain_text("Token ")
+    token_id = int(page.locator("#document-tokens .chosen").get_attribute("data-id"))
+    assert token_id == viewed.file[expected[3]["token"] + 1]
+    press("k", "Escape")
+    playwright.expect(page.locator("#chosen")).to_be_hidden()
+
+
+def test_every_control_is_reached_with_tab(page: Any, url: str) -> None:
+    for state in VIEWS:
+        show(page, url, state)
+        controls = "section:not([hidden]) :is(button:enabled, input:enabled, select, textarea)"
+        left = page.locator(controls).evaluate_all(
+            "all => { all = all.filter(x => x.checkVisibility());"
+            " all.forEach((x, i) => { x.dataset.n = i; }); return all.length; }"
+        )
+        assert left > 5
+        seen = set()
+        for _ in range(left + 300):
+            page.keyboard.press("Tab")
+            seen.add(page.evaluate("document.activeElement.dataset.n ?? null"))
+            if len(seen - {None}) == left:
+                break
+        assert len(seen - {None}) == left
+
+
+def test_a_text_is_encoded_as_it_is_typed(page: Any, url: str, library: Library) -> None:
+    show(page, url, f"tab=tokenizer&tokenizer={FIRST}")
+    text = "of the strings 日本語 <|endoftext|>\n<b>"
+    page.keyboard.press("g")
+    page.keyboard.type(text)
+    answer = encode(library.tokenizer(FIRST), text)
+    numbers = page.locator("#sides .numbers")
+    playwright.expect(numbers).to_have_text(
+        f"{answer['n_tokens']} tokens, {answer['n_bytes']} bytes,"
+        f" {answer['bytes_per_token']:.2f} bytes per token"
+    )
+    box = page.locator("#sides .tokens")
+    assert tokens_of(box) == expected_tokens(answer)
+    ids = [each[0] for each in tokens_of(box)]
+    steps = [merges(library.tokenizer(FIRST), each)["steps"] for each in ids]
+    expected = max(steps, key=len)
+    box.locator(".t").nth(steps.index(expected)).click()
+    rows = page.locator("#merges tr:has(td)")
+    playwright.expect(rows).to_have_count(len(expected))
+    assert len(expected) > 2
+    shown = rows.evaluate_all("all => all.map(x => [...x.cells].map(y => y.textContent))")
+    assert shown == [
+        [f"{x['rank']:,}", x["left"]["text"], x["right"]["text"], x["made"]["text"],
+         str(x["made"]["id"])] for x in expected
+    ]  # fmt: skip
+    page.uncheck("#special")
+    playwright.expect(page.locator("#sides .special")).to_have_count(0)
+    page.reload()  # the address has the text
+    wait(page)
+    assert page.input_value("#text") == text
+    answer = encode(library.tokenizer(FIRST), text, with_special=False)
+    assert tokens_of(page.locator("#sides .tokens")) == expected_tokens(answer)
+
+
+def test_two_tokenizers_side_by_side(page: Any, url: str, library: Library) -> None:
+    text = "Strings are compared with the assert statement"
+    show(page, url, f"tab=tokenizer&tokenizer={FIRST}&beside={SECOND}&text={text}")
+    found = compare(library.tokenizer(FIRST), library.tokenizer(SECOND), text)
+    boxes = page.locator("#sides .tokens")
+    playwright.expect(boxes).to_have_count(2)
+    for number, side in enumerate(("first", "second")):
+        assert tokens_of(boxes.nth(number)) == expected_tokens(found[side])
+        differ = boxes.nth(number).locator(".t").evaluate_all(
+            "all => all.flatMap((x, i) => x.classList.contains('differs') ? [i] : [])"
+        )
+        assert differ == found[side]["differ"] != []
+
+
+def test_the_vocabulary_is_searched(page: Any, url: str, library: Library) -> None:
+    show(page, url, f"tab=tokenizer&tokenizer={FIRST}")
+    viewed, file = library.tokenizer(FIRST), library.dataset("train").file
+    counts = [0] * viewed.tokenizer.vocab_size
+    for i in file[:].tolist():
+        counts[i] += 1
+    page.select_option("#counted", "train")
+    playwright.expect(page.locator("#unused")).to_be_enabled()
+    page.keyboard.press("Escape")
+    page.select_option("#order", "most frequent")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("e")
+    page.keyboard.press("Enter")
+    expected = [x for x in viewed.tokenizer.vocab.items() if b"e" in x[1]]
+    expected.sort(key=lambda x: -counts[x[0]])
+    about = page.locator("#words-found")
+    playwright.expect(about).to_have_text(f"{len(expected)} tokens, 1 to 100")
+    cells = "all => all.map(x => [...x.cells].map(y => y.textContent))"
+    shown = page.locator("#vocabulary tr:has(td)").evaluate_all(cells)
+    assert [(int(row[0]), int(row[4].replace(",", ""))) for row in shown] == [
+        (i, counts[i]) for i, _ in expected[:100]
+    ]
+    page.check("#unused")
+    never = [i for i, n in enumerate(counts) if not n and b"e" in viewed.tokenizer.vocab[i]]
+    playwright.expect(about).to_contain_text(f"{len(never)} tokens")
+    wait(page)
+    shown = page.locator("#vocabulary tr:has(td)").evaluate_all(cells)
+    assert [int(row[0]) for row in shown] == never[:100]
+    assert vocabulary(viewed, "e")["n_tokens"] == len(expected)
+
+
+def test_rows_of_a_step(page: Any, url: str, root: Path) -> None:
+    fields = ("inputs", "segment_ids", "loss_mask")
+    for name in ("train", "sharded/train"):
+        file = dataset(root, "masked" if name == "train" else "sharded")
+        for windows in ("stride", "documents"):
+            batch = Sampler(file, 3, 80, windows=windows, order="epoch", fields=fields).batch(2)
+            show(page, url, "tab=step&step=2&batch_size=3&context_length=80&"
+                 f"windows={windows}&dataset={name}")  # fmt: skip
+            boxes = page.locator("#rows .tokens")
+            playwright.expect(boxes).to_have_count(3)
+            for row in range(3):
+                shown = tokens_of(boxes.nth(row))
+                assert [each[0] for each in shown] == batch["inputs"][row].tolist()
+                segments = boxes.nth(row).evaluate(
+                    "box => [...box.querySelectorAll('.t')].map(t => 1 + "
+                    "[...box.querySelectorAll('.segment')].indexOf(t.parentElement))"
+                )
+                assert segments == batch["segment_ids"][row].tolist()
+                off = [each[3] for each in shown]
+                mask, ids = batch["loss_mask"][row], batch["segment_ids"][row]
+                assert off == [bool(s) and not m for m, s in zip(mask, ids, strict=True)]
+    page.keyboard.press("ArrowRight")
+    playwright.expect(page.locator("#step-about")).to_contain_text("Step 3 ")
+
+
+def test_the_address_has_the_state(page: Any, url: str) -> None:
+    title = page.locator("#document-title")
+    page.fill("#number", "5")
+    page.locator("#by-number button").click()
+    playwright.expect(title).to_contain_text("Document 5 of")
+    page.fill("#token", "100")
+    page.locator("#by-token button").click()
+    playwright.expect(title).to_contain_text("Document 2 of")
+    page.select_option("#documents .datasets", "sharded/train")
+    playwright.expect(title).to_contain_text("Document 0 of")
+    page.go_back()
+    playwright.expect(title).to_contain_text("Document 2 of")
+    page.reload()
+    playwright.expect(title).to_contain_text("Document 2 of")
+    playwright.expect(page.locator("#document-tokens .chosen")).to_have_count(1)
+    page.go_back()
+    playwright.expect(title).to_contain_text("Document 5 of")
+
+
+def test_copy_as_python(page: Any, url: str, root: Path) -> None:
+    show(page, url, "tab=documents&dataset=train&number=7")
+    page.locator("#document-python summary").click()
+    page.locator("#document-python .copy").click()
+    playwright.expect(page.locator("#document-python .copy")).to_have_text("Copied")
+    names: dict[str, Any] = {}
+    exec(page.evaluate("navigator.clipboard.readText()"), names)
+    assert names["ids"].tolist() == dataset(root, "masked").doc(7).tolist()
+
+
+def test_lists_of_documents(page: Any, url: str, root: Path) -> None:
+    file = dataset(root, "masked")
+    sizes = [len(file.doc(i)) - 1 for i in range(file.n_documents)]
+    show(page, url, "tab=documents&dataset=train")
+    page.get_by_text("Longest", exact=True).click()
+    hits = page.locator("#found .hits a")
+    playwright.expect(hits).to_have_count(file.n_documents)
+    by_size = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
+    assert hits.all_text_contents() == [f"document {i}" for i in by_size]
+    page.get_by_text("Random", exact=True).click()
+    page.get_by_text("Worst compressed").click()
+    playwright.expect(page.locator("#found-title")).to_contain_text("Fewest bytes per token")
+    assert hits.count() > 5
+
+
+def test_a_dataset_without_its_tokenizer_is_ids(page: Any, root: Path) -> None:
+    ids = dataset(root, "bare").doc(3).tolist()
+    with view_cases.viewing(root / "bare") as url:
+        show(page, url, "tab=documents&dataset=train&number=3")
+        box = page.locator("#document-tokens")
+        assert box.evaluate("x => x.textContent").split() == [*map(str, ids)]
+        about = page.locator("#documents .about")
+        playwright.expect(about).to_contain_text("Ids only: ")
+        playwright.expect(about).to_contain_text("built with the tokenizer ")
+
+
+@pytest.mark.parametrize("state", VIEWS)
+def test_views_are_accessible(page: Any, url: str, state: str) -> None:
+    show(page, url, state)
+    if "tab=tokenizer" in state:
+        page.locator("#sides .t").nth(2).click()
+        playwright.expect(page.locator("#merges tr")).not_to_have_count(0)
+    for details in page.locator("section:not([hidden]) details:visible > summary").all():
+        details.click()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        found = axe.Axe().run(page)
+        assert not found.response["violations"]
+    width = page.viewport_size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
