@@ -181,7 +181,7 @@ COMMANDS = {
         "Write a dataset from token ids that another program made.",
     ),
     "decode": Command(
-        "preprocess.check.inspect.decode_range", "DecodeSettings", "debug", _Console.text,
+        "preprocess.check.decode.decode_range", "DecodeSettings", "debug", _Console.text,
         "Print the text of a token file, special tokens included.",
     ),
     "inspect": Command(

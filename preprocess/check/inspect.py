@@ -1,4 +1,4 @@
-"""Describe token files, tokenizers, rows and directories of outputs; decode token files.
+"""Describe token files, tokenizers, rows and directories of outputs.
 
 Descriptions are dictionaries for JSON; `format_lines` formats them for people. All tokens are read,
 in chunks; nothing is estimated. `preprocess.check.scan` has the memory, and how copies are found.
@@ -6,41 +6,39 @@ in chunks; nothing is estimated. `preprocess.check.scan` has the memory, and how
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bpe.errors import TokenizerFileError, TokenmillError
+from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from preprocess.check import rows
+from preprocess.check.decode import tokenizer_of
 from preprocess.check.rows import reason_of
 from preprocess.check.scan import Scan, scan
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import (
     TokenFile,
-    check_tokenizer,
     open_tokens,
     read_bounds,
 )
 from preprocess.locations import is_bucket, join_location
-from preprocess.options import DecodeSettings, InspectSettings
+from preprocess.options import InspectSettings
 from preprocess.report.progress import Stage, line_of, percent
 from preprocess.report.summary import listed
 from preprocess.run.journal import Journal, JournalError, journal_errors
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     find_token_files,
-    manifests_in,
     names_of_datasets,
     read_object,
 )
 from preprocess.run.run import PUBLISHING
-from preprocess.settings import StrPath, takes
+from preprocess.settings import takes
 from preprocess.storage import REPAIR, open_files, open_storage
 
 if TYPE_CHECKING:
@@ -48,7 +46,6 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 
-_TOKENS_AT_A_TIME = 1 << 20
 _SHARES = (0, 1, 10, 50, 90, 99, 100)  # of documents, by their tokens
 _SAMPLE_TOKENS = 24
 _SHOWN, _MOST_SHOWN = 5, 20  # of a list, and of special tokens
@@ -56,61 +53,6 @@ _WORDS = {
     "copies": "copies of other documents", "in_train": "of them in train, too",
     "no_tokenizer": "no samples, for lack of its tokenizer",
 }  # of keys that do not say it themselves
-
-
-@takes(DecodeSettings)
-def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
-    """Decode tokens [start, start + count) of a token file; pieces may end inside a character.
-
-    Raises:
-        TokenFileError: The token file is damaged, was built with another tokenizer, or has fewer
-            than `start` tokens.
-        TokenizerFileError: The tokenizer is missing or cannot be read.
-    """
-    from bpe import Tokenizer
-
-    if not is_url(settings.path) and Path(settings.path).is_dir():
-        names = manifests_in(open_files(settings.path))
-        found = [str(Path(settings.path, name).with_suffix(".bin")) for name in names]
-        raise TokenFileError(
-            f"{settings.path}: is a directory, and a .bin is expected; give one of those in it:"
-            f" {', '.join(found) or 'there is none'}"
-        )
-    file = open_tokens(settings.path)
-    used, start, count = tokenizer_of(file, settings.tokenizer), settings.start, settings.count
-    if start > len(file):
-        raise TokenFileError(
-            f"{file.path}: has {len(file):,} tokens, so none begins at {start:,}; choose a smaller"
-            " start (--start)"
-        )
-    stop = len(file) if count is None else min(start + count, len(file))
-    cuts: Iterable[int] = range(start, stop, _TOKENS_AT_A_TIME)
-    if not isinstance(used, Tokenizer):
-        # White space between words depends on both, so documents are decoded whole. The dtype is
-        # that of the ends, or searchsorted would copy them to float64.
-        bounds = np.array([start, stop], file.document_ends.dtype)
-        first, last = np.searchsorted(file.document_ends, bounds, side="left")
-        cuts = file.document_ends[first:last].astype(np.int64).tolist()
-    for first, end in pairwise(dict.fromkeys([start, *cuts, stop])):
-        yield used.decode_bytes(file[first:end])
-
-
-def tokenizer_of(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer:
-    """Load the given tokenizer, else that beside a token file, and compare it."""
-    from bpe import load_tokenizer
-
-    path, where = (given, "") if given is not None else file.tokenizer_file()
-    if path is None:
-        raise TokenizerFileError(
-            f"{where}: there is no such file; give the tokenizer that the token file was built"
-            " with (--tokenizer)"
-        )
-    tokenizer = load_tokenizer(path)
-    check_tokenizer(file.path, file.manifest, tokenizer)
-    return tokenizer
-
-
-# --- descriptions ---
 
 
 @takes(InspectSettings)

@@ -19,12 +19,12 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url, shown_url
+from preprocess.check.decode import tokenizer_of
 from preprocess.check.inspect import (
     compare_val_with_train,
     describe_token_file,
     describe_tokenizer,
     noted,
-    tokenizer_of,
 )
 from preprocess.check.preview import token_texts
 from preprocess.check.scan import Numbers, Scan

@@ -14,7 +14,7 @@ from published import END, made
 from bpe import HuggingFaceTokenizer, Tokenizer, WordLevelTokenizer, load_tokenizer
 from bpe.errors import EncodingError, TokenizerFileError, VocabularyError
 from preprocess import build, open_tokens, pipeline
-from preprocess.check.inspect import decode_range
+from preprocess.check.decode import decode_range
 from preprocess.check.verify import verify
 
 tokenizers = pytest.importorskip("tokenizers", reason="needs Hugging Face's tokenizers")

@@ -19,7 +19,8 @@ from written import write
 from bpe.errors import ArgumentError, TokenizerFileError
 from preprocess import PipelineConfig, build, open_tokens, verify, write_rows
 from preprocess.check import inspect, scan
-from preprocess.check.inspect import decode_range, facts, format_lines, how_far
+from preprocess.check.decode import decode_range
+from preprocess.check.inspect import facts, format_lines, how_far
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.reader import TokenFile

@@ -13,7 +13,8 @@ from web_server import Page, web_server
 
 from bpe.errors import TokenizerFileError
 from preprocess import TokenFileError, build
-from preprocess.check.inspect import decode_range, facts
+from preprocess.check.decode import decode_range
+from preprocess.check.inspect import facts
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.export.write import export_tokens

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from preprocess import build, open_tokens
-from preprocess.check.inspect import decode_range
+from preprocess.check.decode import decode_range
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.dataset.columns import TokenFileError, token_dtype

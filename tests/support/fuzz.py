@@ -40,7 +40,8 @@ from bpe.errors import TokenmillError
 from bpe.formats.hf_write import TokenizerParts, tokenizer_json
 from bpe.vocabulary import Vocabulary
 from preprocess import build, open_tokens
-from preprocess.check.inspect import decode_range, facts, format_lines
+from preprocess.check.decode import decode_range
+from preprocess.check.inspect import facts, format_lines
 from preprocess.check.verify import verify
 from preprocess.dataset.columns import BLOCK_BYTES
 from preprocess.dataset.manifest import Manifest
