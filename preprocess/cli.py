@@ -211,7 +211,7 @@ COMMANDS = {
         "preprocess.check.report_numbers.report", "ReportSettings", "json debug",
         lambda console, found: console.show(
             found, imported("preprocess.check.report_numbers.format_lines")(found)
-        ),
+        ) and not found["bad_files"],
         "Measure datasets, and write a page to look at before training.", "report.html",
     ),
     "verify": Command(

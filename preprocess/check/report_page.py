@@ -19,14 +19,13 @@ from bpe.files.atomic_write import write_atomically
 from preprocess.report.plots import new_figure
 from preprocess.report.progress import amount, duration, percent
 from preprocess.report.summary import listed
+from preprocess.sources.registry import REPORT_BEGINS
 from preprocess.storage import OutputError, writing
 from preprocess.storage.errors import OUTPUTS_KEPT
 
 Facts = dict[str, Any]
 Row = Sequence[Any]
 
-_MARK = b'<meta name="generator" content="tokenmill report">'
-_MARK_WITHIN = 1024  # bytes of the beginning of a page
 _MOST_ROWS = 30  # of a table
 _COLOURS = ("one", "two", "three", "four")  # of datasets in plots; others are in tables alone
 # Colours in the drawing -> those of the page, which are light or dark.
@@ -50,16 +49,16 @@ def check_page(out: str) -> None:
     """
     new_figure()
     with writing(out, OUTPUTS_KEPT):
-        if not os.path.lexists(out) or (os.path.isfile(out) and _MARK in _beginning_of(out)):
+        if not os.path.lexists(out) or (os.path.isfile(out) and _is_report(out)):
             return
     raise OutputError(
         f"{out}: exists, and is not the page of a report; move it, or choose another name (--out)"
     )
 
 
-def _beginning_of(path: str) -> bytes:
+def _is_report(path: str) -> bool:
     with open(path, "rb") as file:
-        return file.read(_MARK_WITHIN)
+        return file.read(len(REPORT_BEGINS)) == REPORT_BEGINS.encode()
 
 
 def write_page(found: Facts, out: str) -> None:

@@ -37,6 +37,7 @@ from preprocess.sources.text_file import InputFile
 OpenSource = Callable[[InputFile, str, ReadOptions], Source]
 
 LOG_BEGINS = "# Log of tokenmill, which does not read it as text.\n"
+REPORT_BEGINS = "<!doctype html><!-- Report of tokenmill, which does not read it as text. -->\n"
 # Of the characters that are not ASCII, by which UTF-16 without a mark is recognised.
 _MIN_OTHERS, _SHARE_OF_SCRIPT = 32, 0.85
 _BEGIN_BYTES = 8192  # of a file, read to recognise its format
@@ -136,10 +137,13 @@ def open_source(
     is_remote, path = isinstance(file, RemoteFile), str(file.path)
     file_name = url_name(file.url) if isinstance(file, RemoteFile) else os.path.basename(path)
     begins = file.begins(_BEGIN_BYTES)
-    if begins.startswith(LOG_BEGINS.encode()):
+    if is_log(file):
         if is_below:
             return None
-        raise CorpusError(f"{path}: is a log of tokenmill, which is not read as text; give others")
+        what = "log" if begins.startswith(LOG_BEGINS.encode()) else "report"
+        raise CorpusError(
+            f"{path}: is a {what} of tokenmill, which is not read as text; give others"
+        )
     for pointer, command in _POINTERS.items():
         if begins.startswith(pointer):
             raise CorpusError(
@@ -202,8 +206,8 @@ def is_named_text(path: Path | str) -> bool:
 
 
 def is_log(file: InputFile) -> bool:
-    """Return True for a file that `--log-file` began."""
-    return file.begins(len(LOG_BEGINS)) == LOG_BEGINS.encode()
+    """Return True for a file that `--log-file` began, and for the page of a report."""
+    return file.begins(_BEGIN_BYTES).startswith((LOG_BEGINS.encode(), REPORT_BEGINS.encode()))
 
 
 def _format_of(name: str, begins: bytes, reading: ReadOptions, path: str) -> Format:

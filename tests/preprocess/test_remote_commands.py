@@ -15,6 +15,7 @@ from bpe.errors import TokenizerFileError
 from preprocess import TokenFileError, build
 from preprocess.check.decode import decode_range
 from preprocess.check.inspect import facts
+from preprocess.check.report_numbers import report
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.export.write import export_tokens
@@ -50,6 +51,8 @@ def test_what_they_say_is_what_they_say_of_a_directory(
         def without_path(found: dict[str, Any]) -> dict[str, Any]:
             return {key: value for key, value in found.items() if key != "path"}
 
+        numbers, theirs = (report(f"{x}/{name}")["datasets"][0] for x in places)
+        assert without_path(numbers) == without_path(theirs)
         found = facts(f"{url}/{name}")
         assert without_path(found) == without_path(facts(local / name))
         assert found in facts(url)["token_files"]

@@ -372,4 +372,7 @@ def test_json_needs_no_matplotlib(data: Path, found: dict[str, Any]) -> None:
     )
     printed = printed_by(code, "report", data, "--json", "--beside", beside)
     assert json.loads(printed) == json.loads(json.dumps(found))
-    assert python("-m", "preprocess", "report", data / "missing", expected_exit=1)
+    for place in (data / "missing", data.parent / "damaged"):
+        (data.parent / "damaged").mkdir(exist_ok=True)
+        shutil.copy(data / "train.json", data.parent / "damaged")  # without its files
+        assert python("-m", "preprocess", "report", place, "--json", expected_exit=1)

@@ -14,10 +14,13 @@ import pytest
 from processes import run as python
 from written import dataset, write
 
+from bpe.errors import CorpusError
 from preprocess import build
 from preprocess.check.report_numbers import report
 from preprocess.cli import run
+from preprocess.pipeline import count
 from preprocess.report.plots import PlotError
+from preprocess.sources.registry import REPORT_BEGINS
 from preprocess.storage import OutputError
 
 END = "<|endoftext|>"
@@ -148,6 +151,16 @@ def test_the_command_writes_the_page(data: Path, tmp_path: Path) -> None:
 
 
 @needs_matplotlib
+def test_a_page_beside_the_text_is_not_read(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("some text")
+    report(data, out=tmp_path / "page.html")
+    found = count(paths=tmp_path, tokenizer=data / "tokenizer.json").sources
+    assert [source.name for source, _ in found] == ["text.txt"]
+    with pytest.raises(CorpusError, match=r"page.html: is a report of tokenmill, which is not"):
+        count(paths=tmp_path / "page.html", tokenizer=data / "tokenizer.json")
+
+
+@needs_matplotlib
 def test_only_a_report_is_replaced(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     report(data, out=out)
@@ -160,6 +173,7 @@ def test_only_a_report_is_replaced(data: Path, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="exists, and is not the page of a report; move it"):
             report(data, out=place)
     assert "my notes" in out.read_text()
+    assert before.startswith(REPORT_BEGINS.encode())
     with pytest.raises(OutputError, match="could not be written"):
         report(data, out=tmp_path / "missing" / "page.html")
 
