@@ -409,7 +409,7 @@ VocabularySize = Annotated[
 ]
 VocabularySizes = Annotated[
     tuple[Annotated[int, Meta(ge=256, le=2**29)], ...],
-    Kind(_vocabulary_sizes, "numbers of at least 256, such as 8k,32k", "N[,N...]"),
+    Kind(_vocabulary_sizes, f"numbers from 256 to {2**29:,}, such as 8k,32k", "N[,N...]"),
 ]
 VOCABULARY_SIZES = tuple(1000 * 2**i for i in range(8))
 

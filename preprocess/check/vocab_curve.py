@@ -50,12 +50,14 @@ def vocab_curve(settings: VocabCurveSettings) -> dict[str, Any]:
         check_plot(settings.plot)
     given = {name: value for name, value in settings.given.items() if name not in _OWN}
     width, layers, largest = settings.width, settings.layers, max(settings.sizes)
-    build = BuildSettings(train=settings.paths, vocab_size=largest, **given)
-    if min(settings.sizes) < (least := 256 + len(build.all_special_tokens)):
+    with_auto = BuildSettings(train=settings.paths, vocab_size="auto", **given)
+    least = 256 + len(with_auto.all_special_tokens)
+    if min(settings.sizes) < least:
         raise SettingsError(
             f"--sizes {min(settings.sizes):,} is below {least:,}, the 256 bytes and"
-            f" {least - 256} special tokens; leave it out"
+            f" {least - 256} special tokens; give larger sizes"
         )
+    build = BuildSettings(train=settings.paths, vocab_size=largest, **given)
     curve = _measure(fit_to_memory(apply_profile(build)), progress_of(settings.progress))
     points = curve.points(settings.sizes, width, layers)
     best, reason = recommend(points, width, layers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ def check_plot(path: str) -> None:
         )
     if not Path(path).parent.is_dir():
         raise ArgumentError(f"--plot {path} is in a directory that does not exist; make it first")
+    if Path(path).is_dir() or not os.access(Path(path).parent, os.W_OK):
+        raise ArgumentError(
+            f"--plot {path} is a directory, or in one that cannot be written to; give another file"
+        )
     new_figure()
 
 

@@ -167,11 +167,11 @@ def test_default_sizes(capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sizes": [256, 300]}, "sizes 256 is below 257, the 256 bytes and 1 special tokens; lea"),
+        ({"sizes": [256, 300]}, "sizes 256 is below 257, the 256 bytes and 1 special tokens; giv"),
         ({"sizes": []}, "sizes has no size; give at least one, such as 8k,32k"),
-        ({"sizes": "8m"}, "sizes: should be numbers of at least 256, such as 8k,32k; got '8m'"),
-        ({"sizes": 255}, "sizes: should be numbers of at least 256, such as 8k,32k; got 255"),
-        ({"sizes": 2.5}, "sizes: should be numbers of at least 256, such as 8k,32k; got 2.5"),
+        ({"sizes": "8m"}, "from 256 to 536,870,912, such as 8k,32k; got '8m'"),
+        ({"sizes": 255}, "from 256 to 536,870,912, such as 8k,32k; got 255"),
+        ({"sizes": 2.5}, "from 256 to 536,870,912, such as 8k,32k; got 2.5"),
         ({"val_fraction": 0}, "val_fraction: should be a number greater than 0 and less than 1"),
         ({"val_fraction": 0.5, "val": "x"}, "held-out text is of files of its own, or out of PATH"),
         ({"plot": "a.txt"}, "plot a.txt is none of .svg, .png, .pdf; give it one of these suff"),
@@ -183,6 +183,12 @@ def test_wrong_options_are_named(directory: Path, options: dict[str, Any], messa
     with pytest.raises(SettingsError) as caught:
         vocab_curve(directory / "train.txt", **options)
     assert message in str(caught.value)
+
+
+def test_a_directory_is_no_plot(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "curve.svg").mkdir()
+    with pytest.raises(SettingsError, match="is a directory, or in one that cannot be written to"):
+        vocab_curve(directory / "train.txt", plot=tmp_path / "curve.svg")
 
 
 def test_text_without_held_out_documents(tmp_path: Path, capsys: Any) -> None:
