@@ -213,7 +213,8 @@ def _compare_tokens(
     manifest, around = val[0].manifest, [val[0].manifest.end_of_text_id]
     if manifest.begin_of_text_id is not None:
         around.append(manifest.begin_of_text_id)
-    counts = [each.counts.copy() for _, each in (train, val)]
+    size = max(len(each.counts) for _, each in (train, val))
+    counts = [np.pad(each.counts, (0, size - len(each.counts))) for _, each in (train, val)]
     for each in counts:
         each[[x for x in around if x < len(each)]] = 0
     n_train, n_val = (int(each.sum()) for each in counts)

@@ -28,6 +28,8 @@ from preprocess.view.vocabulary import (
 SEARCHED = 1 << 21  # tokens of one answer, decoded in a tenth of a second
 _BLOCK = 1 << 17
 HITS = 50
+_CANDIDATES = 20_000  # of one answer, most of which may cross the end of a document
+_LONGEST_QUERY = 10_000  # characters
 _AROUND = 16  # tokens shown before and after a hit
 
 Find = Callable[[int, int], Iterator[tuple[int, int]]]
@@ -164,15 +166,17 @@ def search(
     """
     file, n = viewed.file, viewed.file.n_tokens
     find, code = _finder(viewed, query, by_ids)
-    hits, stop = list[Answer](), min(max(start, 0) + SEARCHED, n)
+    hits, left, stop = list[Answer](), _CANDIDATES, min(max(start, 0) + SEARCHED, n)
     answer = {"hits": hits, "total": n, "python": viewed.open_in_python() + code}
     for begin in range(start, stop, _BLOCK):
-        for first, last in find(begin, min(begin + _BLOCK, stop)):
-            number = document_at(file, first)
-            bounds = read_bounds(file, number, number + 1).tolist()
-            if last <= bounds[1]:
-                hits.append(_hit(viewed, number, bounds, first, last))
-            if len(hits) == limit:
+        end = min(begin + _BLOCK, stop)
+        number = document_at(file, begin)
+        bounds = read_bounds(file, number, document_at(file, end - 1) + 1).tolist()
+        for first, last in find(begin, end):
+            at, left = bisect_right(bounds, first, hi=len(bounds) - 1), left - 1
+            if last <= bounds[at]:
+                hits.append(_hit(viewed, number + at - 1, bounds[at - 1 : at + 1], first, last))
+            if len(hits) == limit or not left:
                 return answer | {"next": first + 1 if first + 1 < n else None}
     return answer | {"next": stop if stop < n else None}
 
@@ -180,6 +184,8 @@ def search(
 def _finder(viewed: ViewedDataset, query: str, by_ids: bool) -> tuple[Find, str]:
     """Return a function that finds hits that begin in tokens [begin, stop), and Python code."""
     tokenizer, size = viewed.tokenizer, viewed.file.vocab_size
+    if len(query) > _LONGEST_QUERY:
+        raise ViewError(f"query: is longer than {_LONGEST_QUERY:,} characters; search for a part")
     if not query.strip() if by_ids else not query:
         raise ViewError("query: is empty; give a text, or ids such as 464 318")
     if by_ids:

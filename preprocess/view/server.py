@@ -300,7 +300,7 @@ async def _asked(request: Any) -> dict[str, str]:
             raise ViewError(f"the request is larger than {_MOST_TEXT:,} bytes; take a shorter text")
     try:
         found = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ViewError(f"the request is no JSON ({error})") from error
     if not isinstance(found, dict) or not all(isinstance(x, str) for x in found.values()):
         raise ViewError("the request should be a JSON object whose values are texts")
@@ -338,7 +338,9 @@ class Viewer:
             ) from error
         port, path = self._socket.getsockname()[1], secrets.token_urlsafe(24)
         self.url = f"http://{HOST}:{port}/{path}/"
-        hosts = [f"{HOST}:{port}", f"localhost:{port}"]
+        # Clients leave the port out of Host if it is that of HTTP.
+        ends = ("", ":80") if port == 80 else (f":{port}",)
+        hosts = [name + end for name in (HOST, "localhost") for end in ends]
         self._server = uvicorn.Server(uvicorn.Config(
             application(library, path, hosts), http="h11", ws="none", lifespan="off",
             log_level="warning", access_log=False, server_header=False, date_header=False,

@@ -12,7 +12,7 @@ from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
 
 WINDOWS = ("stride", "documents")  # a plan of packed ones would be written beside the dataset
 ROWS, COLUMNS = 4, 500  # of one answer
-_LARGEST = 1 << 24  # tokens of a batch
+_LARGEST, _MOST_ROWS = 1 << 24, 1 << 14  # tokens and rows of a batch, all of which is made
 
 
 @functools.lru_cache(4)
@@ -48,10 +48,10 @@ def step(
     """
     if windows not in WINDOWS:
         raise ViewError(f"windows: should be one of {', '.join(WINDOWS)}; got {windows!r}")
-    if batch_size * context_length > _LARGEST:
+    if batch_size > _MOST_ROWS or batch_size * context_length > _LARGEST:
         raise ViewError(
             f"a batch of {batch_size:,} rows of {context_length:,} tokens is too large to be shown;"
-            f" choose at most {_LARGEST:,} tokens"
+            f" choose at most {_MOST_ROWS:,} rows and {_LARGEST:,} tokens"
         )
     options = {"seed": seed, "order": order, "windows": windows}
     sampler = _sampler(viewed.file, batch_size, context_length, **options)

@@ -140,6 +140,7 @@ def test_requests_of_others_are_refused(url: str) -> None:
     ("body", "message"),
     [
         (b"{", "the request is no JSON"), (b"\xff", "the request is no JSON"),
+        (b"[" * 100_000, "the request is no JSON"),
         (b"[]", "the request should be a JSON object whose values are texts"),
         (b'{"number": 3}', "the request should be a JSON object whose values are texts"),
         (b" " * (1 << 20) + b"{}", "the request is larger than 1,048,576 bytes; take a shorter"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import written
 from hypothesis import given
 from hypothesis import strategies as st
 from processes import printed_by
@@ -227,6 +228,13 @@ def test_divergence_of_equal_and_of_disjoint_text(
     build(train=tmp_path / "train.txt", val=tmp_path / "val.txt", out=tmp_path, vocab_size=260)
     (pair,) = report(tmp_path)["val_in_train"]
     assert pair["divergence"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_vocabularies_of_two_sizes_are_compared(tmp_path: Path) -> None:
+    written.write(tmp_path, [5, 299, 7, 299], [2, 4])
+    written.write(tmp_path, [5, 299, 305, 299], [2, 4], name="val", vocab_size=310)
+    (pair,) = report(tmp_path)["val_in_train"]
+    assert pair["divergence"] == pytest.approx(0.5)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9))

@@ -242,6 +242,21 @@ def test_ids_are_not_found_across_documents(tmp_path: Path) -> None:
         search(viewed, "a")
 
 
+def test_a_search_stops_after_many_places_across_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_CANDIDATES", 10)
+    n = 40
+    file = written.write(tmp_path, [6, 5] * n + [5, 6], [*range(2, 2 * n + 1, 2), 2 * n + 2])
+    viewed, starts, start, hits = ViewedDataset("train", file, None, "missing"), [], 0, []
+    while start is not None:
+        answer = search(viewed, "5 6", by_ids=True, start=start)
+        hits, start = hits + answer["hits"], answer["next"]
+        starts.append(start)
+    assert [(each["document"], each["token"]) for each in hits] == [(n, 2 * n)]
+    assert starts[:3] == [20, 40, 60]
+
+
 # --- statistics ---
 
 
@@ -492,6 +507,10 @@ def test_a_dataset_without_its_tokenizer(root: Path, tmp_path: Path) -> None:
                   "row": "9"}, "row 9 and column 0 are not among them"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "99999", "context_length": "9999"},
          "tokens is too large to be shown"),
+        ("step", {"dataset": "train", "step": "1", "batch_size": "16777216", "context_length": "1"},
+         "choose at most 16,384 rows and 16,777,216 tokens"),
+        ("search", {"dataset": "train", "query": "a" * 10_001},
+         "query: is longer than 10,000 characters; search for a part"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
                   "order": "x"}, "order should be one of random, epoch, sequential"),
     ],
