@@ -272,6 +272,7 @@ def test_masks(tmp_path: Path) -> None:
 
 
 def test_masks_are_in_decoded_documents(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
     records = [{"messages": [
         {"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"},
     ]}] * 3  # fmt: skip
