@@ -70,7 +70,7 @@ class Lengths(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """What is found by reading all of a token file."""
+    """Occurrences of ids, lengths of documents, and hashes of documents of a token file."""
 
     counts: Numbers  # int64[vocab_size], occurrences of each id
     n_trained: int  # tokens that are trained on

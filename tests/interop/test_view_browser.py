@@ -104,7 +104,7 @@ def tokens_of(box: Any) -> list[list[Any]]:
 
 
 def expected_tokens(answer: dict[str, Any], mask: list[int] | None = None) -> list[list[Any]]:
-    """What the page should show of an answer that equals Python's, which other tests compare."""
+    """The tokens that the page should show for an answer."""
     special, parts = {*answer["special"]}, answer["parts"]
     return [
         [i, text, place in special, bool(mask) and not mask[place], parts.get(str(place))]

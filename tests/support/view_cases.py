@@ -1,4 +1,4 @@
-"""What the tests of `view` show: a dataset with loss masks, and another with shards."""
+"""Datasets for the tests of `view`: one with loss masks, another with shards."""
 
 from __future__ import annotations
 
