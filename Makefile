@@ -24,6 +24,7 @@ core := $(VENV)/.core
 formats := $(VENV)/.formats
 dev := $(VENV)/.dev
 torch := $(VENV)/.torch
+docs := $(VENV)/.docs
 all := $(VENV)/.all
 bench_peers := $(VENV)/.bench
 client_envs := $(patsubst tests/clients/%.txt,$(VENV)/clients/%/.ready,$(sort $(wildcard tests/clients/*.txt)))
@@ -35,7 +36,7 @@ each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreac
 
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
-.PHONY: help preprocess train test test-all test-clients torture fuzz coverage lint bench clean
+.PHONY: help preprocess train test test-all test-clients torture fuzz coverage lint bench docs clean
 
 help:
 	@echo 'make preprocess   text -> $$OUT/tokenizer.json, train.bin, val.bin (without TRAIN: text that Python ships with)'
@@ -50,7 +51,8 @@ help:
 	@echo 'make coverage     the lines of the kernels that their tests reach, uncompiled'
 	@echo 'make lint         ruff and mypy'
 	@echo 'make bench        tokenmill beside other tokenizers; CORPUS=paths  ARGS="any option of python -m benchmarks"'
-	@echo 'make clean        removes the virtual environment and caches; outputs stay'
+	@echo 'make docs         this documentation as a site, in site/'
+	@echo 'make clean        removes the virtual environment, the site and caches; outputs stay'
 	@echo
 	@echo 'PYTHON=python3.12 chooses the interpreter; TORCH="torch --index-url URL" where PyTorch comes from.'
 
@@ -96,8 +98,11 @@ lint: $(dev)
 bench: $(bench_peers)
 	$(run) -m benchmarks $(strip $(call each,--corpus,$(CORPUS)) $(ARGS))
 
+docs: $(docs)
+	NO_MKDOCS_2_WARNING=1 $(run) -m mkdocs build --strict --quiet $(ARGS)
+
 clean:
-	rm -rf '$(VENV)' .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf '$(VENV)' site .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Set-up. A stamp stands for what is installed; it is made again only when pyproject.toml changes.
@@ -130,7 +135,11 @@ $(VENV)/.torch: $(VENV)/.core
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
-	@$(install) --editable '.[dev,torch,hf,chat,formats,plot,ray,remote,interop,view,browser]'
+	@$(install) --editable '.[dev,torch,hf,chat,formats,plot,ray,remote,interop,view,browser,docs]'
+	@touch '$@'
+
+$(VENV)/.docs: $(VENV)/.core
+	@$(install) --editable '.[docs]'
 	@touch '$@'
 
 $(VENV)/.bench: $(VENV)/.core

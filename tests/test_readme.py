@@ -27,6 +27,7 @@ NOT_RUN = {
     "make lint",
     "make bench",
     "make train",
+    "make docs",
 }
 
 
