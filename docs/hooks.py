@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from mkdocs.structure.files import File
 
 import bpe
 import preprocess
+
+sys.path.insert(0, str(Path(__file__).parent))
+import errors
 
 ROOT = Path(__file__).parent.parent
 # A link to a file of the repository outside of docs/.
@@ -39,9 +43,11 @@ def public(package: Any) -> list[str]:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Point links to files of the repository to their pages."""
+    """Add the messages of errors; point links to files of the repository to their pages."""
     if page.file.src_uri.startswith("source/"):
         return markdown
+    if page.file.src_uri == "errors.md":
+        markdown += errors.page()
     return _TO_SOURCE.sub(r"](source/\1.md)", markdown)
 
 

@@ -1,6 +1,7 @@
 """Every error message of the packages is expected by some test, at least a phrase of it."""
 
 import ast
+import importlib.util
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,3 +97,23 @@ def test_every_message_is_expected_by_a_test(expected: str) -> None:
         if not any(phrase in expected for phrase in own):
             missing.append(f"{place} {' ... '.join(parts)}")
     assert not missing, "\n".join(missing)
+
+
+def test_the_page_of_errors_has_every_message() -> None:
+    """The tables of the site, which are made by another reading of the source code."""
+    spec = importlib.util.spec_from_file_location("docs_errors", ROOT / "docs" / "errors.py")
+    assert spec is not None
+    assert spec.loader is not None
+    page = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(page)
+    listed: dict[str, list[str]] = {}
+    for module, _, text in page.messages():
+        listed.setdefault(module, []).append(text)
+    assert sum(map(len, listed.values())) > 650
+    for place, parts in messages().items():
+        module = place.partition(".py")[0].replace("/", ".").removesuffix(".__init__")
+        missing = [part for part in parts if not any(part in text for text in listed[module])]
+        assert missing == [], place
+    shown = page.page()
+    assert "| the list has no path | write one in each line | `CorpusError` |" in shown
+    assert shown.count("\n| ") > 650
