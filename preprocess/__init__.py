@@ -35,12 +35,16 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.export.formats import ExportError as ExportError
     from preprocess.export.write import ExportResult as ExportResult
     from preprocess.export.write import export_tokens as export_tokens
+    from preprocess.imports.documents import DatasetWriter as DatasetWriter
     from preprocess.imports.write import ImportResult as ImportResult
     from preprocess.imports.write import import_tokens as import_tokens
     from preprocess.pipeline import BuildResult as BuildResult
     from preprocess.pipeline import Pipeline as Pipeline
     from preprocess.pipeline import build as build
+    from preprocess.pipeline import count as count
+    from preprocess.pipeline import encode as encode
     from preprocess.pipeline import tokenize_and_save as tokenize_and_save
+    from preprocess.pipeline import train as train
     from preprocess.report.progress import Progress as Progress
     from preprocess.rows.formats import RowsError as RowsError
     from preprocess.rows.loaders import ArrowShardedSource as ArrowShardedSource
@@ -78,8 +82,9 @@ _NAMES_OF = {
     "preprocess.documents.template_sandbox": "ChatTemplateError",
     "preprocess.export.formats": "ExportError",
     "preprocess.export.write": "ExportResult export_tokens",
+    "preprocess.imports.documents": "DatasetWriter",
     "preprocess.imports.write": "ImportResult import_tokens",
-    "preprocess.pipeline": "BuildResult Pipeline build tokenize_and_save",
+    "preprocess.pipeline": "BuildResult Pipeline build count encode tokenize_and_save train",
     "preprocess.report.progress": "Progress",
     "preprocess.rows.formats": "RowsError",
     "preprocess.rows.loaders":

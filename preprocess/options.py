@@ -312,14 +312,25 @@ class TaskSettings(Settings):
             )
 
 
-class DocumentSettings(ReadSettings, SelectSettings):
-    """Options for the text of documents: conversations, special ids; and for memory."""
+class SpecialTokenSettings(Settings):
+    """Options for the special ids around documents."""
 
     end_of_text: Is[Token | None] = option(
         "Special token after each document.",
         default=None, default_text=f"the tokenizer's, else {END_OF_TEXT}",
     )
     begin_of_text: Is[Token | None] = option("Special token before each document.", default=None)
+
+    @property
+    def all_special_tokens(self) -> tuple[str, ...]:
+        """Special tokens to add to a tokenizer: those around documents."""
+        wanted = (self.end_of_text or END_OF_TEXT, self.begin_of_text)
+        return tuple(dict.fromkeys(token for token in wanted if token))
+
+
+class DocumentSettings(SpecialTokenSettings, ReadSettings, SelectSettings):
+    """Options for the text of documents: conversations, special ids; and for memory."""
+
     memory_limit: OptionalSize = run_option(
         "Memory that the run may take, such as 500MB: counts that do not fit go to files; never"
         " changes the outputs.", default=None,
@@ -355,12 +366,6 @@ class DocumentSettings(ReadSettings, SelectSettings):
                 f"--chat {self.chat!r} has fields of its own; leave out --content-field and"
                 " --text-preset"
             )
-
-    @property
-    def all_special_tokens(self) -> tuple[str, ...]:
-        """Special tokens to add to a tokenizer: those around documents."""
-        wanted = (self.end_of_text or END_OF_TEXT, self.begin_of_text)
-        return tuple(dict.fromkeys(token for token in wanted if token))
 
 
 class RunSettings(DocumentSettings, RepeatableSettings):
@@ -779,6 +784,21 @@ class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
     def named(self, name: str) -> str:
         """Return `name` with the stem of the output."""
         return f"{self.run_name}_{name}"
+
+
+class WriterSettings(
+    SpecialTokenSettings, RanksSettings, ShardSettings, WorkerSettings, OverwriteSettings
+):
+    """Options of `DatasetWriter`: a dataset whose documents a program writes one by one."""
+
+    out: IsBinFile = option("The .bin file to write, or its URL in a bucket.", kw_only=False)
+    tokenizer: Option[GivenTokenizer, TokenizerSource] = option("A tokenizer, as of `encode`.")
+    loss_mask: Is[bool] = option("Documents of ids have a mask.", default=False)
+
+    @property
+    def name(self) -> str:
+        """NAME of NAME.bin."""
+        return Path(self.out).stem
 
 
 class CompareSettings(RanksSettings, TextSettings, ProgressSettings):

@@ -94,12 +94,15 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "open_shard.name": rows.shard_names[0], "from_config.config": pipeline,
         "seconds": 0.0, "done": 0, "unit": "B", "total": 1, "token_id": 0, "token": b"a",
         "expected": "0" * 64,
+        "DatasetWriter.out": "new/train.bin", "encode.paths": "missing.txt",
+        "train.paths": "missing.txt", "count.paths": "missing.txt",
         "import_tokens.path": "missing.bin", "import_tokens.format": "raw",
         "objects": {
             "Tokenizer": tokenizer, "WordLevelTokenizer": bpe.WordLevelTokenizer(["a", "<unk>"]),
             "HuggingFaceTokenizer": has_tokenizers and bpe.HuggingFaceTokenizer(
                 out / "tokenizer.json"
             ),
+            "DatasetWriter": preprocess.DatasetWriter(out / "written.bin", tokenizer=tokenizer),
             "TokenFile": file, "Sampler": sampler, "Progress": preprocess.Progress(),
             "Pipeline": preprocess.Pipeline(pipeline), "TransformedShardedSource": rows,
             # All have the same methods.

@@ -443,12 +443,8 @@ class _Import:
 
     @cached_property
     def _text_lengths(self) -> Numbers | None:
-        """The bytes of text that each id spells, special ids none; None: they are not known."""
-        lengths = None if self._tokenizer is None else token_lengths(self._tokenizer)
-        if self._tokenizer is None or lengths is None:
-            return None
-        lengths[[*self._tokenizer.special_tokens.values()]] = 0
-        return lengths
+        """As `text_lengths`, of the tokenizer of the ids."""
+        return None if self._tokenizer is None else text_lengths(self._tokenizer)
 
     def _finish(self, writer: TokenFileWriter, digest: str, text_bytes: int) -> Manifest:
         """Write the manifest of the dataset."""
@@ -468,6 +464,14 @@ class _Import:
             pattern=getattr(self._tokenizer, "pattern", ""),
             unicode_version=getattr(self._tokenizer, "unicode_version", ""),
         )
+
+
+def text_lengths(tokenizer: AnyTokenizer) -> Numbers | None:
+    """Return the bytes of text that each id spells, special ids none; None: they are not known."""
+    lengths = token_lengths(tokenizer)
+    if lengths is not None:
+        lengths[[*tokenizer.special_tokens.values()]] = 0
+    return lengths
 
 
 def _load_tokenizer(settings: ImportSettings) -> AnyTokenizer | None:

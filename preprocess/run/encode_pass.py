@@ -35,8 +35,8 @@ from preprocess.options import (
     BuildSettings,
     CountSettings,
     EncodeSettings,
+    SpecialTokenSettings,
     TrainFileSettings,
-    TrainSettings,
 )
 from preprocess.report.progress import OutOfTimeError, Progress, Stage
 from preprocess.report.summary import Counts, Report, check_has_documents, out_of_time
@@ -73,7 +73,7 @@ class SpecialIds(Struct, frozen=True):
     begin_of_text: int | None  # before each document; None: none
 
     @classmethod
-    def of(cls, tokenizer: AnyTokenizer, settings: TrainSettings | EncodeSettings) -> SpecialIds:
+    def of(cls, tokenizer: AnyTokenizer, settings: SpecialTokenSettings) -> SpecialIds:
         """Look up the tokens in the settings, or the tokenizer's own end-of-text token.
 
         Raises:

@@ -21,6 +21,7 @@ from preprocess.options import (
     TextSettings,
     TrainFileSettings,
     TrainSettings,
+    WriterSettings,
 )
 from preprocess.settings import StrPath, is_ranks_file
 from preprocess.sources import Source, find_sources
@@ -171,7 +172,9 @@ def find_passes(
 # --- the tokenizer that a command is given ---
 
 
-def load_given_tokenizer(settings: BuildSettings | CountSettings) -> AnyTokenizer:
+def load_given_tokenizer(
+    settings: BuildSettings | CountSettings | WriterSettings
+) -> AnyTokenizer:
     """Load the tokenizer in the settings.
 
     A .tiktoken file gets the given pattern and special tokens, another one without special tokens

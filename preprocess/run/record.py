@@ -19,8 +19,8 @@ from preprocess.options import (
     END_OF_TEXT,
     BuildSettings,
     EncodeSettings,
+    SpecialTokenSettings,
     TrainFileSettings,
-    TrainSettings,
     VocabularySettings,
 )
 from preprocess.settings import options_of
@@ -76,9 +76,7 @@ def record_sources(of_passes: Mapping[str, Sequence[Source]]) -> dict[str, list[
     }
 
 
-def end_of_text_token(
-    settings: TrainSettings | EncodeSettings, tokenizer: AnyTokenizer | None
-) -> str:
+def end_of_text_token(settings: SpecialTokenSettings, tokenizer: AnyTokenizer | None) -> str:
     """Return the special token after each document: the option, else the tokenizer's own.
 
     Of a tokenizer that names none, it is `<|endoftext|>`, or the only one with another usual name.
