@@ -865,7 +865,7 @@ class InspectSettings(RanksSettings):
     )
 
 
-class ReportSettings(BuiltWithSettings):
+class ReportSettings(BuiltWithSettings, ProgressSettings, function="report"):
     """Options of `report`: the numbers of datasets, and a page that shows them."""
 
     path: IsReadable = option(

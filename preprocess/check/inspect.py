@@ -18,7 +18,7 @@ from bpe.files.locations import is_url
 from preprocess.check import rows
 from preprocess.check.decode import tokenizer_of
 from preprocess.check.rows import reason_of
-from preprocess.check.scan import Scan, scan
+from preprocess.check.scan import Scan
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import (
@@ -88,7 +88,7 @@ def facts(settings: InspectSettings) -> Facts:
     if is_url(given) or place.suffix == ".bin" or (
         place.suffix == ".json" and read_object(open_files(place.parent), place.name, FORMAT)
     ):
-        return describe_token_file(open_tokens(given))[0]
+        return _describe_token_file(open_tokens(given))[0]
     if place.exists() and not place.is_file():  # reading it might never end
         raise TokenFileError(f"{place}: is a pipe or a device, expected a file or a directory")
     if place.exists() and place.suffix not in (".json", ".tiktoken"):
@@ -128,15 +128,15 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
     if not is_url(location) and (path := place / TOKENIZER_FILE).exists():
         with noted(bad, path):
             found["tokenizer"] = describe_tokenizer(path, load_tokenizer(path))
-    opened: dict[str, tuple[TokenFile, Scan]] = {}
+    scans: dict[str, Scan] = {}
     for name in names:
         manifest_file = manifest_name(name)
         with noted(bad, files.where(manifest_file)):
             file = open_tokens(join_location(location, manifest_file))
-            described, scanned = describe_token_file(file)
+            described, scanned = _describe_token_file(file)
             found["token_files"].append(described)
-            opened[name] = file, scanned
-    found["val_in_train"] = [*compare_val_with_train(opened)]
+            scans[name] = scanned
+    found["val_in_train"] = [*compare_val_with_train(scans)]
     if len(bad) == n_bad and not any(value for key, value in found.items() if key != "path"):
         if is_url(location):
             find_token_files(location)  # raises
@@ -144,13 +144,20 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
     return found
 
 
-def describe_token_file(file: TokenFile) -> tuple[Facts, Scan]:
-    """Return (description of a token file, what reading it found).
+def _describe_token_file(file: TokenFile) -> tuple[Facts, Scan]:
+    """Return (description of a token file, what reading it found)."""
+    scanned = Scan(file).run()
+    found = describe_scan(scanned)
+    try:
+        found["samples"] = [*_decode_samples(file, tokenizer_of(file))]
+    except TokenmillError as error:
+        found["no_tokenizer"] = str(error)
+    return found, scanned
 
-    Raises:
-        TokenFileError: The file is damaged.
-    """
-    manifest, scanned = file.manifest, scan(file)
+
+def describe_scan(scanned: Scan) -> Facts:
+    """Describe a token file that was read."""
+    file, manifest = scanned.file, scanned.file.manifest
     lengths, around = scanned.lengths, 1 if manifest.begin_of_text_id is None else 2
     spread = None
     if file.n_documents:
@@ -163,16 +170,12 @@ def describe_token_file(file: TokenFile) -> tuple[Facts, Scan]:
         "ids_that_occur": int(np.count_nonzero(scanned.counts)),
         "end_of_text_id": manifest.end_of_text_id, "begin_of_text_id": manifest.begin_of_text_id,
         "sources": [str(source.get("name")) for source in manifest.sources],
-        "empty_documents": lengths.histogram((0, around + 1))[0], "copies": scanned.n_copies,
+        "empty_documents": lengths.histogram((0, around + 1))[0], "copies": scanned.copies.shape[1],
         "tokens_per_document": spread,
     }
     if file.has_mask:
         found["trained_share"] = scanned.n_trained / max(file.n_tokens, 1)
-    try:
-        found["samples"] = [*_decode_samples(file, tokenizer_of(file))]
-    except TokenmillError as error:
-        found["no_tokenizer"] = str(error)
-    return found, scanned
+    return found
 
 
 def _decode_samples(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Facts]:
@@ -185,23 +188,20 @@ def _decode_samples(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Facts]
         yield {"document": number, "begins": text}
 
 
-def compare_val_with_train(files: Mapping[str, tuple[TokenFile, Scan]]) -> Iterator[Facts]:
+def compare_val_with_train(scans: Mapping[str, Scan]) -> Iterator[Facts]:
     """Count the documents of each NAMEval that are in NAMEtrain of the same directory, too."""
-    for name, (val, of_val) in files.items():
+    for name, val in scans.items():
         other = f"{name.removesuffix('val')}train"
-        if not name.endswith("val") or other not in files:
+        if not name.endswith("val") or other not in scans:
             continue
-        train, of_train = files[other]
-        found: Facts = {"val": name, "train": other, "documents": val.n_documents}
+        train = scans[other]
+        found: Facts = {"val": name, "train": other, "documents": val.file.n_documents}
         ids = [
             (x.tokenizer_fingerprint, x.end_of_text_id, x.begin_of_text_id)
-            for x in (val.manifest, train.manifest)
+            for x in (val.file.manifest, train.file.manifest)
         ]
         if ids[0] == ids[1]:
-            # Both are sorted: `np.isin` would sort them again, in several times their memory.
-            ours, theirs = of_val.hashes, of_train.hashes
-            first, stop = (np.searchsorted(theirs, ours, side) for side in ("left", "right"))
-            yield found | {"in_train": int(np.count_nonzero(first < stop))}
+            yield found | {"in_train": val.count_in(train)}
         else:
             why = "they were built with different tokenizers or special tokens"
             yield found | {"not_compared": why}

@@ -22,7 +22,7 @@ from bpe.files.locations import is_url, shown_url
 from preprocess.check.decode import tokenizer_of
 from preprocess.check.inspect import (
     compare_val_with_train,
-    describe_token_file,
+    describe_scan,
     describe_tokenizer,
     noted,
 )
@@ -33,6 +33,7 @@ from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.locations import join_location, url_name
 from preprocess.options import ReportSettings
+from preprocess.report.progress import Progress, progress_of
 from preprocess.run.outputs import (
     STATS_FORMAT,
     find_stats_file,
@@ -87,43 +88,37 @@ def report(settings: ReportSettings) -> Facts:
         from bpe import load_tokenizer
 
         beside = load_tokenizer(settings.beside)
-    found = _measure(settings, beside)
+    found = _measure(settings, beside, progress_of(settings.progress))
     if settings.out is not None:
         report_page.write_page(found, settings.out)
     return found
 
 
-def _measure(settings: ReportSettings, beside: AnyTokenizer | None) -> Facts:
+def _measure(settings: ReportSettings, beside: AnyTokenizer | None, progress: Progress) -> Facts:
     bad, findings, runs = list[Facts](), list[Facts](), dict[str, Facts]()
     tokenizers: dict[str, tuple[str, AnyTokenizer]] = {}  # fingerprint -> (path, tokenizer)
-    opened: dict[str, tuple[TokenFile, Scan]] = {}
-    datasets: list[Facts] = []
+    scans, datasets = dict[str, Scan](), list[Facts]()
     for location in _find_datasets(settings.path):
         with noted(bad, location):
-            for each in verify(location, tokenizer=settings.tokenizer, progress=False):
+            for each in verify(location, tokenizer=settings.tokenizer, progress=progress):
                 findings.append({"path": str(each.path), "ok": each.sound, "text": each.text})
         with noted(bad, location):
             file = open_tokens(location)
-            described, scanned = describe_token_file(file)
             name = Path(file.path).stem
-            opened[name] = file, scanned
-            described = {x: y for x, y in described.items() if x not in ("samples", "no_tokenizer")}
-            datasets.append({"name": name} | described | _measure_counts(file, scanned))
+            with progress.stage(f"reading {name}", len(file), "tokens") as stage:
+                scans[name] = Scan(file).run(stage.advance)
+            datasets.append(measure_counts(name, scans[name]))
             try:
-                datasets[-1] |= _measure_text(file, scanned, settings, beside, tokenizers)
+                tokenizer = _load_tokenizer(file, settings.tokenizer, tokenizers)
+                datasets[-1] |= measure_text(scans[name], tokenizer, beside)
             except TokenmillError as error:
                 datasets[-1]["no_text"] = str(error)
-            runs |= _find_run(file)
-    compared = [*compare_val_with_train(opened)]
-    for pair in compared:
-        if "in_train" in pair:
-            train, val = opened[pair["train"]], opened[pair["val"]]
-            named = tokenizers.get(val[0].manifest.tokenizer_fingerprint)
-            pair |= _compare_tokens(train, val, named and named[1])
+            runs |= find_run(file)
     given = settings.path
     found: Facts = {
         "path": shown_url(given) if is_url(given) else given, "datasets": datasets,
-        "val_in_train": compared, "runs": list(runs.values()),
+        "val_in_train": compare_datasets(scans, {x: y for x, (_, y) in tokenizers.items()}),
+        "runs": list(runs.values()),
         "tokenizers": [
             describe_tokenizer(Path(tokenizer_path), each)
             for tokenizer_path, each in tokenizers.values()
@@ -132,6 +127,17 @@ def _measure(settings: ReportSettings, beside: AnyTokenizer | None) -> Facts:
         "findings": findings, "bad_files": bad,
     }
     return {"verdict": _judge(found)} | found
+
+
+def _load_tokenizer(
+    file: TokenFile, given: Any, known: dict[str, tuple[str, AnyTokenizer]]
+) -> AnyTokenizer:
+    """Return the tokenizer of a dataset, which is loaded once; see `tokenizer_of`."""
+    fingerprint = file.manifest.tokenizer_fingerprint
+    if fingerprint not in known:
+        loaded = tokenizer_of(file, given)
+        known[fingerprint] = _name_of(given or file.tokenizer_file()[1]), loaded
+    return known[fingerprint][1]
 
 
 def _find_datasets(path: str) -> list[str]:
@@ -149,9 +155,9 @@ def _name_of(tokenizer: Any) -> str:
 # --- numbers of ids ---
 
 
-def _measure_counts(file: TokenFile, scanned: Scan) -> Facts:
+def measure_counts(name: str, scanned: Scan) -> Facts:
     """Measure what needs no text: sources, lengths, frequencies, rows."""
-    lengths = scanned.lengths
+    file, lengths = scanned.file, scanned.lengths
     in_order = np.sort(scanned.counts[scanned.counts > 0])[::-1]
     ranks = np.unique(np.geomspace(1, max(len(in_order), 1), _RANKS).round().astype(np.int64))
     ranks = ranks[: len(in_order)]
@@ -161,18 +167,19 @@ def _measure_counts(file: TokenFile, scanned: Scan) -> Facts:
         {key: each.get(key) for key in ("name", "bytes", "documents", "tokens")}
         for each in file.manifest.sources
     ]
-    return {
+    return {"name": name} | describe_scan(scanned) | {
         "sources": sources, "pattern": file.manifest.pattern, "digest": file.manifest.digest,
         "is_imported": file.manifest.is_imported,
         "lengths": {"edges": edges, "documents": lengths.histogram(edges)},
         "frequencies": {"ranks": ranks.tolist(), "counts": in_order[ranks - 1].tolist()},
-        "rows": [_measure_rows(file, scanned, length) for length in ROW_LENGTHS],
+        "rows": [_measure_rows(scanned, length) for length in ROW_LENGTHS],
     }
 
 
-def _measure_rows(file: TokenFile, scanned: Scan, length: int) -> Facts:
+def _measure_rows(scanned: Scan, length: int) -> Facts:
     """Return what is lost with rows of so many tokens: cut off, or padding."""
-    lengths, n_rows = scanned.lengths, count_rows(file, length, STRATEGY)
+    file, lengths = scanned.file, scanned.lengths
+    n_rows = count_rows(file, length, STRATEGY)
     cut_off, is_longer = lengths.above(length), lengths.values > length
     room, of_documents = n_rows * length, file.n_documents * length
     padding = of_documents - (file.n_tokens - cut_off)
@@ -206,15 +213,26 @@ def divergence(first: Numbers, second: Numbers) -> tuple[float, Any]:
     return float(parts.sum()), parts
 
 
-def _compare_tokens(
-    train: tuple[TokenFile, Scan], val: tuple[TokenFile, Scan], tokenizer: AnyTokenizer | None
-) -> Facts:
+def compare_datasets(
+    scans: Mapping[str, Scan], tokenizers: Mapping[str, AnyTokenizer]
+) -> list[Facts]:
+    """Compare each NAMEval with NAMEtrain; `tokenizers` are by their fingerprints."""
+    found = [*compare_val_with_train(scans)]
+    for pair in found:
+        if "in_train" in pair:
+            train, val = scans[pair["train"]], scans[pair["val"]]
+            tokenizer = tokenizers.get(val.file.manifest.tokenizer_fingerprint)
+            pair |= _compare_tokens(train, val, tokenizer)
+    return found
+
+
+def _compare_tokens(train: Scan, val: Scan, tokenizer: AnyTokenizer | None) -> Facts:
     """Compare the tokens of two datasets, the special ids around documents left out."""
-    manifest, around = val[0].manifest, [val[0].manifest.end_of_text_id]
+    manifest, around = val.file.manifest, [val.file.manifest.end_of_text_id]
     if manifest.begin_of_text_id is not None:
         around.append(manifest.begin_of_text_id)
-    size = max(len(each.counts) for _, each in (train, val))
-    counts = [np.pad(each.counts, (0, size - len(each.counts))) for _, each in (train, val)]
+    size = max(len(each.counts) for each in (train, val))
+    counts = [np.pad(each.counts, (0, size - len(each.counts))) for each in (train, val)]
     for each in counts:
         each[[x for x in around if x < len(each)]] = 0
     n_train, n_val = (int(each.sum()) for each in counts)
@@ -244,17 +262,9 @@ def _text_of(token: int, tokenizer: AnyTokenizer | None) -> str | None:
 # --- numbers of text ---
 
 
-def _measure_text(
-    file: TokenFile, scanned: Scan, settings: ReportSettings, beside: AnyTokenizer | None,
-    tokenizers: dict[str, tuple[str, AnyTokenizer]],
-) -> Facts:
-    """Measure what needs the tokenizer; raise TokenmillError if it is missing or another."""
-    fingerprint = file.manifest.tokenizer_fingerprint
-    if fingerprint not in tokenizers:
-        loaded = tokenizer_of(file, settings.tokenizer)
-        path = settings.tokenizer or file.tokenizer_file()[1]
-        tokenizers[fingerprint] = (_name_of(path), loaded)
-    tokenizer = tokenizers[fingerprint][1]
+def measure_text(scanned: Scan, tokenizer: AnyTokenizer, beside: AnyTokenizer | None) -> Facts:
+    """Measure what needs the tokenizer."""
+    file = scanned.file
     vocab = {i: token for i, token in tokenizer.vocab.items() if i < file.vocab_size}
     ids = np.fromiter(vocab, np.int64, len(vocab))
     unused = ids[scanned.counts[ids] == 0]
@@ -388,7 +398,7 @@ def _ratios(
 # --- the run, and the verdict ---
 
 
-def _find_run(file: TokenFile) -> dict[str, Facts]:
+def find_run(file: TokenFile) -> dict[str, Facts]:
     """Return {location of the stats.json of the run that made a dataset: what it records}."""
     place = str(file.absolute_path)
     directory = directory_of(place) if is_url(place) else str(Path(place).parent)

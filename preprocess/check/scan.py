@@ -1,28 +1,31 @@
-"""Read a token file once: occurrences of ids, lengths of documents, and hashes of documents.
+"""Read a token file once: occurrences of ids, lengths of documents, copies, unusual documents.
 
-Memory is that of the vocabulary, a few chunks, 8 bytes per document for the hashes, and 16 bytes
-per distinct length, of which n tokens have less than sqrt(2 n). Documents are compared by the
-xxh3_64 of their ids: with 1e8 documents, one false pair of copies is expected in 3,000 corpora.
+Memory is that of the vocabulary, a block, and 8 bytes per document and 16 per copy. Documents whose
+hashes agree are compared id by id, so copies are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+import os
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
-from bpe.parallel import available_workers, run_in_order
-from preprocess.dataset.reader import TokenFile, read_bounds, read_ids
+from bpe.parallel import cached_property
+from bpe.runtime.arrays import read_only
+from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
 
 Numbers = NDArray[np.int64]
+Keys = NDArray[np.uint64]
 
-_TOKENS_AT_A_TIME = 1 << 20
-_DOCUMENTS_AT_A_TIME = 1 << 20
-_MOST_THREADS = 2  # counting is limited by memory
+MIN_TOKENS = 16  # ordinary tokens of a document whose shares are compared with those of others
+KEPT = 50  # unusual documents of each kind
+_BLOCK = 1 << 20  # tokens, or documents
+_SEEN = 1 << 14  # see `scan_kernels.Tables`
+_SHORT = 1 << 14  # lengths below are counted in an array
+_SEEDS = np.frombuffer(os.urandom(24), np.uint64)  # of the hashes of this process
 
 
 class Lengths(NamedTuple):
@@ -61,69 +64,185 @@ class Lengths(NamedTuple):
         """Return the number of tokens after the first `length` of each document."""
         return int(np.maximum(self.values - length, 0) @ self.counts)
 
-    def merge(self, values: Numbers, counts: Numbers) -> Lengths:
-        """Return these lengths and others, which may be neither distinct nor sorted."""
-        found, place = np.unique(np.concatenate([self.values, values]), return_inverse=True)
-        total = np.zeros(len(found), np.int64)
-        np.add.at(total, place, np.concatenate([self.counts, counts]))
-        return Lengths(found, total)
 
+class Extremes:
+    """The documents of the highest values, of equal ones the first.
 
-class Scan(NamedTuple):
-    """Occurrences of ids, lengths of documents, and hashes of documents of a token file."""
-
-    counts: Numbers  # int64[vocab_size], occurrences of each id
-    n_trained: int  # tokens that are trained on
-    lengths: Lengths
-    hashes: NDArray[np.uint64]  # uint64[n_documents], xxh3_64 of the ids of each, sorted
-
-    @property
-    def n_copies(self) -> int:
-        """Number of duplicate documents: n_documents - n_unique."""
-        return int(np.count_nonzero(self.hashes[1:] == self.hashes[:-1]))
-
-
-def scan(file: TokenFile) -> Scan:
-    """Read all of a token file.
-
-    Raises:
-        TokenFileError: The file is damaged.
+    Attributes:
+        rows: int64[n, 4], of each its number, and the numbers that `scan_tokens` sums.
     """
-    def count(start: int) -> tuple[Numbers, int]:
-        stop = min(start + _TOKENS_AT_A_TIME, len(file))
-        n_trained = np.count_nonzero(file.loss_mask[start:stop]) if file.has_mask else stop - start
-        found = np.bincount(read_ids(file, start, stop), minlength=file.vocab_size)
-        return found, int(n_trained)
 
-    # A dataset at a URL is read through one cache, by one thread.
-    n_threads = min(available_workers(), _MOST_THREADS) if isinstance(file.path, Path) else 1
-    counts, n_trained = np.zeros(file.vocab_size, np.int64), 0
-    starts = range(0, len(file), _TOKENS_AT_A_TIME)
-    for of_part, trained_of_part in run_in_order(starts, lambda: count, n_threads):
-        counts += of_part
-        n_trained += trained_of_part
-    lengths = Lengths(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    hashes = np.empty(file.n_documents, np.uint64)
-    for first in range(0, max(file.n_documents, 1), _DOCUMENTS_AT_A_TIME):
-        stop = min(first + _DOCUMENTS_AT_A_TIME, file.n_documents)
-        bounds = read_bounds(file, first, stop)
-        lengths = lengths.merge(np.diff(bounds), np.ones(len(bounds) - 1, np.int64))
-        hashes[first:stop] = np.fromiter(_hash_documents(file, bounds), np.uint64, stop - first)
-    hashes.sort()
-    return Scan(counts, n_trained, lengths, hashes)
+    def __init__(self) -> None:
+        self._values, self.rows = np.empty(0), np.empty((0, 4), np.int64)
+
+    def add(self, values: NDArray[np.float64], rows: Numbers) -> None:
+        """Add documents: float64[n], and rows of each."""
+        if len(self._values) == KEPT:
+            rows, values = rows[values > self._values[-1]], values[values > self._values[-1]]
+        values, rows = np.append(self._values, values), np.concatenate([self.rows, rows])
+        kept = np.argsort(-values, kind="stable")[:KEPT]
+        self._values, self.rows = values[kept], rows[kept]
 
 
-def _hash_documents(file: TokenFile, bounds: Numbers) -> Iterator[int]:
-    """Yield the xxh3_64 of the ids of each document between two bounds."""
-    digest, ends = xxhash.xxh3_64(), bounds[1:]
-    for start in range(int(bounds[0]), int(bounds[-1]), _TOKENS_AT_A_TIME):
-        part: Any = file.tokens[start : min(start + _TOKENS_AT_A_TIME, int(bounds[-1]))]
-        data = np.ascontiguousarray(part).view(np.uint8).data
-        first, last = np.searchsorted(ends, [start, start + len(part)], "right")
-        place = 0
-        for end in ((ends[first:last] - start) * part.itemsize).tolist():
-            digest.update(data[place:end])
-            yield digest.intdigest()
-            digest.reset()
-            place = end
-        digest.update(data[place:])
+class Scan:
+    """What one pass over a token file finds, see `run`; attributes grow while it is made.
+
+    Args:
+        file: The token file.
+        sizes: int64[n], number of bytes of each id of it and more, -1 of special ones, which do not
+            count as tokens of a document; None if they are not known.
+        repeats: True to find repeats, too, which takes as long as all else.
+
+    Attributes:
+        file: As given.
+        done: Number of tokens that were read.
+        counts: int64[vocab_size], occurrences of each id; int64[n] with `sizes`.
+        n_trained: Tokens that are trained on.
+        lengths: Of all documents, when the pass is over.
+        longest: Documents of most tokens.
+        worst: Documents of `MIN_TOKENS` tokens with the fewest bytes per token.
+        repetitive: Of these, those with most windows of 4 tokens that occurred before in the
+            document, per token; in long ones, in the same 8,192 tokens of it.
+    """
+
+    def __init__(
+        self, file: TokenFile, sizes: Numbers | None = None, repeats: bool = False
+    ) -> None:
+        self.file, self.done, self.n_trained = file, 0, 0
+        self.counts = np.zeros(file.vocab_size if sizes is None else len(sizes), np.int64)
+        self.lengths = Lengths(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self.longest, self.worst, self.repetitive = Extremes(), Extremes(), Extremes()
+        self._sizes, self._repeats = sizes, repeats
+        # Documents by hash: as many of its high bits as leave room for the document's number.
+        self._n_low = max(file.n_documents - 1, 1).bit_length()
+        self._keys: Keys = np.empty(file.n_documents, np.uint64)
+
+    def run(self, advance: Callable[[int], None] = lambda n_tokens: None) -> Scan:
+        """Make the pass, report numbers of tokens that were read to `advance`, and return it.
+
+        Raises:
+            TokenFileError: The file is damaged.
+        """
+        from preprocess.check import scan_kernels as kernels
+
+        file, n_documents = self.file, 0
+        sizes, seen = self._sizes, np.zeros(_SEEN * self._repeats, np.uint64)
+        sizes = np.empty(0, np.int64) if sizes is None else sizes
+        tables = kernels.Tables(self.counts, sizes, seen, _SEEDS)
+        carried, short = np.zeros(kernels.N_CARRIED, np.uint64), np.zeros(_SHORT, np.int64)
+        long: list[Numbers] = []
+        for start in range(0, file.n_tokens, _BLOCK):
+            ids = read_ids(file, start, min(start + _BLOCK, file.n_tokens))
+            stop = start + len(ids)
+            n_ended = file.n_documents if stop == file.n_tokens else document_at(file, stop)
+            bounds = read_bounds(file, n_documents, n_ended)
+            sums = np.empty((n_ended - n_documents, 3), np.int64)
+            hashes = self._keys[n_documents:n_ended]
+            kernels.scan_tokens(
+                tables, read_only(ids), bounds[1:] - start, carried, hashes, sums
+            )
+            numbers = np.arange(n_documents, n_ended)
+            low = np.uint64(self._n_low)
+            np.bitwise_or(hashes >> low << low, numbers.astype(np.uint64), out=hashes)
+            self._find_extremes(np.column_stack([numbers, sums]))
+            lengths = np.diff(bounds)
+            short += np.bincount(lengths[lengths < _SHORT], minlength=_SHORT)
+            long.append(lengths[lengths >= _SHORT])
+            self.n_trained += (
+                int(np.count_nonzero(file.loss_mask[start:stop])) if file.has_mask else len(ids)
+            )
+            n_documents, self.done = n_ended, stop
+            advance(len(ids))
+        if not file.n_tokens:
+            read_bounds(file, 0, file.n_documents)  # raises if there are documents
+        self._keys.sort()
+        values, counts = np.unique(np.concatenate([short[:0], *long]), return_counts=True)
+        there = np.flatnonzero(short)
+        self.lengths = Lengths(np.append(there, values), np.append(short[there], counts))
+        return self
+
+    def _find_extremes(self, rows: Numbers) -> None:
+        """Add documents that end in a block, rows as of `Extremes`."""
+        self.longest.add(rows[:, 1].astype(np.float64), rows)
+        rows = rows[rows[:, 1] >= MIN_TOKENS]
+        if self._sizes is not None:
+            self.worst.add(-rows[:, 2] / rows[:, 1], rows)
+        if self._repeats:
+            again = rows[rows[:, 3] > 0]
+            self.repetitive.add(again[:, 3] / again[:, 1], again)
+
+    @cached_property
+    def copies(self) -> Numbers:
+        """Documents that equal an earlier one: int64[2, n], numbers of both, first the copy."""
+        found, keys, low = [np.zeros((2, 0), np.int64)], self._keys, np.uint64(self._n_low)
+        while len(keys):
+            first_key, left = keys[0], [keys[:0]]
+            for start in range(0, len(keys), _BLOCK):
+                here = keys[start : start + _BLOCK]
+                hashes = np.append(first_key, here) >> low
+                is_first = hashes[1:] != hashes[:-1]
+                of = np.maximum.accumulate(np.where(is_first, np.arange(len(here)), -1))
+                firsts = np.where(of < 0, first_key, here[of])
+                first_key, chosen = firsts[-1], firsts != here
+                copies, firsts = self._numbers(here[chosen]), self._numbers(firsts[chosen])
+                is_same = same_documents(self.file, copies, self.file, firsts)
+                found.append(np.stack([copies, firsts])[:, is_same])
+                left.append(here[chosen][~is_same])
+            keys = np.concatenate(left)  # documents of one hash that differ
+        return np.concatenate(found, axis=1)
+
+    def count_in(self, other: Scan) -> int:
+        """Count the documents that are in another token file, too."""
+        low = np.uint64(max(self._n_low, other._n_low))
+        ours, theirs = self._keys, other._keys
+        places = np.searchsorted(theirs, ours >> low << low)
+        n_found = 0
+        while len(ours):
+            is_inside = places < len(theirs)
+            ours, places = ours[is_inside], places[is_inside]
+            is_alike = theirs[places] >> low == ours >> low
+            ours, places = ours[is_alike], places[is_alike]
+            numbers = self._numbers(ours), other._numbers(theirs[places])
+            is_same = same_documents(self.file, numbers[0], other.file, numbers[1])
+            n_found += int(np.count_nonzero(is_same))
+            ours, places = ours[~is_same], places[~is_same] + 1
+        return n_found
+
+    def _numbers(self, keys: Keys) -> Numbers:
+        """Return the numbers of documents."""
+        return (keys & np.uint64((1 << self._n_low) - 1)).astype(np.int64)
+
+
+def same_documents(
+    first: TokenFile, numbers: Numbers, second: TokenFile, others: Numbers
+) -> NDArray[np.bool_]:
+    """Compare documents with others, token by token: bool[n] from int64[n] of each file."""
+    begins, lengths = spans_of_documents(first, numbers)
+    theirs, other_lengths = spans_of_documents(second, others)
+    done, is_same = 0, np.asarray(lengths == other_lengths)
+    # Pieces of one block each: which document it is of, and where it begins there.
+    n_pieces = np.where(is_same, -(-lengths // _BLOCK), 0)
+    of = np.repeat(np.arange(len(lengths)), n_pieces)
+    inside = (np.arange(len(of)) - np.repeat(np.cumsum(n_pieces) - n_pieces, n_pieces)) * _BLOCK
+    sizes = np.minimum(lengths[of] - inside, _BLOCK)
+    ends = np.cumsum(sizes)
+    while done < len(of):
+        before = ends[done] - sizes[done]
+        stop = max(done + 1, int(np.searchsorted(ends, before + _BLOCK, "right")))
+        here = slice(done, stop)
+        starts = ends[here] - sizes[here] - before
+        moved = np.repeat(inside[here] - starts, sizes[here]) + np.arange(ends[stop - 1] - before)
+        both = []
+        for file, where in ((first, begins), (second, theirs)):
+            file.count_reads(stop - done, len(moved))
+            both.append(file.tokens[np.repeat(where[of[here]], sizes[here]) + moved])
+        is_same[of[here][np.logical_or.reduceat(both[0] != both[1], starts)]] = False
+        done = stop
+    return is_same
+
+
+def spans_of_documents(file: TokenFile, numbers: Numbers) -> tuple[Numbers, Numbers]:
+    """Return where documents begin, and their lengths."""
+    ends: Any = file.document_ends
+    begins = np.where(numbers > 0, ends[numbers - 1] if len(ends) else 0, 0).astype(np.int64)
+    return begins, ends[numbers].astype(np.int64) - begins

@@ -6,6 +6,7 @@ import glob
 import operator
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, overload
@@ -450,6 +451,17 @@ def read_ids(file: TokenFile, start: int, stop: int) -> Values:
         expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
         raise _damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
     return found
+
+
+def document_at(file: TokenFile, token: int) -> int:
+    """Return the number of the document that has a token; of the last one for later positions."""
+    n_documents = 0
+    for part in file.parts:
+        n_tokens, ends = len(part[IDS.name]), part[DOCUMENT_ENDS.name]
+        if token < n_tokens:
+            return n_documents + bisect_right(ends, token)
+        token, n_documents = token - n_tokens, n_documents + len(ends)
+    return n_documents - 1
 
 
 def read_bounds(file: TokenFile, first: int, stop: int) -> npt.NDArray[np.int64]:

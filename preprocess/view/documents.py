@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from bpe.special import utf8
-from preprocess.dataset.columns import DOCUMENT_ENDS, IDS
-from preprocess.dataset.reader import TokenFile, read_bounds, read_ids
+from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
 from preprocess.view.vocabulary import (
     TOKENS,
     Answer,
@@ -63,17 +62,6 @@ class ViewedDataset:
             given = f", tokenizer={self.tokenizer.location!r}"
         path = str(self.file.absolute_path)
         return f"from preprocess import open_tokens\n\nfile = open_tokens({path!r}{given})\n"
-
-
-def document_at(file: TokenFile, token: int) -> int:
-    """Return the number of the document that has a token; of the last one for later positions."""
-    n_documents = 0
-    for part in file.parts:
-        n_tokens, ends = len(part[IDS.name]), part[DOCUMENT_ENDS.name]
-        if token < n_tokens:
-            return n_documents + bisect_right(ends, token)
-        token, n_documents = token - n_tokens, n_documents + len(ends)
-    return n_documents - 1
 
 
 def document(viewed: ViewedDataset, number: int, page: int = 0) -> Answer:

@@ -124,7 +124,7 @@ class Library:
         """Return how often ids occur so far, if the dataset is of the tokenizer; else None."""
         if not dataset or self.dataset(dataset).tokenizer is not self.tokenizer(tokenizer):
             return None
-        return self.statistics(dataset).counts
+        return self.statistics(dataset).scanned.counts
 
     def contents(self) -> Answer:
         """Describe everything that is shown."""
@@ -206,9 +206,7 @@ def _vocabulary(library: Library, given: Mapping[str, str]) -> Answer:
         counts, given.get("unused") == "1",
     )
     if counts is not None:
-        statistics = library.statistics(dataset)
-        found |= {name: getattr(statistics, name) for name in ("done", "error")}
-        found["total"] = library.dataset(dataset).file.n_tokens
+        found |= library.statistics(dataset).progress()
     return found
 
 

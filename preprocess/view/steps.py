@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from preprocess.dataset.reader import TokenFile, read_bounds
+from preprocess.dataset.reader import TokenFile, document_at, read_bounds
 from preprocess.sampling.sampler import Sampler
-from preprocess.view.documents import ViewedDataset, document_at
+from preprocess.view.documents import ViewedDataset
 from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
 
 WINDOWS = ("stride", "documents")  # a plan of packed ones would be written beside the dataset

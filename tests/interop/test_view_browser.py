@@ -26,6 +26,7 @@ FIRST, SECOND = "masked/tokenizer.json", "sharded/tokenizer.json"
 VIEWS = [
     "tab=documents&dataset=train&number=41&query=naïve&by=text",
     "tab=documents&dataset=train&number=43&page=1&ids=1&list=longest",
+    "tab=documents&dataset=train&number=45&list=copies",
     "tab=documents&dataset=bare/train&number=3",
     f"tab=tokenizer&tokenizer={FIRST}&beside={SECOND}&counted=train&order=most frequent&ids=1",
     "tab=step&dataset=train&step=2&batch_size=3&context_length=80&windows=documents",
@@ -360,7 +361,7 @@ def test_copy_as_python(page: Any, url: str, root: Path) -> None:
     assert names["ids"].tolist() == dataset(root, "masked").doc(7).tolist()
 
 
-def test_lists_of_documents(page: Any, url: str, root: Path) -> None:
+def test_lists_of_documents(page: Any, url: str, root: Path, library: Library) -> None:
     file = dataset(root, "masked")
     sizes = [len(file.doc(i)) - 1 for i in range(file.n_documents)]
     show(page, url, "tab=documents&dataset=train")
@@ -371,8 +372,26 @@ def test_lists_of_documents(page: Any, url: str, root: Path) -> None:
     assert hits.all_text_contents() == [f"document {i}" for i in by_size]
     page.get_by_text("Random", exact=True).click()
     page.get_by_text("Worst compressed").click()
-    playwright.expect(page.locator("#found-title")).to_contain_text("Fewest bytes per token")
+    title = page.locator("#found-title")
+    playwright.expect(title).to_contain_text("Fewest bytes per token")
     assert hits.count() > 5
+    page.get_by_text("Most repetitive").click()
+    playwright.expect(title).to_contain_text("Documents of which most repeats")
+    wait(page)
+    found = library.statistics("train")
+    found._task.run()
+    assert page.locator("#found .hits li").all_text_contents() == [
+        f"document {i}: {n_tokens:,} tokens, {100 * n_repeats / n_tokens:.0f} % repeat"
+        for i, n_tokens, _, n_repeats in found.scanned.repetitive.rows.tolist()
+    ]
+    page.get_by_text("Copies", exact=True).click()
+    playwright.expect(title).to_have_text("Documents with the most copies")
+    assert page.locator("#found .hits li").all_text_contents() == [
+        f"document {i}: {len(file.doc(i))} tokens, 1 copy: {45 + i}" for i in range(3)
+    ]
+    page.get_by_role("link", name="46").click()
+    playwright.expect(page.locator("#document-title")).to_contain_text("Document 46 of")
+    playwright.expect(hits).to_have_count(6)
 
 
 def test_a_dataset_without_its_tokenizer_is_ids(page: Any, root: Path) -> None:

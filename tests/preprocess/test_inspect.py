@@ -339,14 +339,13 @@ def test_copies_and_lengths(
 ) -> None:
     root = tmp_path_factory.mktemp("copies")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "_TOKENS_AT_A_TIME", at_a_time)
-        patch.setattr(scan, "_DOCUMENTS_AT_A_TIME", at_a_time)
+        patch.setattr(scan, "_BLOCK", at_a_time)
         train = written(root / "a", [[*document, 3] for document in documents], 4)
         val = written(root / "b", [[*document, 3] for document in others], 4)
-        found, hashes = inspect.describe_token_file(train)
+        scans = {"train": scan.Scan(train).run(), "val": scan.Scan(val).run()}
+        found = inspect.describe_scan(scans["train"])
         assert found["copies"] == len(documents) - len(set(map(tuple, documents)))
-        files = {"train": (train, hashes), "val": (val, inspect.describe_token_file(val)[1])}
-        (shared,) = inspect.compare_val_with_train(files)
+        (shared,) = inspect.compare_val_with_train(scans)
         assert shared["in_train"] == sum(document in documents for document in others)
         assert found["empty_documents"] == documents.count([])
         if documents:
@@ -432,8 +431,7 @@ def test_shards_are_judged_as_one_file(
         shard_tokens=16,
         split_documents=split,
     )
-    monkeypatch.setattr(scan, "_TOKENS_AT_A_TIME", 5)
-    monkeypatch.setattr(scan, "_DOCUMENTS_AT_A_TIME", 2)
+    monkeypatch.setattr(scan, "_BLOCK", 5)
     found, whole = facts(tmp_path / "data" / "train.json"), facts(judged / "train.bin")
     assert found["shards"] > 2
     assert {**found, "path": whole["path"], "shards": 0} == whole

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from bpe import Tokenizer
 from preprocess import build, open_tokens
 from preprocess.check import report_numbers
 from preprocess.check.report_numbers import ROW_LENGTHS, divergence, report, script_of
-from preprocess.check.scan import Lengths
 from preprocess.dataset.columns import TokenFileError
 
 END = "<|endoftext|>"
@@ -235,19 +233,6 @@ def test_vocabularies_of_two_sizes_are_compared(tmp_path: Path) -> None:
     written.write(tmp_path, [5, 299, 305, 299], [2, 4], name="val", vocab_size=310)
     (pair,) = report(tmp_path)["val_in_train"]
     assert pair["divergence"] == pytest.approx(0.5)
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 9))
-def test_distinct_lengths_are_all_lengths(lengths: list[int], size: int) -> None:
-    found = Lengths(np.zeros(0, int), np.zeros(0, int))
-    for start in range(0, len(lengths), size):
-        part = np.array(lengths[start : start + size])
-        found = found.merge(part, np.ones(len(part), int))
-    assert (found.n_documents, found.n_tokens) == (len(lengths), sum(lengths))
-    assert dict(zip(found.values.tolist(), found.counts.tolist(), strict=True)) == Counter(lengths)
-    assert found.percentiles(range(101)) == [
-        np.percentile(lengths, share, method="nearest") for share in range(101)
-    ]
 
 
 def test_shards_are_one_dataset(data: Path, found: dict[str, Any], tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 from bpe import Tokenizer, Vocabulary, WordLevelTokenizer, reference
 from bpe.errors import EncodingError, TokenmillError
 from preprocess import Sampler, TokenFile, open_tokens
+from preprocess.check import scan
+from preprocess.check.scan import MIN_TOKENS
 from preprocess.dataset.reader import read_ids
 from preprocess.view import documents, statistics, steps, vocabulary
 from preprocess.view.documents import ViewedDataset, document, document_with, search
 from preprocess.view.server import ANSWERS, Library, headers_of, page
-from preprocess.view.statistics import MIN_TOKENS, Statistics
+from preprocess.view.statistics import Statistics
 from preprocess.view.vocabulary import ViewedTokenizer, ViewError, compare, encode, merges
 
 TOKENIZER = view_cases.make_tokenizers()[0]
@@ -260,23 +262,41 @@ def test_a_search_stops_after_many_places_across_documents(
 # --- statistics ---
 
 
+def repeats_of(ids: list[int]) -> int:
+    """The number of windows of 4 ids that occurred before in the same 8,192 ids."""
+    parts = [ids[i : i + 8192] for i in range(0, len(ids), 8192)]
+    windows = [[*zip(x, x[1:], x[2:], x[3:], strict=False)] for x in parts]
+    return sum(len(each) - len({*each}) for each in windows)
+
+
 def test_numbers_of_a_dataset(viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "_BLOCK", 61)
-    monkeypatch.setattr(statistics, "_KEPT", 9)
+    monkeypatch.setattr(scan, "_BLOCK", 61)
+    monkeypatch.setattr(scan, "KEPT", 9)
+    monkeypatch.setattr(statistics, "KEPT", 9)
     found, file = Statistics(viewed), viewed.file
+    assert found.answer()["over"] is False
     found.run()
     counts = Counter(file[:].tolist())
-    assert {i: n for i, n in enumerate(found.counts.tolist()) if n} == counts
+    assert {i: n for i, n in enumerate(found.scanned.counts.tolist()) if n} == counts
     sizes = [
-        {"document": i, "tokens": len(file.doc(i)) - 1, "bytes": len(text.encode())}
+        {"document": i, "tokens": len(file.doc(i)) - 1, "bytes": len(text.encode()),
+         "repeats": repeats_of(file.doc(i).tolist())}
         for i, text in enumerate(view_cases.texts())
-    ]
+    ]  # fmt: skip
     answer = as_shown(found.answer())
     assert answer["longest"] == sorted(sizes, key=lambda x: (-x["tokens"], x["document"]))[:9]
     long = [x for x in sizes if x["tokens"] >= MIN_TOKENS]
     by_ratio = sorted(long, key=lambda x: (x["bytes"] / x["tokens"], x["document"]))
     assert answer["worst"] == by_ratio[:9]
-    assert (answer["done"], answer["error"]) == (file.n_tokens, "")
+    again = [x for x in long if x["repeats"]]
+    assert answer["repetitive"] == sorted(
+        again, key=lambda x: (-x["repeats"] / x["tokens"], x["document"])
+    )[:9]
+    assert answer["copies"] == [
+        {"document": i, "tokens": len(file.doc(i)), "copies": 1, "others": [45 + i]}
+        for i in range(3)
+    ]
+    assert (answer["done"], answer["over"], answer["error"]) == (file.n_tokens, True, "")
     assert answer["unused"] == file.vocab_size - len(counts)
 
 
