@@ -103,6 +103,7 @@ def train(
 def train_from_counts(
     counts: Mapping[bytes, int], vocab_size: int, special_tokens: Collection[str] = (),
     tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
+    extended: Sequence[bytes] = (), encoded: Callable[[bytes], Sequence[bytes]] | None = None,
 ) -> list[Pair]:
     """Learn merges from counted pre-tokens.
 
@@ -124,9 +125,11 @@ def train_from_counts(
         tie_break: One of `TIE_BREAKS`.
         min_frequency: Minimum count of a merged pair, at least 1.
         max_token_length: Maximum length of a token in bytes, see `longest_token`.
+        extended: Tokens of several bytes of a vocabulary that is extended, in the order of ids.
+        encoded: Its encoding of a pre-token, which training begins with; None: bytes.
 
     Returns:
-        The merges in order; fewer than `vocab_size` needs if training stopped early.
+        The new merges in order; fewer than `vocab_size` needs if training stopped early.
 
     Raises:
         TrainingError: `tie_break` is unknown, or `vocab_size` leaves no room for the bytes and the
@@ -143,10 +146,14 @@ def train_from_counts(
         )
     by_character = sorted(range(256), key=BYTE_LEVEL_ALPHABET.__getitem__)
     numbers = {bytes([byte]): number for number, byte in enumerate(by_character)}
-    words = {pretoken: [bytes([byte]) for byte in pretoken] for pretoken in counts}
+    numbers |= {token: number for number, token in enumerate(extended, 256)}
+    words: dict[bytes, Sequence[bytes]] = {
+        pretoken: encoded(pretoken) if encoded else [bytes([byte]) for byte in pretoken]
+        for pretoken in counts
+    }
     longest = longest_token(max_token_length, tie_break)
     merges: list[Pair] = []
-    while len(merges) < vocab_size - 256 - len(special_tokens):
+    while len(numbers) < vocab_size - len(special_tokens):
         pair_counts: Counter[Pair] = Counter()
         for pretoken, word in words.items():
             for left, right in pairwise(word):
@@ -161,7 +168,8 @@ def train_from_counts(
         else:
             best = min(tied, key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
         merges.append(best)
-        numbers[best[0] + best[1]] = len(numbers)
+        # Only a token that is extended, and that no merge made, may have a number already.
+        numbers.setdefault(best[0] + best[1], len(numbers))
         words = {pretoken: merge(word, best) for pretoken, word in words.items()}
     return merges
 

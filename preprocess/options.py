@@ -725,6 +725,10 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
     out: IsOutput = option(
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
+    extend: Tokenizer = option(
+        "Tokenizer to add tokens to: its ids keep their meaning, and merges of its tokens are"
+        " learnt from this text. --vocab-size counts its ids, too.", default=None,
+    )
     val_fraction: Is[OpenFraction | None] = option(
         "Share of the documents, chosen by a hash of each, by which vocab_size auto is chosen;"
         " they are not trained on.", default=None, needs=("vocab_size auto",),
@@ -737,6 +741,14 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
         if self.vocab_size != AUTO:
             return 0.0
         return self.val_fraction or DEFAULT_VALIDATION_FRACTION
+
+    def check(self) -> None:
+        super().check()
+        if self.extend is not None and self.vocab_size == AUTO:
+            raise SettingsError(
+                "--vocab-size auto compares tokenizers that are trained, and this one is extended;"
+                " say how many tokens it is to have"
+            )
 
     @property
     def run_name(self) -> str:

@@ -56,7 +56,13 @@ from preprocess.run.outputs import check_no_others, manifests_in, plans_of, put_
 from preprocess.run.parts import open_parts
 from preprocess.run.passes import run_plan, train_on_plan
 from preprocess.run.plan import Plan
-from preprocess.run.reading import Pass, load_given_tokenizer, make_read_options, read_options
+from preprocess.run.reading import (
+    Pass,
+    load_given_tokenizer,
+    make_read_options,
+    read_options,
+    settings_of_extension,
+)
 from preprocess.run.record import end_of_text_token
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, is_ranks_file, options_of, takes
@@ -188,7 +194,10 @@ def train(settings: TrainFileSettings) -> tuple[Tokenizer, list[str]]:
     Raises:
         TokenmillError: As `build`.
     """
-    return _train_file(*_begin(settings))
+    settings, progress = _begin(settings)
+    if settings.extend is not None:
+        settings = settings_of_extension(settings)
+    return _train_file(settings, progress)
 
 
 def _train_file(

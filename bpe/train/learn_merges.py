@@ -46,12 +46,12 @@ FINISHED, GROW_PAIRS, PAUSED = 0, 1, 2
 N_PAIRS, N_QUEUED, N_MERGES, N_PLACES, N_NEW = 0, 1, 2, 3, 4
 # Indices of `MergeState.settings`: see HEAD, at most 30; minimum count of a pair, 1 or more; most
 # bytes of a symbol; total number of merges; 1 if `Symbols.order` holds first bytes, which are
-# filled in for every new symbol, else it is complete.
-SYMBOL_BITS, LEAST, LONGEST, N_WANTED, BY_BYTES = 0, 1, 2, 3, 4
+# filled in for every new symbol, else it is complete; number of symbols before the first merge.
+SYMBOL_BITS, LEAST, LONGEST, N_WANTED, BY_BYTES, N_FIRST = 0, 1, 2, 3, 4, 5
 
 
 class Pretokens(NamedTuple):
-    """The unique pre-tokens, after the 256 bytes 0, 1, ... 255; never changed."""
+    """The unique pre-tokens, after the bytes of the first symbols; never changed."""
 
     text: NDArray[np.uint8]  # uint8[n_positions]
     offsets: NDArray[np.int64]  # int64[n_pretokens + 1], positions in `text`
@@ -62,7 +62,7 @@ class Pretokens(NamedTuple):
 
 
 class Symbols(NamedTuple):
-    """Properties of each symbol: bytes are 0..255, merge i makes 256 + i."""
+    """Properties of each symbol: bytes, or ids that are extended; merge i makes N_FIRST + i."""
 
     lengths: NDArray[np.int32]  # int32[n], bytes
     places: NDArray[np.int64]  # int64[n], a position of the symbol's bytes in `Pretokens.text`
@@ -90,7 +90,7 @@ class MergeState(NamedTuple):
     """The state of merging; modified in place."""
 
     rows: NDArray[np.int32]  # int32[2 * (n_positions + 1)]; the last is only prefetched
-    settings: NDArray[np.int64]  # int64[5], never changed
+    settings: NDArray[np.int64]  # int64[6], never changed
     places: NDArray[np.int32]  # int32[3 * n_positions], of which only what is used is resident
     new_pairs: NDArray[np.int32]  # int32, scratch: the pairs
     new_places: NDArray[np.int32]  # int32, and positions of new places
@@ -398,6 +398,7 @@ def merge_steps(pretokens, symbols, pairs, state, most_places):
         FINISHED, GROW_PAIRS or PAUSED; `state.used[N_MERGES]` merges are in `symbols.merges`.
     """
     least, n_wanted = state.settings[LEAST], state.settings[N_WANTED]
+    n_first = state.settings[N_FIRST]
     while state.used[N_MERGES] < n_wanted and state.used[N_QUEUED] > 0:
         pair = np.int64(pairs.queue[0])
         count = pairs.counts[pair]
@@ -412,14 +413,14 @@ def merge_steps(pretokens, symbols, pairs, state, most_places):
         n_merges = state.used[N_MERGES]
         n_places = np.int64(pairs.n_places[pair])
         # Each place makes at most two new pairs, and so does each symbol.
-        n_new = min(2 * n_places, 2 * (256 + n_merges + 1))
+        n_new = min(2 * n_places, 2 * (n_first + n_merges + 1))
         if state.used[N_PAIRS] + n_new > pairs.left.size:
             return GROW_PAIRS
         if most_places <= 0:
             return PAUSED
         most_places -= n_places + 100
         drop_top(pretokens, symbols, pairs, state)
-        symbol = 256 + n_merges
+        symbol = n_first + n_merges
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
         symbols.merges[2 * n_merges], symbols.merges[2 * n_merges + 1] = left, right
         symbols.lengths[symbol] = symbols.lengths[left] + symbols.lengths[right]

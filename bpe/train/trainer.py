@@ -31,6 +31,14 @@ from bpe.text.utf8 import invalid_utf8, is_utf8
 from bpe.tokenizer import Tokenizer
 from bpe.train import learn_merges as kernels
 from bpe.train.counts import FrozenCounts, PretokenCounts, sum_counts
+from bpe.train.extend import (
+    TokenizedCounts,
+    added_texts,
+    check_extension,
+    extended_tokenizer,
+    new_special_tokens,
+    unmade_tokens,
+)
 from bpe.vocabulary import Vocabulary
 
 _logger = logging.getLogger("bpe")
@@ -49,6 +57,7 @@ def train_from_counts(
     counts: PretokenCounts | FrozenCounts, vocab_size: int, *, special_tokens: Sequence[str] = (),
     tie_break: str = "greatest-bytes", min_frequency: int = 2, max_token_length: int | None = None,
     workers: int | None = None, progress: Callable[[int, int], None] | None = None,
+    extend: Tokenizer | None = None,
 ) -> Tokenizer:
     """Learn merges until the vocabulary is full, or no pair occurs `min_frequency` times.
 
@@ -62,36 +71,53 @@ def train_from_counts(
             `bpe.reference.longest_token`.
         workers: Number of threads, one per processor if None; does not change the result.
         progress: Called with (merges made, merges wanted) repeatedly.
+        extend: Tokenizer whose ids are kept, and whose tokens are merged instead of bytes; see
+            `bpe.train.extend`. New tokens, then new special tokens, follow its last id. A merge may
+            make a token that it has and no merge made.
 
     Returns:
         The tokenizer; if training stopped early, which is logged, with a smaller vocabulary.
 
     Raises:
-        TrainingError: Invalid arguments, no text, or too many unique pre-tokens.
+        TrainingError: Invalid arguments, no text, or too many unique pre-tokens; or the counts are
+            not of the split pattern of `extend`.
+        VocabularyError: No list of merges is equivalent to the ranks of `extend`.
     """
     special_tokens = list(special_tokens)
     vocab_size, min_frequency, max_token_length, workers = _check(
         vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers
     )
+    if extend is not None:
+        special_tokens = new_special_tokens(extend, special_tokens)
+        check_extension(extend, counts.pattern, vocab_size, special_tokens)
     if not counts.total:
         raise TrainingError(
             "there is no text to train on: every document is empty or consists of special tokens;"
             " give at least one file with text"
         )
-    n_wanted = vocab_size - 256 - len(special_tokens)
+    n_known = 256 if extend is None else extend.vocab_size
+    n_wanted = vocab_size - n_known - len(special_tokens)
     by_bytes, least = tie_break == "greatest-bytes", max(min_frequency, 1)
     longest = longest_token(max_token_length, tie_break)
     longest = 2**31 - 1 if longest is None else longest
     workers = workers or available_workers()
-    merge_ids = _learn(counts, n_wanted, by_bytes, least, longest, workers, progress)
-    if len(merge_ids) < n_wanted:
+    known = None if extend is None else TokenizedCounts.of(extend, counts.arrays())
+    n_more = 0 if extend is None else len(unmade_tokens(extend.vocabulary))
+    merge_ids = _learn(
+        counts, known, n_wanted + n_more, by_bytes, least, longest, workers, progress
+    )
+    if extend is None:
+        vocabulary = Vocabulary.from_merges(merge_ids, special_tokens)
+        found = Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
+    else:
+        found = extended_tokenizer(extend, merge_ids.tolist(), n_wanted, special_tokens)
+    if found.vocab_size < vocab_size:
         _logger.warning(
             "training stopped early: no pair occurs %d times after %d merges, so the"
             " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
-            least, len(merge_ids), 256 + len(merge_ids) + len(special_tokens), vocab_size,
+            least, len(merge_ids), found.vocab_size, vocab_size,
         )
-    vocabulary = Vocabulary.from_merges(merge_ids, special_tokens)
-    return Tokenizer.from_vocabulary(vocabulary, pattern=counts.pattern, tie_break=tie_break)
+    return found
 
 
 def memory_of_merging(n_bytes: int, n_pretokens: int) -> int:
@@ -137,12 +163,20 @@ def _check(
 
 
 def _learn(
-    counts: PretokenCounts | FrozenCounts, n_wanted: int, by_bytes: bool, least: int, longest: int,
-    workers: int, progress: Callable[[int, int], None] | None,
+    counts: PretokenCounts | FrozenCounts, known: TokenizedCounts | None, n_wanted: int,
+    by_bytes: bool, least: int, longest: int, workers: int,
+    progress: Callable[[int, int], None] | None,
 ) -> NDArray[np.int32]:
-    """Learn merges: int32[n, 2], the ids of their parts; see `kernels.merge_steps`."""
+    """Learn merges: int32[n, 2], the symbols of their parts; see `kernels.merge_steps`.
+
+    The first symbols are bytes, or ids if `known` has those of the pre-tokens.
+    """
     buffer, offsets, counts_of = counts.arrays()
-    n_positions = 256 + len(buffer)
+    first_text, first_offsets = np.arange(256, dtype=np.uint8), np.arange(257)
+    if known is not None:
+        first_text, first_offsets = known.data, known.offsets
+    n_first, n_before = len(first_offsets) - 1, len(first_text)
+    n_positions = n_before + len(buffer)
     if n_positions > _MAX_POSITIONS:
         raise TrainingError(
             f"the unique pre-tokens hold {len(buffer):,} bytes, and merging would need about"
@@ -150,24 +184,31 @@ def _learn(
             f" {_MAX_POSITIONS:,} bytes are possible: train on a sample of the text"
         )
     text = zeros(n_positions, np.uint8)
-    text[:256], text[256:] = np.arange(256), buffer
-    offsets = offsets + 256
+    text[:n_before], text[n_before:] = first_text, buffer
+    offsets = offsets + n_before
     # Each merge removes at least one symbol.
-    n_symbols = 256 + min(n_wanted, n_positions)
+    n_symbols = n_first + min(n_wanted, n_positions)
     symbol_bits = (n_symbols - 1).bit_length()
     frequent = np.flatnonzero(counts_of >= kernels.BEGINS >> symbol_bits)
     most = offsets[frequent], counts_of[frequent]
     pretokens = kernels.Pretokens(text, offsets, counts_of, *most)
     del buffer, offsets
-    least = max(least, _least_merged(pretokens, n_wanted, longest))
+    n_of = np.diff(pretokens.offsets if known is None else known.ends)
+    least = max(least, _least_merged(pretokens, n_of, n_wanted, longest))
     places, none = np.full(n_symbols, -1, np.int64), np.full((2, n_symbols), -1, np.int32)
-    places[:256] = np.arange(256)
+    places[:n_first] = first_offsets[:-1]
+    lengths = np.ones(n_symbols, np.int32)
+    lengths[:n_first] = np.diff(first_offsets)
     symbols = kernels.Symbols(
-        lengths=np.ones(n_symbols, np.int32), places=places, order=_order(n_symbols, by_bytes),
-        pair_before=none[0], pair_after=none[1], merges=np.zeros(2 * (n_symbols - 256), np.int32),
+        lengths=lengths, places=places, order=_order(n_symbols, text, first_offsets, by_bytes),
+        pair_before=none[0], pair_after=none[1],
+        merges=np.zeros(2 * (n_symbols - n_first), np.int32),
     )
-    settings = np.array([symbol_bits, least, longest, n_wanted, by_bytes], np.int64)
-    pairs, state = _lay_out(pretokens, settings, workers)
+    settings = np.array([symbol_bits, least, longest, n_wanted, by_bytes, n_first], np.int64)
+    if known is None:
+        pairs, state = _lay_out(pretokens, settings, workers)
+    else:
+        pairs, state = _lay_out_tokens(pretokens, known, lengths, settings)
     kernels.queue_pairs(pretokens, symbols, pairs, state, 0)
     while True:
         status = kernels.merge_steps(pretokens, symbols, pairs, state, _PLACES_PER_CALL)
@@ -203,18 +244,8 @@ def _lay_out(
     n_places = occurrences[:, codes].sum(axis=0)
     places = np.cumsum(np.append(0, occurrences[:, codes].T))
     next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
-    n = len(codes)
-    pairs = _pairs(max(_PAIRS, 2 * n))
-    pairs.left[:n], pairs.right[:n] = codes >> 8, codes & 255
-    pairs.counts[:n], pairs.n_places[:n] = counts_of_all[codes], n_places
-    pairs.first_place[:n] = next_places[0]
-    most_places = 2 * int(n_places.max(initial=0)) + 1
-    state = kernels.MergeState(
-        # One more, for the row after the last pair is prefetched.
-        rows=zeros(2 * (n_positions + 1), np.int32),
-        settings=settings, places=zeros(3 * n_positions, np.int32),
-        new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
-        used=np.array([len(codes), 0, 0, places[-1], 0], np.int64),
+    pairs, state = _new_state(
+        pretokens, settings, (codes >> 8, codes & 255), counts_of_all[codes], n_places
     )
     pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
     pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
@@ -226,30 +257,103 @@ def _lay_out(
     return pairs, state
 
 
-def _least_merged(pretokens: kernels.Pretokens, n_wanted: int, longest: int) -> int:
+def _lay_out_tokens(
+    pretokens: kernels.Pretokens, known: TokenizedCounts, lengths: NDArray[np.int32],
+    settings: NDArray[np.int64],
+) -> tuple[kernels.Pairs, kernels.MergeState]:
+    """Lay out the tokens of pre-tokens in rows, and their pairs, as `_lay_out` does bytes."""
+    ids, ends = known.ids, known.ends
+    n_bytes = lengths[ids]
+    at = len(known.data) + np.cumsum(n_bytes) - n_bytes
+    counts = np.repeat(pretokens.counts, np.diff(ends))
+    is_last = np.zeros(len(ids), np.bool_)
+    is_last[ends[1:] - 1] = True
+    first = np.flatnonzero(~is_last)
+    codes = ids[first] << 32 | ids[first + 1]
+    order = np.argsort(codes, kind="stable")
+    first, codes = first[order], codes[order]
+    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    n_places = np.diff(starts, append=len(codes))
+    left, right = codes[starts] >> 32, codes[starts] & 0xFFFFFFFF
+    counts_of = np.add.reduceat(counts[first], starts) if len(starts) else starts
+    is_kept = counts_of >= settings[kernels.LEAST]
+    is_kept &= lengths[left].astype(np.int64) + lengths[right] <= settings[kernels.LONGEST]
+    numbers = np.where(is_kept, np.cumsum(is_kept) - 1, kernels.NO_PAIR)
+    of_places = np.repeat(numbers, n_places)
+    pairs, state = _new_state(
+        pretokens, settings, (left[is_kept], right[is_kept]), counts_of[is_kept], n_places[is_kept]
+    )
+    kept = first[of_places >= 0]
+    state.places[: len(kept)] = at[kept]
+    counts[counts >= kernels.BEGINS >> settings[kernels.SYMBOL_BITS]] = 0
+    heads = counts << settings[kernels.SYMBOL_BITS] | ids
+    heads[ends[:-1]] |= kernels.BEGINS
+    rows = state.rows.reshape(-1, 2)
+    rows[:, kernels.PAIR] = kernels.NO_PAIR
+    is_long = n_bytes > 1
+    rows[(at + n_bytes - 1)[is_long], kernels.HEAD] = 1 - n_bytes[is_long]
+    rows[at, kernels.HEAD] = heads
+    rows[at[first], kernels.PAIR] = of_places
+    rows[at[is_last], kernels.PAIR] = kernels.ENDS
+    return pairs, state
+
+
+def _new_state(
+    pretokens: kernels.Pretokens, settings: NDArray[np.int64],
+    parts: tuple[NDArray[np.int64], NDArray[np.int64]], counts: NDArray[np.int64],
+    n_places: NDArray[np.int64],
+) -> tuple[kernels.Pairs, kernels.MergeState]:
+    """Return the first pairs, (left, right) `parts`, and a state with room for their places."""
+    n, n_positions, stops = len(counts), len(pretokens.text), np.cumsum(n_places)
+    pairs = _pairs(max(_PAIRS, 2 * n))
+    pairs.left[:n], pairs.right[:n], pairs.counts[:n] = *parts, counts
+    pairs.first_place[:n], pairs.n_places[:n] = stops - n_places, n_places
+    most_places = 2 * int(n_places.max(initial=0)) + 1
+    state = kernels.MergeState(
+        # One more, for the row after the last pair is prefetched.
+        rows=zeros(2 * (n_positions + 1), np.int32),
+        settings=settings, places=zeros(3 * n_positions, np.int32),
+        new_pairs=zeros(most_places, np.int32), new_places=zeros(most_places, np.int32),
+        used=np.array([n, 0, 0, n_places.sum(), 0], np.int64),
+    )
+    return pairs, state
+
+
+def _least_merged(
+    pretokens: kernels.Pretokens, n_of: NDArray[np.int64], n_wanted: int, longest: int
+) -> int:
     """Return a lower bound of the counts of merged pairs.
 
-    While a pre-token of count n, of two to `longest` bytes, has several symbols, its pairs have a
-    count of at least n. A merge completes at most one pre-token. So if `n_wanted` pre-tokens have
-    a count of at least n, one is incomplete before each of `n_wanted` merges, and the merged pair,
-    which has the highest count, has at least n.
+    `n_of` are the numbers of symbols. While a pre-token of count n, of two to `longest` bytes, has
+    several symbols, its pairs have a count of at least n. A merge completes at most one pre-token.
+    So if `n_wanted` pre-tokens have a count of at least n, one is incomplete before each of
+    `n_wanted` merges, and the merged pair, which has the highest count, has at least n.
     """
-    lengths = np.diff(pretokens.offsets)
-    counts = np.minimum(pretokens.counts[(lengths >= 2) & (lengths <= longest)], _MOST_TOLD_APART)
+    incomplete = (n_of >= 2) & (np.diff(pretokens.offsets) <= longest)
+    counts = np.minimum(pretokens.counts[incomplete], _MOST_TOLD_APART)
     of_count = np.bincount(counts, minlength=_MOST_TOLD_APART + 1)
     enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
     return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0
 
 
-def _order(n_symbols: int, by_bytes: bool) -> NDArray[np.uint64]:
-    """Return `kernels.Symbols.order`."""
+def _order(
+    n_symbols: int, text: NDArray[np.uint8], offsets: NDArray[np.int64], by_bytes: bool
+) -> NDArray[np.uint64]:
+    """Return `kernels.Symbols.order`; `offsets` are those of the first symbols in `text`."""
+    n_first, lengths = len(offsets) - 1, np.diff(offsets)
     if by_bytes:
         # The kernel fills in entries of merges.
         order = np.zeros(n_symbols, np.uint64)
-        order[:256] = np.arange(256, dtype=np.uint64) << np.uint64(56)
+        for i in range(min(8, int(lengths.max()))):
+            longer = np.flatnonzero(lengths > i)
+            shift = np.uint64(56 - 8 * i)
+            order[longer] |= text[offsets[longer] + i].astype(np.uint64) << shift
         return order
-    numbers = np.arange(n_symbols, dtype=np.uint64)
-    numbers[:256] = np.argsort(np.argsort([ord(character) for character in BYTE_LEVEL_ALPHABET]))
+    # Bytes by their characters, others by their numbers.
+    numbers = np.arange(256, 256 + n_symbols, dtype=np.uint64)
+    single = np.flatnonzero(lengths[:n_first] == 1)
+    by_character = np.argsort(np.argsort([ord(character) for character in BYTE_LEVEL_ALPHABET]))
+    numbers[single] = by_character[text[offsets[single]]]
     # Reversed, for the least number precedes in Hugging Face, the greatest in the kernel.
     return np.uint64(2**32) - numbers
 
@@ -274,6 +378,7 @@ def train_bpe(
     input: str | os.PathLike[str] | Iterable[str] | Iterable[os.PathLike[str]], vocab_size: int,
     special_tokens: Sequence[str] = (), *, pattern: str = "gpt2", tie_break: str = "greatest-bytes",
     min_frequency: int = 2, max_token_length: int | None = None, workers: int | None = None,
+    extend: Tokenizer | None = None,
 ) -> Tokenizer:
     """Train a tokenizer on files or on texts.
 
@@ -287,6 +392,7 @@ def train_bpe(
         min_frequency: Minimum count of a merged pair.
         max_token_length: See `train_from_counts`.
         workers: Number of threads, one per processor if None.
+        extend: See `train_from_counts`; text is split by its pattern, and added tokens are special.
 
     Raises:
         OSError: A file cannot be read.
@@ -299,21 +405,24 @@ def train_bpe(
     vocab_size, min_frequency, max_token_length, workers = _check(
         vocab_size, special_tokens, tie_break, min_frequency, max_token_length, workers
     )
-    name = pattern_name(pattern)
+    name, cut_out = pattern_name(pattern), special_tokens
+    if extend is not None:
+        name = extend.pattern
+        cut_out = [*added_texts(extend), *new_special_tokens(extend, special_tokens)]
     counted: list[PretokenCounts] = []
 
     def make_work() -> Callable[[_Documents], None]:
-        counts = PretokenCounts(name, special_tokens)
+        counts = PretokenCounts(name, cut_out)
         counted.append(counts)
         return lambda documents: counts.add(*documents())
 
-    parts = _parts(input, name, special_tokens)
+    parts = _parts(input, name, cut_out)
     with closing(run_in_order(parts, make_work, workers or available_workers())) as results:
         deque(results, maxlen=0)
     return train_from_counts(
-        sum_counts(counted or [PretokenCounts(name, special_tokens)]), vocab_size,
+        sum_counts(counted or [PretokenCounts(name, cut_out)]), vocab_size,
         special_tokens=special_tokens, tie_break=tie_break, min_frequency=min_frequency,
-        max_token_length=max_token_length, workers=workers,
+        max_token_length=max_token_length, workers=workers, extend=extend,
     )
 
 

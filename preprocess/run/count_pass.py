@@ -68,7 +68,10 @@ def train_tokenizer(
     counts = counting.run() if parts is None else counting.add_up(parts)
     left_out.merge(counting.at.left_out)
     check_merging(settings.memory_limit, len(counts.buffer), len(counts.counts))
+    extend: Tokenizer | None = getattr(settings, "extend", None)
     n_merges = settings.largest_size - 256 - len(settings.all_special_tokens)
+    if extend is not None:
+        n_merges = settings.largest_size - extend.vocab_size
     with progress.stage("merging", n_merges, "merges") as stage:
 
         def advance(done: int, total: int) -> None:
@@ -79,8 +82,10 @@ def train_tokenizer(
         trained = train_from_counts(
             counts, settings.largest_size, special_tokens=settings.all_special_tokens,
             tie_break=settings.tie_break, min_frequency=settings.min_frequency,
-            workers=settings.workers, progress=advance,
+            workers=settings.workers, progress=advance, extend=extend,
         )
+    if extend is not None:
+        return trained
     return Tokenizer.from_vocabulary(
         trained.vocabulary, pattern=trained.pattern, tie_break=trained.tie_break,
         eos_token=end_of_text_token(settings, None), bos_token=settings.begin_of_text,

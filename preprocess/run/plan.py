@@ -186,9 +186,10 @@ class Plan(Struct, frozen=True, dict=True):
             content = record_sources({x: each.all_files for x, each in passes.items()})
             digest = xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
             settings["sources_of_all_tasks"] = digest
+        given = getattr(self.settings, "extend", tokenizer)
         return Record(
             self.command, settings, record_sources({x: y.recorded for x, y in passes.items()}),
-            None if tokenizer is None else tokenizer.fingerprint,
+            None if given is None else given.fingerprint,
             {each.name: str(each.dtype) for each in columns_of(has_spans)[2:]},
         )
 

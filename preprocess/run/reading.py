@@ -23,7 +23,8 @@ from preprocess.options import (
     TrainSettings,
     WriterSettings,
 )
-from preprocess.settings import StrPath, is_ranks_file
+from preprocess.run.record import end_of_text_token
+from preprocess.settings import SettingsError, StrPath, is_ranks_file
 from preprocess.sources import Source, find_sources
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_library import StandardLibrary
@@ -170,6 +171,42 @@ def find_passes(
 
 
 # --- the tokenizer that a command is given ---
+
+
+def settings_of_extension(settings: TrainFileSettings) -> TrainFileSettings:
+    """Return settings with the tokenizer to extend, and options that follow from it.
+
+    Raises:
+        TokenizerFileError: It cannot be loaded, or is no byte-level BPE.
+        SettingsError: Text is to be split by another pattern.
+        TrainingError: The vocabulary would be no larger.
+    """
+    from bpe import Tokenizer, load_tokenizer
+    from bpe.errors import UnsupportedTokenizerError
+    from bpe.train.extend import added_texts, check_extension, new_special_tokens
+
+    tokenizer = load_tokenizer(settings.extend)
+    if not isinstance(tokenizer, Tokenizer):
+        raise UnsupportedTokenizerError(
+            f"--extend {settings.extend}: has no merges to be continued, found a"
+            f" {type(tokenizer).__name__}; give the tokenizer.json of a byte-level BPE"
+        )
+    own = tokenizer.pattern
+    if (pattern := settings.given.get("pattern", own)) != own:
+        raise SettingsError(
+            f"--pattern {pattern}: the tokenizer that is extended splits text by {own!r:.99};"
+            " leave the option out"
+        )
+    tie_break = settings.given.get("tie_break", tokenizer.tie_break) or settings.tie_break
+    new = new_special_tokens(tokenizer, settings.special_tokens)
+    found = settings.replace(
+        extend=tokenizer, pattern=own, tie_break=tie_break,
+        special_tokens=[*added_texts(tokenizer), *new],
+        end_of_text=end_of_text_token(settings, tokenizer),
+    )
+    special_tokens = new_special_tokens(tokenizer, found.all_special_tokens)
+    check_extension(tokenizer, own, settings.largest_size, special_tokens)
+    return found
 
 
 def load_given_tokenizer(

@@ -47,7 +47,8 @@ class Record(Struct, frozen=True):
     command: str  # "build", "train" or "encode"
     settings: dict[str, Any]  # options that change the result, defaults filled in
     sources: dict[str, list[SourceRecord]]  # name of a pass -> its sources, in order
-    tokenizer: str | None  # fingerprint of the given tokenizer; None: one is trained
+    # Fingerprint of the tokenizer that is given, or extended; None: one is trained.
+    tokenizer: str | None
     columns: dict[str, str] = {}  # name -> dtype, of columns beside ids and document ends
 
 

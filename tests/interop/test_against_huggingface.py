@@ -204,3 +204,18 @@ def test_the_limit_of_a_token_is_that_of_the_tie_break(
 ) -> None:
     learnt = train_bpe(["abcd abcd abcd"], 300, tie_break=tie_break, max_token_length=3).merges
     assert [left + right for left, right in learnt] == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(nasty_texts(), nasty_texts(), st.booleans())
+def test_an_extended_tokenizer_has_the_ids_of_huggingface(
+    learnt: list[str], texts: list[str], ignore_merges: bool
+) -> None:
+    old = OURS.vocabulary
+    vocabulary = Vocabulary(old.tokens, old.merges, old.special_tokens, ignore_merges=ignore_merges)
+    small = Tokenizer.from_vocabulary(vocabulary)
+    new = train_bpe([*learnt, "abab"], small.vocab_size + 30, ["<x>"], extend=small)
+    theirs = tokenizers.Tokenizer.from_str(new.to_json())
+    for text in [*texts, *learnt, "a<x>b"]:
+        assert new.encode(text) == theirs.encode(text).ids
+    assert new.special_tokens["<x>"] == new.vocab_size - 1

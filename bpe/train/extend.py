@@ -1,0 +1,129 @@
+"""Extend a vocabulary: learn merges of the tokens that a tokenizer has, after its own.
+
+Ids keep their meaning, and new tokens have the ids after the last. New merges have the last ranks,
+so encoding makes them after all others, of two tokens that are in the text then: the ids of text in
+which no new pair occurs do not change.
+
+So training begins where encoding with the tokenizer ends: `TokenizedCounts` are the pre-tokens as
+its ids, which `bpe.train.learn_merges` merges as it does bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bpe.encode.encoder import Encoder, EncoderTables
+from bpe.errors import TrainingError
+from bpe.formats.hf_read import TokenizerFiles
+from bpe.formats.hf_write import config_json
+from bpe.text.spans import spans_of
+from bpe.tokenizer import Tokenizer
+from bpe.train.counts import Arrays
+from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
+
+
+class TokenizedCounts(NamedTuple):
+    """Unique pre-tokens as the ids of a tokenizer."""
+
+    ids: NDArray[np.int64]  # int64[n], those of all pre-tokens
+    ends: NDArray[np.int64]  # int64[n_pretokens + 1], offsets of pre-tokens in them
+    # Bytes of all tokens by id, and int64[size + 1], their offsets; none for an id without a token.
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, counts: Arrays) -> TokenizedCounts:
+        """Encode the pre-tokens of counts, with merges alone: they are not normalized."""
+        buffer, offsets, _ = counts
+        encoder = Encoder(EncoderTables(tokenizer.vocabulary, tokenizer.pattern))
+        ids, ends = encoder.encode(buffer, spans_of(offsets))
+        data, starts, _ = tokenizer.vocabulary.flat_by_id
+        return cls(ids.astype(np.int64), ends, data, np.append(starts, len(data)))
+
+
+def added_texts(tokenizer: Tokenizer) -> list[str]:
+    """Return the texts of all added tokens, which are cut out of text, as special tokens are."""
+    return [token.text for token in tokenizer.vocabulary.added_tokens]
+
+
+def new_special_tokens(tokenizer: Tokenizer, special_tokens: Sequence[str]) -> list[str]:
+    """Return the special tokens that the tokenizer does not have, in order."""
+    known = added_texts(tokenizer)
+    return [text for text in special_tokens if text not in known]
+
+
+def unmade_tokens(vocabulary: Vocabulary) -> dict[bytes, int]:
+    """Return token -> id of those of several bytes that no merge makes; a new merge may."""
+    made = {left + right for left, right in vocabulary.merges}
+    ordinary = vocabulary.tokens.items()
+    return {token: number for number, token in ordinary if len(token) > 1 and token not in made}
+
+
+def extended_tokenizer(
+    tokenizer: Tokenizer, merges: Iterable[tuple[int, int]], n_wanted: int,
+    special_tokens: Sequence[str],
+) -> Tokenizer:
+    """Return a tokenizer with up to `n_wanted` tokens more, made by merges, and special tokens.
+
+    In `merges` a number from the size of the tokenizer on is that of a merge before. A merge may
+    make a token that no other makes and that has an id already.
+    """
+    vocabulary = tokenizer.vocabulary
+    first, unmade = vocabulary.size, unmade_tokens(vocabulary)
+    token_of, id_of = dict(vocabulary.tokens), {number: number for number in vocabulary.tokens}
+    pairs, new = list[tuple[int, int]](), dict[int, bytes]()
+    for number, (left, right) in enumerate(merges, first):
+        if len(new) == n_wanted:
+            break
+        token = token_of[left] + token_of[right]
+        pairs.append((id_of[left], id_of[right]))
+        token_of[number] = token
+        id_of[number] = unmade.pop(token, first + len(new))
+        if id_of[number] == first + len(new):
+            new[id_of[number]] = token
+    table = vocabulary.pair_table()
+    known = np.stack([table.left_ids, table.right_ids], axis=1)
+    if vocabulary.has_tiktoken_ranks:
+        ids = {token: number for number, token in vocabulary.tokens.items()}
+        known = np.array([(ids[x], ids[y]) for x, y in vocabulary.merges], np.int32).reshape(-1, 2)
+    more = FlatTokens.of(new)
+    flat = FlatTokens(
+        np.append(vocabulary.flat.ids, more.ids),
+        np.append(vocabulary.flat.offsets, vocabulary.flat.offsets[-1] + more.offsets[1:]),
+        np.append(vocabulary.flat.data, more.data),
+    )
+    added = [AddedToken(text, i) for i, text in enumerate(special_tokens, first + len(new))]
+    extended = Vocabulary(
+        flat, np.concatenate([known, np.array(pairs, np.int32).reshape(-1, 2)]),
+        [*vocabulary.added_tokens, *added],
+        ignore_merges=vocabulary.ignore_merges, normal_forms=vocabulary.normal_forms,
+    )
+    # Added tokens have ids before the last, so a tokenizer.json has them in its model, where they
+    # may be ordinary tokens, too: as it will be read.
+    written = replace(tokenizer._parts, vocabulary=extended, outside=frozenset(), file_digest=None)
+    files = TokenizerFiles(Path("tokenizer.json"), written.text.encode(), config_json(written))
+    return Tokenizer.from_files(files)
+
+
+def check_extension(
+    tokenizer: Tokenizer, pattern: str, vocab_size: int, special_tokens: Sequence[str]
+) -> None:
+    """Raise TrainingError or VocabularyError if the tokenizer cannot be extended in this way."""
+    tokenizer.vocabulary.check_expressible_as_merges()
+    if pattern != tokenizer.pattern:
+        raise TrainingError(
+            f"the text was split by the pattern {pattern!r:.100}; count it with that of the"
+            f" tokenizer that is extended, {tokenizer.pattern!r:.100}"
+        )
+    if vocab_size < (least := tokenizer.vocab_size + len(special_tokens)):
+        raise TrainingError(
+            f"vocab_size {vocab_size:,} is too small: the tokenizer that is extended has"
+            f" {tokenizer.vocab_size:,} ids, and {len(special_tokens)} new special tokens need at"
+            f" least {least:,}"
+        )
