@@ -16,7 +16,7 @@ from string import Template
 from typing import Any
 
 from bpe.files.atomic_write import write_atomically
-from preprocess.report.plots import new_figure
+from preprocess.report.plots import PlotError, new_figure
 from preprocess.report.progress import amount, duration, percent
 from preprocess.report.summary import listed
 from preprocess.sources.registry import REPORT_BEGINS
@@ -73,20 +73,35 @@ def write_page(found: Facts, out: str) -> None:
 
 def draw(found: Facts) -> str:
     """Return the page of what `preprocess.check.report_numbers.report` returns."""
-    template = pkgutil.get_data("preprocess.check", "report.html") or b""
+    n_tokens = sum(each["tokens"] for each in found["datasets"])
+    return Template(_file("report.html")).substitute(
+        title=f"Report of {escape(found['path'])}", content=draw_sections(found), style=style(),
+        about=f"{_count(len(found['datasets']), 'dataset')}, {_count(n_tokens, 'token')}",
+        verdict=_verdict(found["verdict"]),
+    )
+
+
+def draw_sections(found: Facts) -> str:
+    """Return the sections of the page, whose style is `style`, in an element of class "numbers"."""
     parts = [
         ("Datasets", _datasets(found)), ("Built from", _sources(found)),
         ("Lengths of documents", _lengths(found)), ("Tokens", _tokens(found)),
         ("Bytes per token", _bytes_per_token(found)), ("Validation and train", _validation(found)),
         ("Rows", _rows(found)), ("The run", _runs(found)), ("Documents", _documents(found)),
     ]
-    sections = (f"<section><h2>{title}</h2>\n{''.join(html)}</section>" for title, html in parts)
-    n_tokens = sum(each["tokens"] for each in found["datasets"])
-    return Template(template.decode()).substitute(
-        title=f"Report of {escape(found['path'])}", content="\n".join(sections),
-        about=f"{_count(len(found['datasets']), 'dataset')}, {_count(n_tokens, 'token')}",
-        verdict=_verdict(found["verdict"]),
+    sections = ((title, "".join(html)) for title, html in parts)
+    return "\n".join(
+        f"<section><h2>{title}</h2>\n{html}</section>" for title, html in sections if html
     )
+
+
+def style() -> str:
+    """Return the style of the sections, which needs the colours --text, --line, --faint, --card."""
+    return _file("numbers.css")
+
+
+def _file(name: str) -> str:
+    return (pkgutil.get_data("preprocess.check", name) or b"").decode()
 
 
 # --- sections ---
@@ -328,7 +343,8 @@ def _documents(found: Facts) -> Iterator[str]:
                 )
             ]
             yield f'<div class="tokens">{"".join(spans)}{" ..." * (more > 0)}</div>'
-    yield _note("Each colour is a token; underlined ones are not trained on.")
+    if any(each.get("decoded") for each in found["datasets"]):
+        yield _note("Each colour is a token; underlined ones are not trained on.")
 
 
 _NEWLINE = r"\n"  # as `token_texts` shows it
@@ -370,7 +386,7 @@ def _table(head: str | Sequence[str], rows: Sequence[Row]) -> str:
     more = len(rows) - _MOST_ROWS
     label = escape(f"Table of {listed(list(names), 2)}")
     return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table><thead><tr>'
+        f'<div class="scroll" role="group" tabindex="0" aria-label="{label}"><table><thead><tr>'
         f"{''.join(heads)}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
         + (_note(f"and {more:,} more, which the JSON has (--json).") if more > 0 else "")
     )
@@ -416,6 +432,10 @@ def _key(datasets: Sequence[Facts]) -> str:
 
 def _figure(plot: Callable[[Any], None], title: str, key: str) -> str:
     """Return a figure as SVG whose colours are those of the page."""
+    try:
+        new_figure()
+    except PlotError as error:  # the page of `view` has all else
+        return _note(f"{title}: {error}")
     from matplotlib import rc_context
 
     file = io.StringIO()
@@ -428,6 +448,7 @@ def _figure(plot: Callable[[Any], None], title: str, key: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' (?:width|height)="[\d.]+pt"', "", svg, count=2)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # would be there several times
+    svg = re.sub("<style.*?</style>", "", svg, flags=re.DOTALL)  # see `style`
     names = {_TEXT: "text", _LINE: "line"} | {each: name for name, each in _SERIES.items()}
     for ours, name in names.items():
         svg = svg.replace(ours, f"var(--{name})")

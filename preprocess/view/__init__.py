@@ -1,7 +1,8 @@
 """A page in the browser that shows datasets and tokenizers: the command `tokenmill view`.
 
 documents    tokens of a document; search
-statistics   one pass over a dataset: how often ids occur, longest documents
+statistics   the pass over a dataset: how often ids occur, unusual documents
+numbers      the numbers of a report
 steps        rows of a training step
 vocabulary   tokens of a text, merges, vocabularies
 server       the server, and what it serves

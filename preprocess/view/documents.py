@@ -26,6 +26,7 @@ from preprocess.view.vocabulary import (
 
 SEARCHED = 1 << 21  # tokens of one answer, decoded in a tenth of a second
 _BLOCK = 1 << 17
+_DOCUMENTS = 1 << 22  # whose lengths are looked at for one answer
 HITS = 50
 _CANDIDATES = 20_000  # of one answer, most of which may cross the end of a document
 _LONGEST_QUERY = 10_000  # characters
@@ -130,6 +131,36 @@ def source_of(file: TokenFile, number: int) -> Answer | None:
 
 
 # --- search ---
+
+
+def of_length(
+    viewed: ViewedDataset, least: int, most: int, start: int = 0, limit: int = HITS
+) -> Answer:
+    """Find documents of `least` to `most` tokens among the next `_DOCUMENTS` from `start` on.
+
+    Returns:
+        `hits`, each with the document, its number of `tokens` and its beginning, and `next`, where
+        to go on, None at the end.
+    """
+    file, hits = viewed.file, list[Answer]()
+    stop = min(start + _DOCUMENTS, file.n_documents)
+    answer = {"hits": hits, "total": file.n_documents, "python": (
+        f"import numpy as np\n\n{viewed.open_in_python()}"
+        "lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)\n"
+        f"documents = np.flatnonzero((lengths >= {least}) & (lengths <= {most}))\n"
+    )}  # fmt: skip
+    for first in range(start, stop, _BLOCK):
+        bounds = read_bounds(file, first, min(first + _BLOCK, stop))
+        lengths = np.diff(bounds)
+        found = np.flatnonzero((lengths >= least) & (lengths <= most))[: limit - len(hits)]
+        for place in found.tolist():
+            begin, n_tokens = int(bounds[place]), int(lengths[place])
+            text = _text(viewed, read_ids(file, begin, begin + min(n_tokens, 2 * _AROUND)))
+            hits.append({"document": first + place, "tokens": n_tokens, "begins": text})
+        if len(hits) == limit:
+            stop = hits[-1]["document"] + 1
+            break
+    return answer | {"next": stop if stop < file.n_documents else None}
 
 
 def search(

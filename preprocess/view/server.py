@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
+from preprocess.check import report_page
 from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import check_tokenizer, open_tokens
 from preprocess.locations import url_name
@@ -35,6 +36,7 @@ from preprocess.settings import read_tokenizer, takes
 from preprocess.storage import open_files
 from preprocess.view import documents, steps, vocabulary
 from preprocess.view.documents import ViewedDataset
+from preprocess.view.numbers import Numbers, with_partner
 from preprocess.view.statistics import Statistics
 from preprocess.view.vocabulary import Answer, ViewedTokenizer, ViewError
 
@@ -52,6 +54,7 @@ class Library:
         self.datasets: dict[str, ViewedDataset] = {}
         self.tokenizers: dict[str, ViewedTokenizer] = {}
         self._statistics: dict[str, Statistics] = {}
+        self._numbers: dict[str, Numbers] = {}
 
     def add(self, location: str) -> None:
         """Open the datasets and the tokenizer at a path, URL or name of a tokenizer.
@@ -120,6 +123,14 @@ class Library:
         self._statistics[name].start()
         return self._statistics[name]
 
+    def numbers(self, name: str) -> Numbers:
+        """Return the numbers of a dataset, which begin to be computed when first asked for."""
+        found = self._numbers.get(name)
+        if found is None:
+            names = with_partner(self.dataset(name), self.datasets)
+            found = Numbers([self.datasets[x] for x in names], [*map(self.statistics, names)])
+        return self._numbers.setdefault(name, found)
+
     def counts(self, dataset: str, tokenizer: str) -> NDArray[np.int64] | None:
         """Return how often ids occur so far, if the dataset is of the tokenizer; else None."""
         if not dataset or self.dataset(dataset).tokenizer is not self.tokenizer(tokenizer):
@@ -174,6 +185,11 @@ def _document(library: Library, given: Mapping[str, str]) -> Answer:
     return documents.document(viewed, _integer(given, "number"), _integer(given, "page", 0))
 
 
+def _lengths(library: Library, given: Mapping[str, str]) -> Answer:
+    viewed, limits = library.dataset(given.get("dataset", "")), ("least", "most", "start")
+    return documents.of_length(viewed, *(_integer(given, name, 0) for name in limits))
+
+
 def _search(library: Library, given: Mapping[str, str]) -> Answer:
     viewed, by_ids = library.dataset(given.get("dataset", "")), given.get("by") == "ids"
     return documents.search(viewed, given.get("query", ""), by_ids, _integer(given, "start", 0))
@@ -213,6 +229,8 @@ def _vocabulary(library: Library, given: Mapping[str, str]) -> Answer:
 ANSWERS: dict[str, Callable[[Library, Mapping[str, str]], Answer]] = {
     "contents": lambda library, _: library.contents(),
     "document": _document,
+    "lengths": _lengths,
+    "numbers": lambda library, given: library.numbers(given.get("dataset", "")).answer(),
     "search": _search,
     "statistics": lambda library, given: library.statistics(given.get("dataset", "")).answer(),
     "step": _step,
@@ -227,7 +245,8 @@ ANSWERS: dict[str, Callable[[Library, Mapping[str, str]], Answer]] = {
 
 def page() -> str:
     """Return the HTML of the page."""
-    return files("preprocess.view").joinpath("page.html").read_text("utf-8")
+    html = files("preprocess.view").joinpath("page.html").read_text("utf-8")
+    return html.replace("/* style of numbers */", report_page.style())
 
 
 def headers_of(html: str) -> dict[str, str]:
@@ -239,8 +258,8 @@ def headers_of(html: str) -> dict[str, str]:
         allowed[tag] = " ".join(f"'sha256-{digest}'" for digest in digests)
     return {
         "content-security-policy": f"default-src 'none'; script-src {allowed['script']}; style-src"
-        f" {allowed['style']}; connect-src 'self'; img-src data:; base-uri 'none';"
-        " form-action 'none'; frame-ancestors 'none'",
+        f" {allowed['style']}; style-src-attr 'unsafe-inline'; connect-src 'self'; img-src data:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         "cache-control": "no-store", "cross-origin-resource-policy": "same-origin",
         "cross-origin-opener-policy": "same-origin", "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff", "x-frame-options": "DENY",

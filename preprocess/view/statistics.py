@@ -43,6 +43,10 @@ class Statistics:
         self.copies = _list_copies(self.scanned.run())
         self.is_over = True
 
+    def wait(self) -> None:
+        """Wait until the pass is over, or has failed; make it unless it was begun."""
+        self._task.wait()
+
     def progress(self) -> Answer:
         """Describe how far the pass is."""
         is_over = self.is_over or bool(self.error)

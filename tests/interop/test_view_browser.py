@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ VIEWS = [
     "tab=documents&dataset=train&number=41&query=naïve&by=text",
     "tab=documents&dataset=train&number=43&page=1&ids=1&list=longest",
     "tab=documents&dataset=train&number=45&list=copies",
+    "tab=documents&dataset=train&length=32-45",
+    "tab=numbers&dataset=train",
     "tab=documents&dataset=bare/train&number=3",
     f"tab=tokenizer&tokenizer={FIRST}&beside={SECOND}&counted=train&order=most frequent&ids=1",
     "tab=step&dataset=train&step=2&batch_size=3&context_length=80&windows=documents",
@@ -212,6 +215,8 @@ def test_keys_alone(page: Any, url: str, library: Library) -> None:
 def test_every_control_is_reached_with_tab(page: Any, url: str) -> None:
     for state in VIEWS:
         show(page, url, state)
+        if "tab=numbers" in state:
+            page.wait_for_selector("#numbers .numbers section")
         controls = "section:not([hidden]) :is(button:enabled, input:enabled, select, textarea)"
         left = page.locator(controls).evaluate_all(
             "all => { all = all.filter(x => x.checkVisibility());"
@@ -394,6 +399,39 @@ def test_lists_of_documents(page: Any, url: str, root: Path, library: Library) -
     playwright.expect(hits).to_have_count(6)
 
 
+def test_bars_list_the_documents_of_a_length(page: Any, url: str, root: Path) -> None:
+    file = dataset(root, "masked")
+    sizes = [len(file.doc(i)) for i in range(file.n_documents)]
+    show(page, url, "tab=numbers&dataset=train")
+    bars = page.locator("#histogram .bins a")
+    playwright.expect(bars).not_to_have_count(0)
+    seen = 0
+    for label in bars.evaluate_all("all => all.map(x => x.ariaLabel)"):
+        n, least, most = (int(x.replace(",", "")) for x in re.findall(r"[\d,]+", label))
+        assert n == sum(least <= size <= most for size in sizes)
+        seen += n
+    assert seen == file.n_documents
+    page.keyboard.press("/")  # the first bar
+    chosen = page.evaluate("document.activeElement.ariaLabel")
+    page.keyboard.press("Enter")
+    n, least, most = (int(x) for x in re.findall(r"\d+", chosen))
+    title = page.locator("#found-title")
+    playwright.expect(title).to_have_text(f"Documents of {least} to {most} tokens: {n}")
+    expected = [i for i, size in enumerate(sizes) if least <= size <= most]
+    links = page.locator("#found .hits a")
+    assert links.all_text_contents() == [f"document {i}" for i in expected]
+    page.reload()
+    playwright.expect(links).to_have_count(n)
+    links.last.click()
+    playwright.expect(page.locator("#document-title")).to_contain_text(f"Document {expected[-1]} ")
+    page.click("#close-found")
+    assert "length" not in page.url
+    page.go_back()
+    page.go_back()
+    page.go_back()
+    playwright.expect(page.locator("#numbers .numbers h2")).not_to_have_count(0)
+
+
 def test_a_dataset_without_its_tokenizer_is_ids(page: Any, root: Path) -> None:
     ids = dataset(root, "bare").doc(3).tolist()
     with view_cases.viewing(root / "bare") as url:
@@ -408,6 +446,8 @@ def test_a_dataset_without_its_tokenizer_is_ids(page: Any, root: Path) -> None:
 @pytest.mark.parametrize("state", VIEWS)
 def test_views_are_accessible(page: Any, url: str, state: str) -> None:
     show(page, url, state)
+    if "tab=numbers" in state:
+        page.wait_for_selector("#numbers .numbers section")
     if "tab=tokenizer" in state:
         page.locator("#sides .t").nth(2).click()
         playwright.expect(page.locator("#merges tr")).not_to_have_count(0)

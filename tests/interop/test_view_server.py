@@ -45,6 +45,8 @@ REQUESTS = [
     ("step", {"dataset": "sharded/train", "step": "0", "batch_size": "6", "context_length": "9",
               "windows": "documents", "order": "random", "seed": "7", "row": "4", "column": "3"}),
     ("statistics", {"dataset": "train"}),
+    ("lengths", {"dataset": "sharded/train", "least": "20", "most": "40", "start": "3"}),
+    ("numbers", {"dataset": "train"}),
     ("merges", {"tokenizer": "masked/tokenizer.json", "id": "x"}),
     ("document", {"dataset": "train", "number": "49"}),
     ("search", {"dataset": "train", "query": "\ud800"}),
@@ -70,7 +72,8 @@ def library(root: Path) -> Library:
     for name in ("masked", "sharded"):
         found.add(str(root / name))
     for name in found.datasets:
-        found.statistics(name)._task.run()
+        found.statistics(name).wait()
+        found.numbers(name)._task.wait()
     return found
 
 

@@ -194,7 +194,8 @@ def test_without_matplotlib_nothing_is_measured(
 
 @needs_matplotlib
 def test_a_browser_shows_it(data: Path, tmp_path: Path) -> None:
-    browsers = pytest.importorskip("playwright.sync_api")
+    browsers = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs `browser`")
     if (path := shutil.which("chromium")) is None:
         pytest.skip("needs chromium")
     out = tmp_path / "page.html"
@@ -206,6 +207,9 @@ def test_a_browser_shows_it(data: Path, tmp_path: Path) -> None:
                 viewport={"width": width, "height": 900}, color_scheme=scheme
             )
             check_shown(page, out.as_uri(), width, scheme)
+            for details in page.locator("details > summary").all():
+                details.click()
+            assert not axe.Axe().run(page).response["violations"]
             page.close()
         browser.close()
 

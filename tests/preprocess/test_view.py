@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 
 from bpe import Tokenizer, Vocabulary, WordLevelTokenizer, reference
 from bpe.errors import EncodingError, TokenmillError
-from preprocess import Sampler, TokenFile, open_tokens
+from preprocess import Sampler, TokenFile, build, open_tokens
 from preprocess.check import scan
+from preprocess.check.report_numbers import report
+from preprocess.check.report_page import draw_sections
 from preprocess.check.scan import MIN_TOKENS
 from preprocess.dataset.reader import read_ids
 from preprocess.view import documents, statistics, steps, vocabulary
@@ -298,6 +300,65 @@ def test_numbers_of_a_dataset(viewed: ViewedDataset, monkeypatch: pytest.MonkeyP
     ]
     assert (answer["done"], answer["over"], answer["error"]) == (file.n_tokens, True, "")
     assert answer["unused"] == file.vocab_size - len(counts)
+
+
+def test_documents_of_a_length(viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_BLOCK", 5)
+    monkeypatch.setattr(documents, "_DOCUMENTS", 17)
+    file = viewed.file
+    sizes = [len(file.doc(i)) for i in range(file.n_documents)]
+    least, most = sorted(sizes)[5], sorted(sizes)[30]
+    for limit in (1, 7, 50):
+        found, start = list[dict[str, Any]](), 0
+        while start is not None:
+            answer = as_shown(documents.of_length(viewed, least, most, start, limit))
+            assert len(answer["hits"]) <= limit
+            found, start = found + answer["hits"], answer["next"]
+        expected = [i for i, size in enumerate(sizes) if least <= size <= most]
+        assert [each["document"] for each in found] == expected
+        assert run(answer["python"])["documents"].tolist() == expected
+        for each in found:
+            ids = file.doc(each["document"])
+            assert (each["tokens"], each["begins"]) == (len(ids), file.decode(ids[:32]))
+
+
+def test_numbers_are_those_of_a_report(tmp_path: Path) -> None:
+    texts = [text for text in view_cases.texts() if view_cases.END not in text]
+    (tmp_path / "text").write_text(view_cases.END.join(texts))
+    build(
+        train=tmp_path / "text", val=tmp_path / "text", out=tmp_path, vocab_size=300,
+        separator=view_cases.END,
+    )
+    library = Library()
+    library.add(str(tmp_path))
+    numbers = library.numbers("val")
+    assert library.numbers("val") is numbers
+    assert numbers.answer()["total"] == 2 * len(open_tokens(tmp_path / "val.bin"))
+    numbers._task.wait()
+    answer = as_shown(numbers.answer())
+    assert (answer["over"], answer["error"], answer["done"]) == (True, "", answer["total"])
+    expected = report(tmp_path)
+    assert answer["lengths"] == expected["datasets"][1]["lengths"]
+    del expected["datasets"][0]["decoded"], expected["datasets"][1]["decoded"]
+    expected["datasets"].reverse()
+    assert answer["html"] == draw_sections(expected)
+    assert f"{len(texts)} of {len(texts)} documents of val are in train, too" in answer["html"]
+
+
+def test_numbers_of_ids_alone_and_of_damage(root: Path, tmp_path: Path) -> None:
+    library = Library()
+    library.add(str(root / "bare"))
+    numbers = library.numbers("train")
+    numbers._task.wait()
+    assert "train was not decoded, so what needs its text" in numbers.answer()["html"]
+    shutil.copytree(root / "bare", tmp_path / "data")
+    size = (root / "bare" / "train.bin").stat().st_size
+    (tmp_path / "data" / "train.bin").write_bytes(b"\xff" * size)
+    library.add(str(tmp_path / "data"))
+    numbers = library.numbers("data/train")
+    numbers._task.wait()
+    assert "the file is damaged" in numbers.answer()["error"]
+    assert "html" not in numbers.answer()
 
 
 def test_damage_ends_the_pass(root: Path, tmp_path: Path) -> None:
