@@ -20,6 +20,7 @@ from preprocess.settings import (
     Config,
     Count,
     Date,
+    GivenTexts,
     GivenTokenizer,
     Index,
     Is,
@@ -657,11 +658,11 @@ class BuildSettings(
         "A corpus.yaml with several datasets; only options that do not change the outputs may"
         " be combined with it.", default=None, kw_only=False,
     )
-    train: Paths = option(
+    train: GivenTexts = option(
         "Text: files, directories and URLs, read in the order given; a directory in sorted"
-        " order.", default=(), default_text=DEFAULT_CORPUS,
+        " order; in Python also documents.", default=(), default_text=DEFAULT_CORPUS,
     )
-    val: Paths = option(
+    val: GivenTexts = option(
         "The same for validation.", default=(), default_text="documents of train",
         excludes={"val_fraction": "validation is of files of its own, or out of train"},
     )
@@ -721,7 +722,9 @@ class BuildSettings(
 class TrainFileSettings(TrainSettings, ProgressSettings):
     """Options of `train`: a tokenizer.json from text."""
 
-    paths: Paths = option("Text: files, directories and URLs.", kw_only=False)
+    paths: GivenTexts = option(
+        "Text: files, directories and URLs; in Python also documents.", kw_only=False,
+    )
     out: IsOutput = option(
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
@@ -763,7 +766,9 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
 class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
     """Options of `count`: the number of tokens of text."""
 
-    paths: Paths = option("Text: files, directories and URLs.", kw_only=False)
+    paths: GivenTexts = option(
+        "Text: files, directories and URLs; in Python also documents.", kw_only=False,
+    )
     tokenizer: Option[GivenTokenizer, TokenizerSource] = option(
         "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a name"
         " (tiktoken, Hugging Face).",

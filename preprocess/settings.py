@@ -50,6 +50,7 @@ from msgspec import Meta
 from bpe.arguments import alike, is_file_name, nearest, noun
 from bpe.errors import ArgumentError, spelled
 from bpe.files.locations import EMPTY, LOCAL, given_location, is_url, shown_url
+from preprocess.iterables import Documents, documents_of
 from preprocess.locations import BUCKETS, is_bucket
 
 StrPath = str | os.PathLike[str]
@@ -199,6 +200,14 @@ def _location(value: Any) -> str:
 def _locations(value: Any) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
     return tuple(map(_readable, given))
+
+
+def _texts(value: Any) -> tuple[Any, ...]:
+    """Convert paths to text; documents that a program gives to `Documents`."""
+    if isinstance(found := documents_of(value), Documents | str | os.PathLike):
+        found = [found]
+    each_found = map(documents_of, _elements(found))
+    return tuple(each if isinstance(each, Documents) else _readable(each) for each in each_found)
 
 
 def _output(value: Any) -> str:
@@ -394,6 +403,11 @@ Locations = Annotated[
     tuple[str, ...], Kind(_locations, "a path or URL, or a list of them", "PATH", is_location=True)
 ]
 Paths = Option[Locations, StrPath | Iterable[StrPath]]
+Texts = Annotated[tuple[Any, ...], Kind(_texts, (
+    "a path or URL, a list of them, or documents: a function or an iterable that yields text"
+), "PATH", is_location=True)]  # fmt: skip
+# Paths, or documents.
+GivenTexts = Option[Texts, StrPath | Iterable[Any] | Callable[[], Iterable[Any]]]
 Output = Annotated[str, Kind(_output, "a path", "PATH", is_location=True)]
 IsOutput = Option[Output, StrPath]
 OptionalOutput = Option[Output | None, StrPath | None]
@@ -571,7 +585,9 @@ def _shown(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: "..." if name in _SECRETS else x for name, x in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_shown(x) if isinstance(x, str | os.PathLike) else x for x in value)
+        kinds = (str, os.PathLike, Documents)
+        return type(value)(_shown(x) if isinstance(x, kinds) else x for x in value)
+    value = str(value) if isinstance(value, Documents) else value
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if hasattr(value, "fingerprint") and not isinstance(value, type):
         value = f"sha256:{value.fingerprint}"

@@ -26,6 +26,7 @@ from preprocess.dataset.columns import Column, Values, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.writer import ColumnFile
+from preprocess.iterables import is_shown
 from preprocess.options import BuildSettings, EncodeSettings
 from preprocess.report.progress import Progress
 from preprocess.report.summary import Report
@@ -207,6 +208,10 @@ class Origin:
         self._directory, self._progress = bin_path.parent, progress
         self._settings, _ = find_run(bin_path)
         self._shuffles = self._settings.shuffle_documents is not None
+        given = self._settings
+        paths = given.paths if isinstance(given, EncodeSettings) else (*given.train, *given.val)
+        if any(map(is_shown, paths)):
+            raise RebuildError("it was built from documents of a program, which has them")
         with _as_rebuild_error():
             self._read, self._passes = find_passes(self._settings, tokenizer, self._name)
             if any(has_standard_input(each.files) for each in self._passes):

@@ -169,7 +169,7 @@ class Progress:
             monitor_interval = 0  # no thread, for whose beginning it would wait
 
         return Bar(
-            desc=stage.name, total=stage.total, initial=stage.done_before, unit=stage.unit,
+            desc=stage.name, total=stage.total or None, initial=stage.done_before, unit=stage.unit,
             unit_scale=True, delay=_SECONDS_BEFORE_BAR, dynamic_ncols=True,
             file=self._stream or sys.stderr,
         )
@@ -212,13 +212,14 @@ def line_of(stage: Stage, seconds: float) -> str:
     """
     rate = (stage.done - stage.done_before) / seconds if seconds > 0 else 0.0
     left = "time left unknown"
-    if rate:
+    if rate and stage.total:
         left = f"about {duration((stage.total - stage.done) / rate)} left"
     share = percent(stage.done / stage.total if stage.total else 1.0)
     scale, digits, unit = (1e6, 1, " MB") if stage.unit == "B" else (1, 0, "")
     done, total, speed = (f"{n / scale:,.{digits}f}" for n in (stage.done, stage.total, rate))
     noun = unit or f" {stage.unit}"
-    return f"{stage.name}: {share}, {done} of {total}{noun}, {speed}{unit}/s, {left}"
+    how_far = f"{share}, {done} of {total}" if stage.total else done
+    return f"{stage.name}: {how_far}{noun}, {speed}{unit}/s, {left}"
 
 
 class _MachineUse:

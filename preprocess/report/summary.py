@@ -212,7 +212,7 @@ def out_of_time(progress: Progress, what_next: str) -> str:
 
 def check_has_text(sources: Sequence[Source], name: str) -> None:
     """Raise CorpusError if all sources are empty; `name` is their first output."""
-    if not any(source.n_bytes for source in sources):
+    if not any(source.n_bytes or not source.is_sized for source in sources):
         raise CorpusError(
             f"{_names(sources)}: empty (0 bytes), so there is no text for {name}; give files that"
             " have some"

@@ -265,7 +265,8 @@ class EncodePass:
                 pattern=tokenizer.pattern, unicode_version=tokenizer.unicode_version,
                 sources=[
                     {
-                        "name": source.name, "bytes": source.n_bytes,
+                        "name": source.name,
+                        "bytes": source.n_bytes if source.is_sized else each.counts.bytes,
                         # Of a source that was not read to its end, none is known.
                         "digest": "" if ends_early(source) else each.digest,
                         "documents": each.outputs[number].documents,

@@ -351,7 +351,7 @@ def list_tokenizer_files(file_name: str) -> list[str]:
 def is_up_to_date(
     run: Run, stats_file: str, stems: Sequence[str] = (), *, tokenizer: str = "",
     shards: bool = False, rejects_file: str = "", unknown: Sequence[str] = (),
-    has_same_text: Callable[[Record], bool] = lambda before: False,
+    has_same_text: Callable[[Record], bool] = lambda before: False, compares: bool = False,
 ) -> bool:
     """Return True if all outputs are there, False if the run may write them.
 
@@ -364,6 +364,7 @@ def is_up_to_date(
         rejects_file: Name of its list of bad records; "": it writes none.
         unknown: Inputs that may differ, in words.
         has_same_text: Returns True if other inputs, those of the outputs, have the same text.
+        compares: True if inputs with equal records may have other text.
 
     Raises:
         OutputError: A file is there that the run may not replace.
@@ -374,8 +375,10 @@ def is_up_to_date(
         before = _record_of_finished(files, stats_file, stems, tokenizer)
     if before is not None:
         changed = [*differences(before, run.made_from), *unknown]
-        if not changed or (not unknown and has_same_text(before)):
+        is_same = not changed and not compares
+        if is_same or (not unknown and has_same_text(before)):
             return True
+        changed = changed or ["the documents of the program are others, or cannot be compared"]
         why = f"its inputs were different ({'; '.join(changed)}): "
     check_free(run, stats_file, stems, why, shards, rejects_file)
     if tokenizer:

@@ -50,8 +50,8 @@ from preprocess.sources.standard_input import (
     FILE_NAME,
     StandardInput,
     has_standard_input,
-    read_pieces,
     replace_standard_input,
+    standard_input_of,
 )
 from preprocess.storage import LARGEST_OBJECT, DamagedStateError, Files, OutputError, Storage
 
@@ -86,17 +86,26 @@ class Plan(Struct, frozen=True, dict=True):
             if not has_standard_input(each.all_files):
                 check_has_text(each.all_files, next(iter(each.names), "train"))
         found = [x for each in self.passes for x in each.all_files]
-        n_inputs = sum(isinstance(source, StandardInput) for source in found)
+        inputs = [source for source in found if isinstance(source, StandardInput)]
+        n_inputs = len(inputs)
         if not n_inputs:
             self._check_fields()
         self._warn_of_repeated()
         if self.settings.cut_documents and any(source.has_spans for source in found):
             raise SettingsError("conversations are not cut; leave out --cut-documents")
         is_divided = self.passes[0].task is not None or self.settings.executor == "ray"
-        if n_inputs > 1 or (n_inputs and is_divided):
-            divided = "not divided among tasks or workers of Ray"
-            what = divided if is_divided else "given more than once"
-            raise SettingsError(f"standard input (-) is {what}; save it to a file, and give that")
+        shown = ["standard input (-)" if x.path == "-" else x.path for x in inputs]
+        if n_inputs > 1:
+            raise SettingsError(
+                f"{shown[0]} is given more than once, or with others that are read once; save it to"
+                " a file, and give that"
+            )
+        if is_divided and any(not source.is_sized for source in found):
+            which = f"{shown[0]} is" if shown else "documents of a program are"
+            raise SettingsError(
+                f"{which} not divided among tasks or workers of Ray; save the text to a file, and"
+                " give that"
+            )
 
     @cached_property
     def passes(self) -> list[Pass]:
@@ -223,13 +232,16 @@ class Plan(Struct, frozen=True, dict=True):
         if run.is_complete:
             return "complete; files renamed to their final names"
         stems, unknown = list(self.names.values()), list[str]()
-        if any(has_standard_input(each.all_files) for each in self.passes):
-            unknown.append("standard input cannot be compared with that of before")
+        sources = [source for each in self.passes for source in each.all_files]
+        if has_standard_input(sources):
+            what = standard_input_of(sources).what
+            unknown.append(f"{what} cannot be compared with that of before")
         is_there = is_up_to_date(
             run, self.stats_file, stems, tokenizer="" if stems else self.tokenizer_file,
             shards=getattr(self.settings, "shard_tokens", None) is not None,
             rejects_file=self.rejects_file, unknown=unknown,
             has_same_text=lambda before: self._has_same_text(run.storage.final, before),
+            compares=not all(source.is_sized for source in sources),
         )
         return "up to date" if is_there else ""
 
@@ -253,7 +265,8 @@ class Plan(Struct, frozen=True, dict=True):
         """Read standard input and select documents, before passes read: `select_documents`."""
         for each in self.passes:
             if has_standard_input(each.all_files):
-                replace_standard_input(each.all_files, keep_standard_input(journal))
+                kept = keep_standard_input(standard_input_of(each.all_files), journal)
+                replace_standard_input(each.all_files, kept)
                 check_has_text(each.files, next(iter(each.names), "train"))
                 self._check_fields()
         left_out = LeftOut()
@@ -281,7 +294,7 @@ class InputRead(Struct, forbid_unknown_fields=True):
     digest: str  # xxh3_128
 
 
-def keep_standard_input(journal: Journal) -> Path:
+def keep_standard_input(source: StandardInput, journal: Journal) -> Path:
     """Write standard input to a work file, to read it more than once, and return its path.
 
     A run that is resumed has it already. Standard input must then be the same, nothing, or a
@@ -291,7 +304,7 @@ def keep_standard_input(journal: Journal) -> Path:
     path, digest, n_bytes = storage.path(FILE_NAME), xxhash.xxh3_128(), 0
     if entry is None:
         with closing(storage.stream(FILE_NAME)) as stream:
-            for piece in read_pieces():
+            for piece in source.pieces():
                 digest.update(piece)
                 stream.append(memoryview(piece))
             stream.sync()
@@ -303,14 +316,15 @@ def keep_standard_input(journal: Journal) -> Path:
             f"{storage.where(FILE_NAME)}: the standard input of the interrupted run is damaged or"
             " missing; start over (--overwrite)"
         )
-    for piece in () if sys.stdin is None or sys.stdin.isatty() else read_pieces():
+    is_console = source.path == "-" and (sys.stdin is None or sys.stdin.isatty())
+    for piece in () if is_console else source.pieces():
         digest.update(piece)
         n_bytes += len(piece)
     if n_bytes and (n_bytes, digest.hexdigest()) != (entry.bytes, entry.digest):
         raise OutputError(
-            f"-: standard input has {n_bytes:,} bytes, and is not the {entry.bytes:,} bytes that"
-            " the interrupted run has read; give the same or nothing (< /dev/null) to resume, or"
-            f" remove {storage.where()} to start over"
+            f"{source.path}: {source.what} has {n_bytes:,} bytes, and is not the"
+            f" {entry.bytes:,} bytes that the interrupted run has read; give the same or nothing"
+            f" (< /dev/null) to resume, or remove {storage.where()} to start over"
         )
     return path
 

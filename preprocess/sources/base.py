@@ -105,6 +105,7 @@ class Source(ABC):
     is_compressed = False  # the text may be longer than the source
     has_fields = True  # documents are fields of records
     has_spans = False  # documents say what is trained on
+    is_sized = True  # `n_bytes` is known before it is read
     begin = 0  # first byte of the file that is read; not 0 of a part
     has_next_part = False  # it is a part, and not the last
     kept: Kept | None = None  # which documents are selected, which are whole then; None: all

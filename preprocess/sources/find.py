@@ -35,8 +35,10 @@ from bpe.parallel import cached_property, run_in_order
 from preprocess.dataset import columns as table
 from preprocess.dataset.manifest import FORMAT, spellings_of
 from preprocess.documents.batch import ReadOptions
+from preprocess.iterables import Documents
 from preprocess.locations import url_name
 from preprocess.sources.base import Source, import_library
+from preprocess.sources.iterables import open_documents
 from preprocess.sources.registry import is_log, is_named_text, open_source, warn_once
 from preprocess.sources.remote import RemoteFile, corpus_errors, find_object, open_url
 from preprocess.sources.standard_input import StandardInput
@@ -56,10 +58,10 @@ logger = logging.getLogger("preprocess")
 
 
 class _Given(NamedTuple):
-    """What a path means: a file or a directory; None: standard input."""
+    """What a path means: a file, a directory or documents; None: standard input."""
 
     shown: str  # for messages
-    place: Path | RemoteFile | _Directory | None
+    place: Path | RemoteFile | Documents | _Directory | None
     name: str = ""  # of a file, in manifests
     is_own: bool = False  # of tokenmill
     is_match: bool = False  # of a pattern, so it may have no text
@@ -68,13 +70,13 @@ class _Given(NamedTuple):
 class _Found(NamedTuple):
     """A file, its name in manifests, and whether it was found below a directory."""
 
-    place: Path | RemoteFile | None
+    place: Path | RemoteFile | Documents | None
     name: str
     is_below: bool
 
 
 def find_sources(
-    paths: Collection[str | os.PathLike[str]], reading: ReadOptions,
+    paths: Collection[str | os.PathLike[str] | Documents], reading: ReadOptions,
     binary_files: list[Path | str] | None = None,
 ) -> list[Source]:
     """Find the sources in files, directories, patterns, lists and URLs, in order.
@@ -140,6 +142,8 @@ def _open_all(found: Sequence[_Found], reading: ReadOptions) -> list[Source | Pa
     def open_one(each: _Found) -> Source | Path | str | None:
         if each.place is None:
             return StandardInput(reading)
+        if isinstance(each.place, Documents):
+            return open_documents(each.place, reading)
         file = open_file(each.place) if isinstance(each.place, Path) else each.place
         return open_source(file, each.name, reading, each.is_below)
 
@@ -167,10 +171,13 @@ def check_fields_are_used(sources: Sequence[Source], reading: ReadOptions) -> No
 # Paths.
 
 
-def _expand(paths: Iterable[str | os.PathLike[str]]) -> Iterator[_Given]:
+def _expand(paths: Iterable[str | os.PathLike[str] | Documents]) -> Iterator[_Given]:
     """Yield what paths, patterns, lists, URLs and `-` mean."""
     listed = cache(_Directory)
     for path in paths:
+        if isinstance(path, Documents):
+            yield _Given(str(path), path)
+            continue
         name = os.fspath(path)
         is_list = name.startswith("@") and not os.path.lexists(name)
         for each in _listed_paths(name[1:]) if is_list else [name]:

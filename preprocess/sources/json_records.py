@@ -25,7 +25,7 @@ from msgspec import structs
 
 from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import ReadOptions, invalid_text_error, replace_invalid
-from preprocess.sources.base import ResumePoint, Source
+from preprocess.sources.base import ResumePoint, Source, WorkUnit
 from preprocess.sources.records import (
     BadRecordError,
     Record,
@@ -232,14 +232,20 @@ class JsonLinesUnit(JsonUnit):
 
 
 class JsonLinesSource(JsonSource):
-    """One file of JSON Lines."""
+    """One file of JSON Lines; of a subclass, of other records that end with a mark."""
 
-    def units(self, after: ResumePoint | None = None) -> Iterator[JsonLinesUnit]:
+    end_mark = b"\n"
+
+    def unit(self, start: int, stop: int) -> WorkUnit:
+        """Return the unit of bytes [start, stop)."""
+        return JsonLinesUnit(self.file, self.reading_of_units, start, stop, self.fields)
+
+    def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         # A file of zero bytes is one unit of zero bytes.
         start = after[0] if after else self.begin
         while True:
             stop = self._end_of_line(start + self.reading.unit_size)
-            yield JsonLinesUnit(self.file, self.reading_of_units, start, stop, self.fields)
+            yield self.unit(start, stop)
             if self.file.clip(stop + 1) == stop:
                 return
             start = stop
@@ -253,7 +259,7 @@ class JsonLinesSource(JsonSource):
     def _end_of_line(self, position: int) -> int:
         """Return the end of the line that has byte `position - 1`; the end of the file, if less."""
         for start, piece in self.file.pieces(position - 1, sys.maxsize, _LINE_STRIDE):
-            if (found := piece.tobytes().find(b"\n")) >= 0:
+            if (found := piece.tobytes().find(self.end_mark)) >= 0:
                 return start + found + 1
         return self.file.clip(sys.maxsize)
 

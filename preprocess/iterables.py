@@ -1,0 +1,152 @@
+"""Documents that a program gives in place of paths: functions, iterables, columns, tables.
+
+Objects of other libraries are known by their methods, so none is imported. All documents are texts,
+or all are records: mappings with fields.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections import UserList, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from bpe.errors import CorpusError
+from bpe.parallel import cached_property
+
+_NO_DOCUMENTS = (str, bytes, os.PathLike, Mapping, set, frozenset, type)
+_ROWS = 1024  # of a column or a table of Arrow, that are converted at a time
+_SHOWN = "<documents of %s>"
+# One word with a slash, or with what may be a suffix.
+_LIKE_A_PATH = re.compile(r"\S*[/\\]\S*|\S+\.\w{1,8}")
+
+
+class Documents:
+    """Documents that a program gives; `str` shows them where a path would be.
+
+    Args:
+        begin: Returns an iterator of all of them.
+        name: Their name in messages and manifests.
+        is_one_shot: True if `begin` can be called once.
+    """
+
+    def __init__(
+        self, begin: Callable[[], Iterable[Any]], name: str, is_one_shot: bool = False
+    ) -> None:
+        self._begin, self.name, self.is_one_shot = begin, name, is_one_shot
+
+    def __str__(self) -> str:
+        return _SHOWN % self.name
+
+    __repr__ = __str__
+
+    def __iter__(self) -> Iterator[Any]:
+        given = self._begin()
+        if not isinstance(given, Iterable):
+            raise CorpusError(
+                f"{self.name}: expected a function that returns documents, one after another; it"
+                f" returned {given!r:.80}"
+            )
+        return iter(given)
+
+    @cached_property
+    def are_records(self) -> bool:
+        """True if the first document is a record."""
+        return isinstance(self.first(), Mapping)
+
+    def first(self) -> Any:
+        """Return the first document, None if there is none; a one-shot iterator keeps it."""
+        documents = iter(self)
+        found = [*itertools.islice(documents, 1)]
+        if self.is_one_shot:
+            self._begin = lambda: itertools.chain(found, documents)
+        return next(iter(found), None)
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield the text of each document, as UTF-8; lone surrogates are no UTF-8.
+
+        Raises:
+            CorpusError: A document is no text.
+        """
+        for number, given in enumerate(self, start=1):
+            text = given
+            if type(text) is not str:
+                text = text[1] if isinstance(text, tuple) and len(text) == 2 else text
+                text = text.as_py() if hasattr(text, "as_py") else text
+                if not isinstance(text, str):
+                    raise self._error(number, f"expected text, or (id, text); got {given!r:.80}")
+            try:
+                yield text.encode()
+            except UnicodeEncodeError:
+                yield text.encode("utf-8", "surrogatepass")
+
+    def records(self) -> Iterator[bytes]:
+        """Yield each document as a JSON object.
+
+        Raises:
+            CorpusError: A document is no record.
+        """
+        encode = msgspec.json.Encoder().encode
+        for number, record in enumerate(self, start=1):
+            if not isinstance(record, Mapping):
+                what = "expected a record, as the first document is"
+                raise self._error(number, f"{what}; got {record!r:.80}")
+            try:
+                yield encode(record)
+            except UnicodeEncodeError:  # a lone surrogate, which the reader of JSON reports
+                yield json.dumps(record).encode()
+            except TypeError as error:
+                what = f"{error}; give records with the fields that are read alone"
+                raise self._error(number, what) from None
+
+    def _error(self, number: int, what: str) -> CorpusError:
+        return CorpusError(f"{self.name}: document {number:,}: {what}")
+
+
+def is_shown(path: str) -> bool:
+    """Return True for what is shown of documents in place of a path."""
+    begin, end = _SHOWN.split("%s")
+    return path.startswith(begin) and path.endswith(end)
+
+
+def documents_of(given: Any) -> Any:
+    """Return the `Documents` that an object gives; else the object, or its paths in a list.
+
+    Raises:
+        ValueError: It is not clear what the object gives.
+    """
+    if isinstance(given, (*_NO_DOCUMENTS, Documents)):
+        return given
+    if callable(given) and not hasattr(given, "__iter__"):
+        return Documents(given, getattr(given, "__name__", type(given).__name__))
+    name = str(getattr(given, "__name__", getattr(given, "name", None)) or type(given).__name__)
+    if hasattr(given, "to_pylist") and hasattr(given, "slice"):
+        return Documents(lambda: _rows(given), name)
+    if hasattr(given, "columns") and not hasattr(given, "column_names"):
+        raise ValueError("should be one column of the table, such as table['text']")
+    if isinstance(given, list | tuple | deque | UserList):
+        has_paths = not given or not isinstance(given[0], tuple | Mapping)
+        return given if has_paths else Documents(lambda: given, name)
+    if not isinstance(given, Iterable):
+        return given
+    found = Documents(lambda: given, name, is_one_shot=hasattr(given, "__next__"))
+    first = found.first()
+    if isinstance(first, os.PathLike) or first is None:
+        return [*found]
+    if isinstance(first, str) and _LIKE_A_PATH.fullmatch(first):
+        raise ValueError(
+            f"should be documents or a list of paths, and the first text, {first!r:.80}, may be"
+            " either; give a list of paths, or documents as (id, text)"
+        )
+    return found
+
+
+def _rows(column: Any) -> Iterator[Any]:
+    """Yield the values of a column, or the rows of a table, of Arrow."""
+    for start in range(0, len(column), _ROWS):
+        yield from column.slice(start, _ROWS).to_pylist()
