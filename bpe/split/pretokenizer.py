@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Starts = NDArray[np.uint64]
 
 # Pattern -> flags (in `sets`) of `split_cl100k`; gpt2 has its own scanner. Another pattern of this
-# family is a line here and one in `bpe.split.patterns` (docs/patterns.md).
+# family is a line here and one in `bpe.split.patterns` (docs/architecture.md).
 _FLAGS = {
     "cl100k": ["WHOLE_END"],
     "o200k": ["CASED", "SUFFIXES", "SLASHES"],
