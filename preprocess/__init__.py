@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.export.formats import ExportError as ExportError
     from preprocess.export.write import ExportResult as ExportResult
     from preprocess.export.write import export_tokens as export_tokens
+    from preprocess.find.search import search as search
     from preprocess.imports.documents import DatasetWriter as DatasetWriter
     from preprocess.imports.write import ImportResult as ImportResult
     from preprocess.imports.write import import_tokens as import_tokens
@@ -83,6 +84,7 @@ _NAMES_OF = {
     "preprocess.export.formats": "ExportError",
     "preprocess.export.write": "ExportResult export_tokens",
     "preprocess.imports.documents": "DatasetWriter",
+    "preprocess.find.search": "search",
     "preprocess.imports.write": "ImportResult import_tokens",
     "preprocess.pipeline": "BuildResult Pipeline build count encode tokenize_and_save train",
     "preprocess.report.progress": "Progress",

@@ -184,6 +184,13 @@ COMMANDS = {
         "preprocess.check.decode.decode_range", "DecodeSettings", "debug", _Console.text,
         "Print the text of a token file, special tokens included.",
     ),
+    "search": Command(
+        "preprocess.find.search.search", "SearchSettings", f"json {_RUN}",
+        lambda console, found: console.show(
+            found, imported("preprocess.find.search.format_lines")(found)
+        ),
+        "Find texts, ids or evaluation items in a dataset: counts, documents, places.",
+    ),
     "inspect": Command(
         "preprocess.check.inspect.facts", "InspectSettings", "json debug", _Console.facts,
         "Describe a token file, a tokenizer or a directory of outputs.",

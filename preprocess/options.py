@@ -36,10 +36,12 @@ from preprocess.settings import (
     Paths,
     Pattern,
     Prefix,
+    Readable,
     Seed,
     Settings,
     SettingsError,
     Size,
+    StrPath,
     TemplateVariables,
     Token,
     Tokenizer,
@@ -870,6 +872,70 @@ class DecodeSettings(BuiltWithSettings):
     path: IsReadable = option("Token file, or its URL.", kw_only=False)
     start: Is[Index] = option("First token.", default=0)
     count: Is[Index | None] = option("Number of tokens.", default=None, default_text="all")
+
+
+def _read_ids(value: Any) -> tuple[int, ...]:
+    """Convert ids, or text such as "464,318", to numbers."""
+    given = [value] if isinstance(value, str) else value
+    if isinstance(given, bytes | Mapping):
+        raise TypeError
+    each = [y for x in given for y in (x.split(",") if isinstance(x, str) else [x])]
+    if not all(x.strip().isdecimal() for x in each if isinstance(x, str)):
+        raise TypeError
+    return tuple(int(x) if isinstance(x, str) else operator.index(x) for x in each)
+
+
+def _read_texts(value: Any) -> tuple[str, ...]:
+    """Convert a text, or texts, to a tuple."""
+    given = (value,) if isinstance(value, str) else value
+    if isinstance(given, bytes | Mapping):
+        raise TypeError
+    found = tuple(given)
+    if not all(isinstance(x, str) and x and x.encode() for x in found):
+        raise TypeError
+    return found
+
+
+_TEXTS = "a text, or a list of texts, none of them empty"
+Texts = Annotated[tuple[str, ...], Kind(_read_texts, _TEXTS, "TEXT")]
+Ids = Annotated[tuple[Index, ...], Kind(_read_ids, "ids such as 464,318", "N[,N...]")]
+_ONE_SEARCH = "one thing is searched for at a time"
+
+
+class SearchSettings(BuiltWithSettings, ReadSettings, ProgressSettings, function="search"):
+    """Options of `search`: where texts or ids occur in a dataset."""
+
+    path: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    texts: Option[Texts, str | Iterable[str]] = option(
+        "Texts to find, byte by byte, however they are divided into tokens.",
+        default=(), kw_only=False, excludes={"file": _ONE_SEARCH},
+    )
+    ids: Option[Ids | None, str | Iterable[int] | None] = option(
+        "Ids to find, special ones too, such as 464,318.", default=None,
+        excludes={"texts": _ONE_SEARCH, "file": _ONE_SEARCH},
+    )
+    file: Option[Readable | None, StrPath | None] = option(
+        "File whose documents are the texts to find, read as `build` reads text.", default=None,
+    )
+    contamination: Option[Readable | None, StrPath | None] = option(
+        "File of evaluation items: find which share of the n-grams of each is in the dataset.",
+        default=None, excludes=dict.fromkeys(("texts", "ids", "file"), _ONE_SEARCH),
+    )
+    ngram: Is[Count] = option(
+        "Words of an n-gram, in lower case and without punctuation.", default=13,
+        needs=("contamination",),
+    )
+    limit: Is[Index] = option(
+        "Places that are listed for each text, or documents for each item.", default=10,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if not (self.texts or self.ids or self.file or self.contamination):
+            raise SettingsError(
+                "there is nothing to search for; give a text, ids (--ids), a file of texts (--file)"
+                " or of evaluation items (--contamination)"
+            )
 
 
 class InspectSettings(RanksSettings):

@@ -96,6 +96,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "expected": "0" * 64,
         "DatasetWriter.out": "new/train.bin", "encode.paths": "missing.txt",
         "train.paths": "missing.txt", "count.paths": "missing.txt",
+        "search.texts": "a text",
         "import_tokens.path": "missing.bin", "import_tokens.format": "raw",
         "objects": {
             "Tokenizer": tokenizer, "WordLevelTokenizer": bpe.WordLevelTokenizer(["a", "<unk>"]),

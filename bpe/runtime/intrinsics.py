@@ -174,6 +174,11 @@ instead_of(machine.copy_16_ids, types.void, ANY, _INT, ANY, _INT)(
 )
 
 
+instead_of(machine.copy_16_bytes, types.void, ANY, _INT, ANY, _INT)(
+    lambda call, *_: call.store(call.load(0, ir.VectorType(I8, 16), 1), 2, 1)
+)
+
+
 instead_of(machine.copy_64_bytes, types.void, ANY, _INT, ANY, _INT)(
     lambda call, *_: call.store(call.load(0, _BYTES, 1), 2, 1)
 )

@@ -82,6 +82,11 @@ def copy_16_ids(source: Any, i: int, target: Any, j: int) -> None:
     target[j : j + 16] = source[i : i + 16]
 
 
+def copy_16_bytes(source: Any, i: int, target: Any, j: int) -> None:
+    """Copy `source[i : i + 16]`, `uint8`, to `target[j : j + 16]`, `uint8`: 0..15 -> 0..15."""
+    target[j : j + 16] = source[i : i + 16]
+
+
 def copy_64_bytes(source: Any, i: int, target: Any, j: int) -> None:
     """Copy `source[i : i + 64]`, `uint8`, to `target[j : j + 64]`, `uint8`: 0..63 -> 0..63."""
     target[j : j + 64] = source[i : i + 64]

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bpe.errors import TokenizerFileError
 from bpe.files.locations import is_url
 from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
+from preprocess.dataset.reader import open_tokens, tokenizer_of
 from preprocess.options import DecodeSettings
-from preprocess.settings import StrPath, takes
-
-if TYPE_CHECKING:
-    from bpe.text_tokenizer import AnyTokenizer
+from preprocess.settings import takes
 
 _TOKENS_AT_A_TIME = 1 << 20
 
@@ -60,18 +55,3 @@ def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
         cuts = file.document_ends[first:last].astype(np.int64).tolist()
     for first, end in pairwise(dict.fromkeys([start, *cuts, stop])):
         yield used.decode_bytes(file[first:end])
-
-
-def tokenizer_of(file: TokenFile, given: StrPath | None = None) -> AnyTokenizer:
-    """Load the given tokenizer, else that beside a token file, and compare it."""
-    from bpe import load_tokenizer
-
-    path, where = (given, "") if given is not None else file.tokenizer_file()
-    if path is None:
-        raise TokenizerFileError(
-            f"{where}: there is no such file; give the tokenizer that the token file was built"
-            " with (--tokenizer)"
-        )
-    tokenizer = load_tokenizer(path)
-    check_tokenizer(file.path, file.manifest, tokenizer)
-    return tokenizer

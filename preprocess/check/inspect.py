@@ -16,7 +16,6 @@ import numpy as np
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from preprocess.check import rows
-from preprocess.check.decode import tokenizer_of
 from preprocess.check.rows import reason_of
 from preprocess.check.scan import Scan
 from preprocess.dataset.columns import TokenFileError, manifest_name
@@ -25,6 +24,7 @@ from preprocess.dataset.reader import (
     TokenFile,
     open_tokens,
     read_bounds,
+    tokenizer_of,
 )
 from preprocess.locations import is_bucket, join_location
 from preprocess.options import InspectSettings

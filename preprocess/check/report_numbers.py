@@ -10,6 +10,7 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,6 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url, shown_url
-from preprocess.check.decode import tokenizer_of
 from preprocess.check.inspect import (
     compare_val_with_train,
     describe_scan,
@@ -30,7 +30,8 @@ from preprocess.check.preview import token_texts
 from preprocess.check.scan import Numbers, Scan
 from preprocess.check.verify import verify
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.reader import TokenFile, open_tokens
+from preprocess.dataset.places import sources_in_order
+from preprocess.dataset.reader import TokenFile, open_tokens, tokenizer_of
 from preprocess.locations import join_location, url_name
 from preprocess.options import ReportSettings
 from preprocess.report.progress import Progress, progress_of
@@ -316,7 +317,7 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
     n = file.n_documents
     most = int(_SAMPLE_TOKENS / max(file.n_tokens / max(n, 1), 1)) + 1
     numbers = np.linspace(0, n - 1, min(n, most, _SAMPLE_DOCUMENTS)).astype(np.int64)
-    of = _source_of_documents(file)
+    of = sources_in_order(file)
     groups: dict[tuple[str | None, str], Counter[str]] = {}
     broken, is_cut = Counter[str](), False
     for number in dict.fromkeys(numbers.tolist()):
@@ -328,7 +329,7 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
         data = tokenizer.decode_bytes(file[start:end]) if end > start else b""
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, end == stop)
         broken.update(_find_broken(data, text, end == stop))
-        source = None if of is None else of[1][int(np.searchsorted(of[0], number, "right"))]
+        source = None if of is None else of[0][bisect_right(of[1], number)]
         group = groups.setdefault((source, script_of(text)), Counter())
         group.update(documents=1, bytes=len(data), tokens=end - start)
         if beside is not None:
@@ -340,15 +341,6 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
         "by_source": [] if of is None else _ratios("source", groups, 0, beside is not None),
         "by_script": _ratios("script", groups, 1, beside is not None),
     }
-
-
-def _source_of_documents(file: TokenFile) -> tuple[Numbers, list[str]] | None:
-    """Return (number of the document after each source, names), if documents are in order."""
-    sources = file.manifest.sources
-    n_of = [int(each["documents"]) for each in sources if each.get("documents") is not None]
-    if len(n_of) < len(sources) or sum(n_of) != file.n_documents:
-        return None
-    return np.cumsum(n_of, dtype=np.int64), [str(each.get("name")) for each in sources]
 
 
 def _find_broken(data: bytes, text: str, is_whole: bool) -> Iterator[str]:

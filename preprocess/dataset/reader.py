@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.arguments import check, checked, tells_missing
-from bpe.errors import ArgumentError, TokenmillError
+from bpe.errors import ArgumentError, TokenizerFileError, TokenmillError
 from bpe.files.locations import given_location, is_url, shown_url
 from bpe.parallel import cached_property
 from preprocess.dataset.columns import (
@@ -383,6 +383,21 @@ def check_tokenizer(path: Path | str, manifest: Manifest, tokenizer: AnyTokenize
             f"and the one given is {found[:16]}...; use the tokenizer.json that was built "
             "with it, or build the files again with this one"
         )
+
+
+def tokenizer_of(file: TokenFile, given: Any = None) -> AnyTokenizer:
+    """Load the given tokenizer, else that beside a token file, and compare it."""
+    from bpe import load_tokenizer
+
+    path, where = (given, "") if given is not None else file.tokenizer_file()
+    if path is None:
+        raise TokenizerFileError(
+            f"{where}: there is no such file; give the tokenizer that the token file was built"
+            " with (--tokenizer)"
+        )
+    tokenizer = load_tokenizer(path)
+    check_tokenizer(file.path, file.manifest, tokenizer)
+    return tokenizer
 
 
 def _files_beside(url: str) -> tuple[UrlFiles, str]:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from bpe.special import utf8
+from preprocess.dataset.places import source_of
 from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
 from preprocess.view.vocabulary import (
     TOKENS,
@@ -116,18 +117,6 @@ def document_with(viewed: ViewedDataset, token: int) -> Answer:
     number = document_at(file, token)
     start = int(read_bounds(file, number, number + 1)[0])
     return document(viewed, number, (token - start) // TOKENS) | {"token": token}
-
-
-def source_of(file: TokenFile, number: int) -> Answer | None:
-    """Return the source of a document, and its number there; None if it is not known."""
-    counts: list[Any] = [source.get("documents") for source in file.manifest.sources]
-    if None in counts or sum(counts) != file.n_documents:
-        return None
-    for source, count in zip(file.manifest.sources, counts, strict=True):
-        if number < count:
-            return {"name": str(source.get("name")), "document": number}
-        number -= count
-    return None
 
 
 # --- search ---
