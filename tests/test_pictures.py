@@ -29,3 +29,10 @@ def test_every_picture_is_shown() -> None:
     files = {path.name for path in pictures.DIRECTORY.iterdir()}
     assert files == {f"{name}.svg" for name in pictures.PICTURES}
     assert all(f"](pictures/{name})" in page for name in files)
+
+
+def test_screenshots_are_small() -> None:
+    shown = (ROOT / "docs" / "index.md").read_text("utf-8")
+    for name in ("view.png", "report.png"):  # of docs/screenshots.py
+        assert 10_000 < (ROOT / "docs" / name).stat().st_size < 200_000
+        assert f"]({name})" in shown
