@@ -55,8 +55,9 @@ def load_tokenizer(
 
     Args:
         name: Path of a tokenizer.json, of its directory, or of a .tiktoken file; or the name of an
-            encoding of tiktoken; or a name on Hugging Face's hub; or a tokenizer: of this package,
-            a `tokenizers.Tokenizer`, a fast tokenizer of transformers, a `tiktoken.Encoding`.
+            encoding of tiktoken, also without its "_base"; or a name on Hugging Face's hub; or a
+            tokenizer: of this package, a `tokenizers.Tokenizer`, a fast tokenizer of transformers,
+            a `tiktoken.Encoding`.
         pattern: Split pattern of a .tiktoken file, which does not contain it.
         special_tokens: Special tokens of a .tiktoken file; their ids follow its largest id.
 
@@ -86,8 +87,9 @@ def load_tokenizer(
     import tiktoken
 
     name, encodings = str(name), tiktoken.list_encoding_names()
-    if name in encodings:
-        return Tokenizer.from_tiktoken(name)
+    for encoding in (name, f"{name}_base"):
+        if encoding in encodings:
+            return Tokenizer.from_tiktoken(encoding)
     # A mistyped path is not looked up on the hub.
     is_name = re.fullmatch(r"[\w.-]{1,96}(/[\w.-]{1,96})?", name) is not None
     if not is_name or Path(name).suffix in _FILE_SUFFIXES:

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -52,6 +54,27 @@ def _kernels_are_compiled() -> None:
 
     compiling.compile_training("gpt2", Progress())
     compiling.compile_encoding(Tokenizer.from_vocabulary(Vocabulary.from_merges([])), Progress())
+
+
+@pytest.fixture(scope="module")
+def view_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the datasets of `view_cases`."""
+    import view_cases
+
+    found = tmp_path_factory.mktemp("view")
+    view_cases.make(found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def view_library(view_root: Path) -> Any:
+    """What `view` shows of them."""
+    from preprocess.view.server import Library
+
+    found = Library()
+    for name in ("masked", "sharded"):
+        found.add(str(view_root / name))
+    return found
 
 
 @pytest.fixture

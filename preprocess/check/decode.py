@@ -23,8 +23,8 @@ def decode_range(settings: DecodeSettings) -> Iterator[bytes]:
 
     Raises:
         TokenFileError: The token file is damaged, was built with another tokenizer, or has fewer
-            than `start` tokens.
-        TokenizerFileError: The tokenizer is missing or cannot be read.
+            than `start` tokens; or its tokenizer is missing.
+        TokenizerFileError: The tokenizer cannot be read.
     """
     from bpe import Tokenizer
 

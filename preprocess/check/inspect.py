@@ -20,12 +20,7 @@ from preprocess.check.rows import reason_of
 from preprocess.check.scan import Scan
 from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.manifest import FORMAT
-from preprocess.dataset.reader import (
-    TokenFile,
-    open_tokens,
-    read_bounds,
-    tokenizer_of,
-)
+from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, tokenizer_of
 from preprocess.locations import is_bucket, join_location
 from preprocess.options import InspectSettings
 from preprocess.report.progress import Stage, line_of, percent

@@ -26,7 +26,8 @@ from preprocess.storage.errors import OUTPUTS_KEPT
 Facts = dict[str, Any]
 Row = Sequence[Any]
 
-_MOST_ROWS = 30  # of a table
+_MOST_ROWS = 30  # of a table, or a list
+_MOST_TEXT = 10_000  # characters of a value in a table
 _COLOURS = ("one", "two", "three", "four")  # of datasets in plots; others are in tables alone
 # Colours in the drawing -> those of the page, which are light or dark.
 _TEXT, _LINE = "#010101", "#020202"
@@ -398,7 +399,7 @@ def _class(is_text: bool) -> str:
 
 def _cell(value: Any, is_text: bool) -> str:
     if isinstance(value, _Code):
-        return f"<td><code>{escape(value)}</code></td>"
+        return f"<td><code>{escape(_cut(value))}</code></td>"
     if isinstance(value, _Bar):
         return f'<td class="n bar" style="--share:{value.share:.1%}">{value:,.2f}</td>'
     if isinstance(value, _Share):
@@ -407,12 +408,23 @@ def _cell(value: Any, is_text: bool) -> str:
         text = value or ""
     else:
         text = f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-    return f"<td{_class(is_text)}>{escape(text)}</td>"
+    return f"<td{_class(is_text)}>{escape(_cut(text))}</td>"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
 
 
 def _pairs(facts: Facts, names: Iterable[str]) -> str:
-    rows = [[name.replace("_", " "), str(facts[name])] for name in names if name in facts]
+    rows = [[name.replace("_", " "), _value(facts[name])] for name in names if name in facts]
     return _table(["what", "value"], rows)
+
+
+def _value(value: Any) -> str:
+    """Format a setting: of a long list the beginning, and how many more there are."""
+    if not isinstance(value, list) or len(value) <= _MOST_ROWS:
+        return str(value)
+    return f"{str(value[:_MOST_ROWS])[:-1]}, and {len(value) - _MOST_ROWS:,} more]"
 
 
 def _note(text: str) -> str:

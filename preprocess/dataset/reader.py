@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpe.arguments import check, checked, tells_missing
-from bpe.errors import ArgumentError, TokenizerFileError, TokenmillError
+from bpe.errors import ArgumentError, TokenmillError
 from bpe.files.locations import given_location, is_url, shown_url
 from bpe.parallel import cached_property
 from preprocess.dataset.columns import (
@@ -183,17 +183,7 @@ class TokenFile:
             EncodingError: An id is not in the vocabulary.
         """
         if self._tokenizer is None:
-            from bpe import load_tokenizer
-
-            path, shown = self.tokenizer_file()
-            if path is None:
-                raise TokenFileError(
-                    f"{shown}: missing, and no tokenizer was given; pass the one that the dataset"
-                    " was built with: open_tokens(path, tokenizer=...)"
-                )
-            tokenizer = load_tokenizer(path)
-            check_tokenizer(self.path, self.manifest, tokenizer)
-            self._tokenizer = tokenizer
+            self._tokenizer = tokenizer_of(self)
         content = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel())
         return content.decode("utf-8", "replace")
 
@@ -386,14 +376,18 @@ def check_tokenizer(path: Path | str, manifest: Manifest, tokenizer: AnyTokenize
 
 
 def tokenizer_of(file: TokenFile, given: Any = None) -> AnyTokenizer:
-    """Load the given tokenizer, else that beside a token file, and compare it."""
+    """Load the given tokenizer, else that beside a dataset, and compare it.
+
+    Raises:
+        TokenFileError: There is none, or the dataset was built with another one.
+    """
     from bpe import load_tokenizer
 
     path, where = (given, "") if given is not None else file.tokenizer_file()
     if path is None:
-        raise TokenizerFileError(
-            f"{where}: there is no such file; give the tokenizer that the token file was built"
-            " with (--tokenizer)"
+        raise TokenFileError(
+            f"{where}: missing, and no tokenizer was given; give the one that the dataset was built"
+            " with (--tokenizer, or open_tokens(path, tokenizer=...) in Python)"
         )
     tokenizer = load_tokenizer(path)
     check_tokenizer(file.path, file.manifest, tokenizer)

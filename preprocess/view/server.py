@@ -301,7 +301,14 @@ def application(library: Library, path: str, hosts: Iterable[str]) -> Any:
         except (TokenmillError, OSError, MemoryError) as error:
             return JSONResponse({"error": str(error)}, 400, headers)
 
-    return Starlette(routes=[Route("/{path:path}", respond, methods=["GET", "POST"])])
+    async def refuse(_: Any, error: Any) -> Any:
+        code, more = getattr(error, "status_code", 500), getattr(error, "headers", None)
+        return Response("this request cannot be answered", code, headers | (more or {}))
+
+    return Starlette(
+        routes=[Route("/{path:path}", respond, methods=["GET", "POST"])],
+        exception_handlers={405: refuse, 500: refuse},
+    )
 
 
 async def _asked(request: Any) -> dict[str, str]:

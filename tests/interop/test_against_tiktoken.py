@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nasty import APOSTROPHES, LONE_MARKS, NEARLY_SPACES, SAMPLES, WHITE_SPACES, nasty_texts
 
-from bpe import Tokenizer
+from bpe import Tokenizer, load_tokenizer
 from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.split.patterns import PATTERNS
 from bpe.vocabulary import Vocabulary
@@ -152,3 +152,12 @@ def test_to_tiktoken_and_back() -> None:
     assert again.eos_token == "<|endoftext|>"
     for text in trained.documents():
         assert encoding.encode(text, allowed_special="all") == TRAINED.encode(text)
+
+
+@pytest.mark.parametrize("name", ["cl100k", "cl100k_base", "o200k", "gpt2"])
+def test_names_of_encodings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks of an encoding are on a server, so the name is all that is looked at."""
+    asked = list[str]()
+    monkeypatch.setattr(Tokenizer, "from_tiktoken", asked.append)
+    load_tokenizer(name)
+    assert asked == [f"{name.removesuffix('_base')}_base" if name != "gpt2" else name]

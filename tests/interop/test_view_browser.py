@@ -42,24 +42,10 @@ TOKENS = """box => [...box.querySelectorAll(".t")].map(t => [
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("view")
-    view_cases.make(found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def library(root: Path) -> Library:
-    found = Library()
-    for name in ("masked", "sharded"):
-        found.add(str(root / name))
-    return found
-
-
-@pytest.fixture(scope="module")
-def url(root: Path) -> Iterator[str]:
-    (root / "bare" / "tokenizer.json").write_text((root / SECOND).read_text())  # another one
-    places = (root / name for name in ("masked", "sharded", "bare"))
+def url(view_root: Path) -> Iterator[str]:
+    another = (view_root / SECOND).read_text()
+    (view_root / "bare" / "tokenizer.json").write_text(another)
+    places = (view_root / name for name in ("masked", "sharded", "bare"))
     with view_cases.viewing(*places) as found:
         yield found
 
@@ -116,13 +102,13 @@ def expected_tokens(answer: dict[str, Any], mask: list[int] | None = None) -> li
     ]
 
 
-def dataset(root: Path, name: str) -> TokenFile:
-    return open_tokens(root / name / "train.json")
+def dataset(view_root: Path, name: str) -> TokenFile:
+    return open_tokens(view_root / name / "train.json")
 
 
 @pytest.mark.parametrize("name", ["train", "sharded/train"])
-def test_documents_are_those_of_python(page: Any, url: str, root: Path, name: str) -> None:
-    file = dataset(root, "masked" if name == "train" else "sharded")
+def test_documents_are_those_of_python(page: Any, url: str, view_root: Path, name: str) -> None:
+    file = dataset(view_root, "masked" if name == "train" else "sharded")
     start = 0
     for number, text in enumerate(view_cases.texts()):
         ids = file.doc(number).tolist()
@@ -155,8 +141,8 @@ def test_invisible_characters_are_shown(page: Any, url: str) -> None:
         assert sign in signs
 
 
-def test_long_documents_have_pages(page: Any, url: str, root: Path) -> None:
-    file, shown = dataset(root, "masked"), list[int]()
+def test_long_documents_have_pages(page: Any, url: str, view_root: Path) -> None:
+    file, shown = dataset(view_root, "masked"), list[int]()
     show(page, url, "tab=documents&dataset=train&number=43")
     n_pages = -(-len(file.doc(43)) // 2000)
     for number in range(n_pages):
@@ -170,8 +156,8 @@ def test_long_documents_have_pages(page: Any, url: str, root: Path) -> None:
     assert page.locator("#page-after").is_disabled()
 
 
-def test_keys_alone(page: Any, url: str, library: Library) -> None:
-    title, viewed = page.locator("#document-title"), library.dataset("train")
+def test_keys_alone(page: Any, url: str, view_library: Library) -> None:
+    title, viewed = page.locator("#document-title"), view_library.dataset("train")
 
     def press(*keys: str) -> None:
         for key in keys:
@@ -217,7 +203,9 @@ def test_every_control_is_reached_with_tab(page: Any, url: str) -> None:
         show(page, url, state)
         if "tab=numbers" in state:
             page.wait_for_selector("#numbers .numbers section")
-        controls = "section:not([hidden]) :is(button:enabled, input:enabled, select, textarea)"
+        controls = (
+            "section:not([hidden]) :is(a, button:enabled, input:enabled, select, summary, textarea)"
+        )
         left = page.locator(controls).evaluate_all(
             "all => { all = all.filter(x => x.checkVisibility());"
             " all.forEach((x, i) => { x.dataset.n = i; }); return all.length; }"
@@ -232,12 +220,12 @@ def test_every_control_is_reached_with_tab(page: Any, url: str) -> None:
         assert len(seen - {None}) == left
 
 
-def test_a_text_is_encoded_as_it_is_typed(page: Any, url: str, library: Library) -> None:
+def test_a_text_is_encoded_as_it_is_typed(page: Any, url: str, view_library: Library) -> None:
     show(page, url, f"tab=tokenizer&tokenizer={FIRST}")
     text = "of the strings 日本語 <|endoftext|>\n<b>"
     page.keyboard.press("g")
     page.keyboard.type(text)
-    answer = encode(library.tokenizer(FIRST), text)
+    answer = encode(view_library.tokenizer(FIRST), text)
     numbers = page.locator("#sides .numbers")
     playwright.expect(numbers).to_have_text(
         f"{answer['n_tokens']} tokens, {answer['n_bytes']} bytes,"
@@ -246,7 +234,7 @@ def test_a_text_is_encoded_as_it_is_typed(page: Any, url: str, library: Library)
     box = page.locator("#sides .tokens")
     assert tokens_of(box) == expected_tokens(answer)
     ids = [each[0] for each in tokens_of(box)]
-    steps = [merges(library.tokenizer(FIRST), each)["steps"] for each in ids]
+    steps = [merges(view_library.tokenizer(FIRST), each)["steps"] for each in ids]
     expected = max(steps, key=len)
     box.locator(".t").nth(steps.index(expected)).click()
     rows = page.locator("#merges tr:has(td)")
@@ -262,14 +250,14 @@ def test_a_text_is_encoded_as_it_is_typed(page: Any, url: str, library: Library)
     page.reload()  # the address has the text
     wait(page)
     assert page.input_value("#text") == text
-    answer = encode(library.tokenizer(FIRST), text, with_special=False)
+    answer = encode(view_library.tokenizer(FIRST), text, with_special=False)
     assert tokens_of(page.locator("#sides .tokens")) == expected_tokens(answer)
 
 
-def test_two_tokenizers_side_by_side(page: Any, url: str, library: Library) -> None:
+def test_two_tokenizers_side_by_side(page: Any, url: str, view_library: Library) -> None:
     text = "Strings are compared with the assert statement"
     show(page, url, f"tab=tokenizer&tokenizer={FIRST}&beside={SECOND}&text={text}")
-    found = compare(library.tokenizer(FIRST), library.tokenizer(SECOND), text)
+    found = compare(view_library.tokenizer(FIRST), view_library.tokenizer(SECOND), text)
     boxes = page.locator("#sides .tokens")
     playwright.expect(boxes).to_have_count(2)
     for number, side in enumerate(("first", "second")):
@@ -280,9 +268,9 @@ def test_two_tokenizers_side_by_side(page: Any, url: str, library: Library) -> N
         assert differ == found[side]["differ"] != []
 
 
-def test_the_vocabulary_is_searched(page: Any, url: str, library: Library) -> None:
+def test_the_vocabulary_is_searched(page: Any, url: str, view_library: Library) -> None:
     show(page, url, f"tab=tokenizer&tokenizer={FIRST}")
-    viewed, file = library.tokenizer(FIRST), library.dataset("train").file
+    viewed, file = view_library.tokenizer(FIRST), view_library.dataset("train").file
     counts = [0] * viewed.tokenizer.vocab_size
     for i in file[:].tolist():
         counts[i] += 1
@@ -312,10 +300,10 @@ def test_the_vocabulary_is_searched(page: Any, url: str, library: Library) -> No
     assert vocabulary(viewed, "e")["n_tokens"] == len(expected)
 
 
-def test_rows_of_a_step(page: Any, url: str, root: Path) -> None:
+def test_rows_of_a_step(page: Any, url: str, view_root: Path) -> None:
     fields = ("inputs", "segment_ids", "loss_mask")
     for name in ("train", "sharded/train"):
-        file = dataset(root, "masked" if name == "train" else "sharded")
+        file = dataset(view_root, "masked" if name == "train" else "sharded")
         for windows in ("stride", "documents"):
             batch = Sampler(file, 3, 80, windows=windows, order="epoch", fields=fields).batch(2)
             show(page, url, "tab=step&step=2&batch_size=3&context_length=80&"
@@ -356,18 +344,18 @@ def test_the_address_has_the_state(page: Any, url: str) -> None:
     playwright.expect(title).to_contain_text("Document 5 of")
 
 
-def test_copy_as_python(page: Any, url: str, root: Path) -> None:
+def test_copy_as_python(page: Any, url: str, view_root: Path) -> None:
     show(page, url, "tab=documents&dataset=train&number=7")
     page.locator("#document-python summary").click()
     page.locator("#document-python .copy").click()
     playwright.expect(page.locator("#document-python .copy")).to_have_text("Copied")
     names: dict[str, Any] = {}
     exec(page.evaluate("navigator.clipboard.readText()"), names)
-    assert names["ids"].tolist() == dataset(root, "masked").doc(7).tolist()
+    assert names["ids"].tolist() == dataset(view_root, "masked").doc(7).tolist()
 
 
-def test_lists_of_documents(page: Any, url: str, root: Path, library: Library) -> None:
-    file = dataset(root, "masked")
+def test_lists_of_documents(page: Any, url: str, view_root: Path, view_library: Library) -> None:
+    file = dataset(view_root, "masked")
     sizes = [len(file.doc(i)) - 1 for i in range(file.n_documents)]
     show(page, url, "tab=documents&dataset=train")
     page.get_by_text("Longest", exact=True).click()
@@ -383,7 +371,7 @@ def test_lists_of_documents(page: Any, url: str, root: Path, library: Library) -
     page.get_by_text("Most repetitive").click()
     playwright.expect(title).to_contain_text("Documents of which most repeats")
     wait(page)
-    found = library.statistics("train")
+    found = view_library.statistics("train")
     found._task.run()
     assert page.locator("#found .hits li").all_text_contents() == [
         f"document {i}: {n_tokens:,} tokens, {100 * n_repeats / n_tokens:.0f} % repeat"
@@ -399,8 +387,8 @@ def test_lists_of_documents(page: Any, url: str, root: Path, library: Library) -
     playwright.expect(hits).to_have_count(6)
 
 
-def test_bars_list_the_documents_of_a_length(page: Any, url: str, root: Path) -> None:
-    file = dataset(root, "masked")
+def test_bars_list_the_documents_of_a_length(page: Any, url: str, view_root: Path) -> None:
+    file = dataset(view_root, "masked")
     sizes = [len(file.doc(i)) for i in range(file.n_documents)]
     show(page, url, "tab=numbers&dataset=train")
     bars = page.locator("#histogram .bins a")
@@ -432,9 +420,17 @@ def test_bars_list_the_documents_of_a_length(page: Any, url: str, root: Path) ->
     playwright.expect(page.locator("#numbers .numbers h2")).not_to_have_count(0)
 
 
-def test_a_dataset_without_its_tokenizer_is_ids(page: Any, root: Path) -> None:
-    ids = dataset(root, "bare").doc(3).tolist()
-    with view_cases.viewing(root / "bare") as url:
+def test_an_address_with_unknown_names(page: Any, url: str) -> None:
+    for name in ("constructor", "toString", "x"):
+        show(page, url, f"tab={name}&list={name}&dataset={name}&sampling={name}&order={name}")
+        title = page.locator("#found-title")
+        playwright.expect(title).to_contain_text("Longest documents")
+        playwright.expect(page.locator("#document-title")).to_contain_text("Document 0 of 49")
+
+
+def test_a_dataset_without_its_tokenizer_is_ids(page: Any, view_root: Path) -> None:
+    ids = dataset(view_root, "bare").doc(3).tolist()
+    with view_cases.viewing(view_root / "bare") as url:
         show(page, url, "tab=documents&dataset=train&number=3")
         box = page.locator("#document-tokens")
         assert box.evaluate("x => x.textContent").split() == [*map(str, ids)]

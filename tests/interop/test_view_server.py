@@ -54,27 +54,9 @@ REQUESTS = [
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("view")
-    view_cases.make(found)
-    return found
-
-
-@pytest.fixture(scope="module")
-def url(root: Path) -> Iterator[str]:
-    with view_cases.viewing(root / "masked", root / "sharded") as found:
+def url(view_root: Path) -> Iterator[str]:
+    with view_cases.viewing(view_root / "masked", view_root / "sharded") as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def library(root: Path) -> Library:
-    found = Library()
-    for name in ("masked", "sharded"):
-        found.add(str(root / name))
-    for name in found.datasets:
-        found.statistics(name).wait()
-        found.numbers(name)._task.wait()
-    return found
 
 
 def fetch(
@@ -93,10 +75,14 @@ def fetch(
 
 @pytest.mark.parametrize(("name", "values"), REQUESTS)
 def test_answers_are_those_of_python(
-    url: str, library: Library, name: str, values: dict[str, str]
+    url: str, view_library: Library, name: str, values: dict[str, str]
 ) -> None:
+    if values.get("dataset"):
+        view_library.statistics(values["dataset"]).wait()
+    if name == "numbers":
+        view_library.numbers(values["dataset"])._task.wait()
     try:
-        expected = ANSWERS[name](library, values)
+        expected = ANSWERS[name](view_library, values)
     except ValueError as error:
         expected = {"error": str(error)}
     for method, query, body in (
@@ -135,7 +121,9 @@ def test_requests_of_others_are_refused(url: str) -> None:
         assert (b"<html" in content) == (status == 200)
     assert len(at.path) > 32
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
-        assert fetch(f"{url}contents", method)[0] == 405
+        status, headers, _ = fetch(f"{url}contents", method)
+        assert status == 405
+        assert "default-src 'none'" in headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(
@@ -154,11 +142,11 @@ def test_damaged_requests(url: str, body: bytes, message: str) -> None:
     assert json.loads(content)["error"].startswith(message)
 
 
-def test_nothing_is_written(root: Path, url: str) -> None:
-    before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+def test_nothing_is_written(view_root: Path, url: str) -> None:
+    before = {path: path.stat().st_mtime_ns for path in view_root.rglob("*")}
     for name, values in REQUESTS:
         fetch(f"{url}{name}", "POST", json.dumps(values))
-    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+    assert {path: path.stat().st_mtime_ns for path in view_root.rglob("*")} == before
 
 
 def test_only_this_machine_is_served(url: str) -> None:
@@ -169,21 +157,21 @@ def test_only_this_machine_is_served(url: str) -> None:
             socket.create_connection((str(address), port), 5).close()
 
 
-def test_a_port_that_is_used(root: Path, capsys: Any) -> None:
+def test_a_port_that_is_used(view_root: Path, capsys: Any) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert run(["view", str(root / "masked"), "--port", str(port), "--no-browser"]) == 1
+        assert run(["view", str(view_root / "masked"), "--port", str(port), "--no-browser"]) == 1
     message = f"port {port} of 127.0.0.1 cannot be used (Address already in use); give another"
     assert message in capsys.readouterr().err
-    viewer = open_viewer(root / "masked", port=port, no_browser=True)
+    viewer = open_viewer(view_root / "masked", port=port, no_browser=True)
     assert viewer.url.startswith(f"http://127.0.0.1:{port}/")
     viewer.close()
 
 
-def test_a_termination_ends_it_during_a_request(root: Path) -> None:
-    command = ("-m", "preprocess", "view", root / "masked", "--no-browser")
+def test_a_termination_ends_it_during_a_request(view_root: Path) -> None:
+    command = ("-m", "preprocess", "view", view_root / "masked", "--no-browser")
     with processes.start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         at = urlsplit(process.stdout.readline().strip())
         with socket.create_connection((at.hostname, at.port)) as open_one:
@@ -195,8 +183,8 @@ def test_a_termination_ends_it_during_a_request(root: Path) -> None:
     assert process.returncode == 143
 
 
-def test_requests_that_are_given_up(root: Path) -> None:
-    with view_cases.viewing(root / "masked") as url:  # which expects that nothing is printed
+def test_requests_that_are_given_up(view_root: Path) -> None:
+    with view_cases.viewing(view_root / "masked") as url:  # which expects that nothing is printed
         at = urlsplit(url)
         for content in (b"", b"{"):
             with socket.create_connection((at.hostname, at.port)) as given_up:
@@ -206,31 +194,31 @@ def test_requests_that_are_given_up(root: Path) -> None:
         assert fetch(f"{url}contents")[0] == 200
 
 
-def test_without_its_libraries(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_libraries(view_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(ViewError, match="needs starlette and uvicorn, which are not installed"):
-        open_viewer(root / "masked")
+        open_viewer(view_root / "masked")
 
 
 def test_a_browser_is_opened_where_there_is_a_display(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    view_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = list[str]()
     monkeypatch.setattr("webbrowser.open", opened.append)
     for display, no_browser in (("", False), (":0", True), (":0", False)):
         monkeypatch.setenv("DISPLAY", display) if display else os.environ.pop("DISPLAY", None)
-        viewer = open_viewer(root / "masked", no_browser=no_browser)
+        viewer = open_viewer(view_root / "masked", no_browser=no_browser)
         viewer._server.should_exit = True
         viewer.serve()
     assert opened == [viewer.url]
 
 
-def test_commands_of_the_documentation(root: Path, tmp_path: Path) -> None:
+def test_commands_of_the_documentation(view_root: Path, tmp_path: Path) -> None:
     page = (processes.ROOT / "docs" / "commands.md").read_text("utf-8")
     commands = re.findall(r"^tokenmill view (.*)$", page, re.MULTILINE)
     assert len(commands) == 2
-    (tmp_path / "built").symlink_to(root / "masked")
-    (tmp_path / "tokenizer.json").symlink_to(root / "sharded" / "tokenizer.json")
+    (tmp_path / "built").symlink_to(view_root / "masked")
+    (tmp_path / "tokenizer.json").symlink_to(view_root / "sharded" / "tokenizer.json")
     for command in commands:
         words = [word for word in command.split() if word != "--no-browser"]
         if "--port" in words:  # it may be used

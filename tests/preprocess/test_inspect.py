@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import write
 
-from bpe.errors import ArgumentError, TokenizerFileError
+from bpe.errors import ArgumentError
 from preprocess import PipelineConfig, build, open_tokens, verify, write_rows
 from preprocess.check import inspect, scan
 from preprocess.check.decode import decode_range
@@ -66,7 +66,7 @@ def test_a_part_is_decoded(data: Path) -> None:
 def test_decoding_needs_the_right_tokenizer(data: Path, tmp_path: Path) -> None:
     for name in ("train.bin", "train.docs", "train.json"):
         (tmp_path / name).write_bytes((data / name).read_bytes())
-    with pytest.raises(TokenizerFileError, match=r"there is no such file; give the tokenizer that"):
+    with pytest.raises(TokenFileError, match=r"missing, and no tokenizer was given; give the one"):
         list(decode_range(tmp_path / "train.bin"))
     (tmp_path / "text").write_text("other " * 50)
     build(train=tmp_path / "text", val=tmp_path / "text", out=tmp_path / "other", vocab_size=260)

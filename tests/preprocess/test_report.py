@@ -320,7 +320,7 @@ def test_without_a_tokenizer_and_without_validation(tmp_path: Path) -> None:
     dataset(tmp_path, [5, 30, 8])
     found = report(tmp_path)
     (one,) = found["datasets"]
-    assert "there is no such file; give the tokenizer that" in one["no_text"]
+    assert "missing, and no tokenizer was given; give the one" in one["no_text"]
     assert "sample" not in one
     assert checks(found) | {"damage": None} == {
         "damage": None, "leaks": None, "copies": True, "text": None,

@@ -141,6 +141,21 @@ def test_what_is_not_known_is_said(data: Path, tmp_path: Path) -> None:
 
 
 @needs_matplotlib
+def test_thousands_of_sources_fit_on_a_page(tmp_path: Path) -> None:
+    for i in range(300):
+        (tmp_path / f"{i:03d}{'long name ' * 20}.txt").write_text(f"text {i}")
+    build(train=[str(x) for x in sorted(tmp_path.glob("*.txt"))], out=tmp_path / "data",
+          val_fraction=0, vocab_size=260)  # fmt: skip
+    found = report(tmp_path / "data", out=tmp_path / "page.html")
+    page = check_page(tmp_path / "page.html")
+    assert "and 270 more, which the JSON has" in page.text
+    assert ", and 270 more]" in page.text
+    assert (tmp_path / "page.html").stat().st_size < 300_000
+    assert len(found["datasets"][0]["sources"]) == 300
+    assert len(found["runs"][0]["settings"]["train"]) == 300
+
+
+@needs_matplotlib
 def test_the_command_writes_the_page(data: Path, tmp_path: Path) -> None:
     done = python("-W", "error", "-m", "preprocess", "report", data, cwd=tmp_path)
     assert "LOOK     leaks: 1 of 2 documents of val are in train, too\n" in done.stdout

@@ -257,7 +257,7 @@ def test_the_tokenizer_of_a_token_file(corpus: Path, tmp_path: Path) -> None:
     for name in ("train.bin", "train.docs", "train.json"):
         (tmp_path / name).write_bytes((corpus / "out" / name).read_bytes())
     tokens = open_tokens(tmp_path / "train.bin")
-    with pytest.raises(TokenFileError, match="missing, and no tokenizer was given; pass the one"):
+    with pytest.raises(TokenFileError, match="missing, and no tokenizer was given; give the one"):
         tokens.decode(tokens.doc(0))
     own = Tokenizer.from_file(corpus / "out" / "tokenizer.json")
     given = pickle.loads(pickle.dumps(open_tokens(tmp_path / "train.bin", tokenizer=own)))

@@ -34,17 +34,10 @@ TOKENIZER = view_cases.make_tokenizers()[0]
 VIEWED = ViewedTokenizer("t", "t.json", TOKENIZER)
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("view")
-    view_cases.make(found)
-    return found
-
-
 @pytest.fixture(params=["masked", "sharded"])
-def viewed(request: Any, root: Path) -> ViewedDataset:
+def viewed(request: Any, view_root: Path) -> ViewedDataset:
     library = Library()
-    library.add(str(root / request.param))
+    library.add(str(view_root / request.param))
     return library.dataset("train")
 
 
@@ -116,7 +109,7 @@ def test_the_document_of_every_token(
 
 
 def test_no_more_is_read_than_is_shown(
-    root: Path, viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch
+    view_root: Path, viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = list[int]()
 
@@ -345,14 +338,14 @@ def test_numbers_are_those_of_a_report(tmp_path: Path) -> None:
     assert f"{len(texts)} of {len(texts)} documents of val are in train, too" in answer["html"]
 
 
-def test_numbers_of_ids_alone_and_of_damage(root: Path, tmp_path: Path) -> None:
+def test_numbers_of_ids_alone_and_of_damage(view_root: Path, tmp_path: Path) -> None:
     library = Library()
-    library.add(str(root / "bare"))
+    library.add(str(view_root / "bare"))
     numbers = library.numbers("train")
     numbers._task.wait()
     assert "train was not decoded, so what needs its text" in numbers.answer()["html"]
-    shutil.copytree(root / "bare", tmp_path / "data")
-    size = (root / "bare" / "train.bin").stat().st_size
+    shutil.copytree(view_root / "bare", tmp_path / "data")
+    size = (view_root / "bare" / "train.bin").stat().st_size
     (tmp_path / "data" / "train.bin").write_bytes(b"\xff" * size)
     library.add(str(tmp_path / "data"))
     numbers = library.numbers("data/train")
@@ -361,8 +354,8 @@ def test_numbers_of_ids_alone_and_of_damage(root: Path, tmp_path: Path) -> None:
     assert "html" not in numbers.answer()
 
 
-def test_damage_ends_the_pass(root: Path, tmp_path: Path) -> None:
-    shutil.copytree(root / "masked", tmp_path / "data")
+def test_damage_ends_the_pass(view_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(view_root / "masked", tmp_path / "data")
     content = bytearray((tmp_path / "data" / "train.bin").read_bytes())
     content[200:202] = b"\xff\xff"
     (tmp_path / "data" / "train.bin").write_bytes(content)
@@ -384,8 +377,8 @@ def test_a_text_is_encoded(text: str) -> None:
     assert answer["n_bytes"] == len(text.encode())
 
 
-def test_only_the_first_tokens_of_a_text_are_shown(root: Path) -> None:
-    viewed = ViewedTokenizer("t", str(root / "masked" / "tokenizer.json"), TOKENIZER)
+def test_only_the_first_tokens_of_a_text_are_shown(view_root: Path) -> None:
+    viewed = ViewedTokenizer("t", str(view_root / "masked" / "tokenizer.json"), TOKENIZER)
     text = "a1" * 5000 + view_cases.END
     for with_special in (True, False):
         answer = encode(viewed, text, with_special)
@@ -474,8 +467,8 @@ def test_the_vocabulary(order: str, query: str, unused: bool) -> None:
     assert found == expected
 
 
-def test_code_for_the_vocabulary(root: Path) -> None:
-    viewed = ViewedTokenizer("t", str(root / "masked" / "tokenizer.json"), TOKENIZER)
+def test_code_for_the_vocabulary(view_root: Path) -> None:
+    viewed = ViewedTokenizer("t", str(view_root / "masked" / "tokenizer.json"), TOKENIZER)
     answer = vocabulary.vocabulary(viewed, "日")
     assert [*run(answer["python"])["tokens"]] == [row["id"] for row in answer["tokens"]]
     assert run(merges(viewed, 300)["python"])["token"] == TOKENIZER.vocab[300]
@@ -527,11 +520,11 @@ def check_documents(file: TokenFile, answer: dict[str, Any], batch: dict[str, An
 # --- what is given ---
 
 
-def test_datasets_and_tokenizers_have_names(root: Path) -> None:
+def test_datasets_and_tokenizers_have_names(view_root: Path) -> None:
     library = Library()
-    for location in (root / "masked", root / "sharded", root / "masked" / "train.bin"):
-        library.add(str(location))
-    library.add(str(root / "bare" / "train.json"))
+    for name in ("masked", "sharded", "masked/train.bin"):
+        library.add(str(view_root / name))
+    library.add(str(view_root / "bare" / "train.json"))
     names = [*library.datasets]
     assert names[:2] == ["train", "sharded/train"]
     assert len({*names}) == 4
@@ -541,16 +534,17 @@ def test_datasets_and_tokenizers_have_names(root: Path) -> None:
     # It is the tokenizer of the first, though it is not beside the dataset.
     assert facts[3]["tokenizer"] == "masked/tokenizer.json"
     code = document(library.dataset(names[3]), 0)["python"]
-    assert run(code)["ids"].tolist() == open_tokens(root / "bare" / "train.bin").doc(0).tolist()
+    expected = open_tokens(view_root / "bare" / "train.bin").doc(0)
+    assert run(code)["ids"].tolist() == expected.tolist()
 
 
-def test_a_dataset_without_its_tokenizer(root: Path, tmp_path: Path) -> None:
+def test_a_dataset_without_its_tokenizer(view_root: Path, tmp_path: Path) -> None:
     library = Library()
-    library.add(str(root / "bare"))
+    library.add(str(view_root / "bare"))
     assert "there is no tokenizer.json beside it" in library.dataset("train").no_tokenizer
     assert document(library.dataset("train"), 0)["ids"]
-    shutil.copytree(root / "bare", tmp_path / "wrong")
-    shutil.copy(root / "sharded" / "tokenizer.json", tmp_path / "wrong")
+    shutil.copytree(view_root / "bare", tmp_path / "wrong")
+    shutil.copy(view_root / "sharded" / "tokenizer.json", tmp_path / "wrong")
     library = Library()
     library.add(str(tmp_path / "wrong"))
     assert "built with the tokenizer" in library.dataset("train").no_tokenizer
@@ -596,9 +590,9 @@ def test_a_dataset_without_its_tokenizer(root: Path, tmp_path: Path) -> None:
                   "order": "x"}, "order should be one of random, epoch, sequential"),
     ],
 )  # fmt: skip
-def test_wrong_requests(root: Path, name: str, values: dict[str, str], message: str) -> None:
+def test_wrong_requests(view_root: Path, name: str, values: dict[str, str], message: str) -> None:
     library = Library()
-    library.add(str(root / "masked"))
+    library.add(str(view_root / "masked"))
     with pytest.raises(TokenmillError) as caught:
         ANSWERS[name](library, values)
     assert message in str(caught.value)
