@@ -19,6 +19,7 @@ import bpe as bpe  # says where it cannot run
 
 if TYPE_CHECKING:  # the public names; no module may have one, for it would replace the name
     from bpe.errors import CorpusError as CorpusError
+    from preprocess.check.diff import diff as diff
     from preprocess.check.verify import verify as verify
     from preprocess.check.vocab_curve import vocab_curve as vocab_curve
     from preprocess.config import DatasetConfig as DatasetConfig
@@ -73,6 +74,7 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
 # A module -> its public names, as above; the source itself may not be there to read.
 _NAMES_OF = {
     "bpe.errors": "CorpusError",
+    "preprocess.check.diff": "diff",
     "preprocess.check.verify": "verify",
     "preprocess.check.vocab_curve": "vocab_curve",
     "preprocess.config":

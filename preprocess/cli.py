@@ -226,6 +226,13 @@ COMMANDS = {
         lambda console, result: console.checks(result, "findings", "sound", "DAMAGED"),
         "Check token files against their manifests; exit code 1 if something is wrong.",
     ),
+    "diff": Command(
+        "preprocess.check.diff.diff", "DiffSettings", f"json {_RUN}",
+        lambda console, found: console.show(
+            found, imported("preprocess.check.diff.format_lines")(found)
+        ) and found["same"],
+        "Compare two datasets: documents in any order, sources; exit code 1 if they differ.",
+    ),
     "doctor": Command(
         "preprocess.check.doctor.run_doctor", "DoctorSettings", "json debug",
         lambda console, result: console.checks(result, "checks", "fit", "PROBLEM"),

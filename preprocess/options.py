@@ -977,6 +977,14 @@ class ViewSettings(Settings, function="open_viewer"):
     no_browser: Is[bool] = run_option("Print the address only; open no browser.", default=False)
 
 
+class DiffSettings(ProgressSettings, function="diff"):
+    """Options of `diff`: what two datasets have in common."""
+
+    old: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    new: IsReadable = option("Another.", kw_only=False)
+    limit: Is[Index] = option("Documents of each that are listed by number.", default=10)
+
+
 class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
     """Options of `verify`: a check of token files against manifests."""
 
