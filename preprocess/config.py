@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from bpe.arguments import alike
 from bpe.errors import TokenmillError, with_arguments
@@ -201,6 +201,7 @@ class PackStageConfig(_Section):
     enabled: Is[bool] = option("False: as without the section.", default=True)
     seq_length: Is[Count] = option("As of `rows`.")
     strategy: Is[Strategy | None] = option("As of `rows`; none: not packed.", default="greedy")
+    cut: Is[Literal["length", "turns"]] = option("As of `rows`.", default="length")
     eos_token_id: Is[Index | None] = option("Instead of end_of_text.", default=None)
     pad_token_id: Is[Index | None] = option("Instead of pad_token.", default=None)
     include_segment_ids: Is[bool] = option("And position_ids.", default=True)

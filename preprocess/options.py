@@ -622,6 +622,14 @@ class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, 
         "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
         " docs/sampling.md.", default=None, default_text="not packed", needs=("seq_length",),
     )
+    cut: Is[Literal["length", "turns"]] = option(
+        "Where longer documents are cut: after max_length or seq_length tokens, or, conversations"
+        " with a loss mask, between turns; the end of an answer that does not fit is left out.",
+        default="length", needs=("strategy", "max_length"), excludes=dict.fromkeys(
+            ("stride", "truncation", "drop_short", "drop_end_of_text", "add_special_tokens"),
+            "rows of documents begin where a turn does, and have any length",
+        ),
+    )
 
     @property
     def padded_to(self) -> Literal["none", "longest", "max-length"]:

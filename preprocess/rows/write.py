@@ -57,7 +57,7 @@ from preprocess.run.outputs import (
 )
 from preprocess.run.record import Record
 from preprocess.run.run import Run
-from preprocess.sampling.packing import PackedWindows
+from preprocess.sampling.packing import ALONE, PackedWindows
 from preprocess.sampling.windows import DocumentSpans
 from preprocess.settings import SettingsError, TokenizerSource, options_of, takes
 from preprocess.sources.compressed import CODECS
@@ -616,7 +616,7 @@ def plan_rows(
     plan: RowPlan
     if settings.seq_length is not None:
         if settings.strategy is not None:
-            plan = PackedWindows(file, settings.seq_length, settings.strategy)
+            plan = PackedWindows(file, settings.seq_length, settings.strategy, settings.cut)
         else:
             bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
             edges = [int(ends[number - 1]) if number else 0 for number in bounds]
@@ -624,6 +624,9 @@ def plan_rows(
                 np.array(edges, np.uint64), settings.seq_length, documents=range(1, 2),
                 drop_short=settings.drop_short,
             )
+    elif settings.cut == "turns":
+        assert settings.max_length is not None  # the option needs it
+        plan = PackedWindows(file, settings.max_length, ALONE, settings.cut)
     else:
         n_before = n_after = 0
         if settings.add_special_tokens:

@@ -1,8 +1,10 @@
 """Rows of several documents: which pieces share a row is a plan, made once and kept in a file.
 
 A document is cut into pieces of `context_length` tokens, the last of which may be shorter; a
-strategy gives each piece a row with room for it. Every token is in one piece. The plan is beside
-the dataset, NAME.STRATEGY-LENGTH-DIGEST.plan, little-endian, in this order:
+strategy gives each piece a row with room for it. Every token is in one piece. With cut "turns" a
+piece never begins inside of an answer, and the end of an answer that does not fit is in none. The
+plan is beside the dataset, NAME.STRATEGY-LENGTH-DIGEST.plan, or NAME.STRATEGY-turns-LENGTH..., and
+little-endian, in this order:
 
     header     256 bytes: JSON, filled up with blanks
     offsets    int64[n_rows + 1], the number of the first piece of each row
@@ -19,6 +21,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import logging
 import mmap
 import os
 import re
@@ -36,10 +39,12 @@ from bpe.parallel import cached_property
 from preprocess.dataset.columns import TokenFileError
 from preprocess.dataset.file_map import FileMap
 from preprocess.dataset.manifest import spellings_of
-from preprocess.dataset.reader import TokenFile
+from preprocess.dataset.reader import TokenFile, read_bounds
 from preprocess.dataset.shards import ShardView
-from preprocess.sampling.data import IGNORED, Batch, kernels
+from preprocess.sampling.data import IGNORED, Batch, SamplingError, kernels
 from preprocess.sampling.windows import Numbers, RowPieces
+
+_logger = logging.getLogger("preprocess")
 
 _HEADER_BYTES = 256
 _FORMAT = "tokenmill plan 1"
@@ -76,7 +81,15 @@ def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scrat
     return kernels().pack_best_fit(lengths, row_length, row_of, *memory, first_of, has_rows)
 
 
+def _alone(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
+    return kernels().pack_alone(lengths, row_of)
+
+
 STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_fit": _best_fit}
+ALONE = "alone"  # each piece has a row: windows of one document
+_ALL_STRATEGIES = STRATEGIES | {ALONE: _alone}
+_TURNS = "-turns"  # after the strategy, if documents are cut at turns
+_BLOCK = 1 << 22  # tokens of documents that are cut at a time
 
 
 class Plan(NamedTuple):
@@ -94,23 +107,42 @@ class PackedWindows:
         n_tokens: Tokens of all windows.
         n_inputs: The same, for none is in two windows.
         n_short: 0, for none is left out.
+        share_lost: Share of the tokens to train on that are in no window, of cut "turns".
 
     Args:
         file: The dataset.
         context_length: Length of a row.
-        strategy: One of `STRATEGIES`.
+        strategy: One of `STRATEGIES`, or `ALONE`.
+        cut: "length" or "turns".
+
+    Raises:
+        SamplingError: The dataset has no loss mask, which turns are found by.
+        TokenFileError: As `open_plan`.
+        OutputError: As `open_plan`.
     """
 
-    def __init__(self, file: TokenFile, context_length: int, strategy: str) -> None:
+    def __init__(
+        self, file: TokenFile, context_length: int, strategy: str, cut: str = "length"
+    ) -> None:
         from bpe.runtime.jit import pack
 
         self._file, self._context_length = file, context_length
-        self._path, self._plan = open_plan(file, context_length, strategy)
+        if cut == "turns":
+            check_has_mask(file)
+            strategy += _TURNS
+        self._path, self._plan, header = open_plan(file, context_length, strategy)
         self._view = file.tokens if isinstance(file.tokens, ShardView) else None
         self._packed_plan = pack(tuple(self._plan))
         self._with_tokens = None if self._view else pack((*self._plan, file.tokens))
-        self.n_tokens = self.n_inputs = file.n_tokens
+        self.n_tokens = self.n_inputs = header.get("n_tokens", file.n_tokens)
         self.n_short = 0
+        n_trained, n_kept = header.get("trained", (0, 0))
+        self.share_lost = 1 - n_kept / n_trained if n_trained else 0.0
+        if cut == "turns":
+            _logger.info(
+                "%s: cut at turns, %.2f %% of the tokens to train on do not fit into rows of %s and"
+                " are left out", file.path, 100 * self.share_lost, f"{context_length:,}",
+            )
 
     def __len__(self) -> int:
         return len(self._plan.offsets) - 1
@@ -177,8 +209,19 @@ class PackedWindows:
         return table
 
 
-def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path, Plan]:
-    """Open the plan of a dataset; make it if there is none. Return its path, too.
+def check_has_mask(file: TokenFile) -> None:
+    """Raise SamplingError if a dataset has no loss mask to find turns by."""
+    if not file.has_mask:
+        raise SamplingError(
+            f"cut='turns' needs a loss mask, which datasets of conversations have; {file.path} has"
+            " none: leave it out"
+        )
+
+
+def open_plan(
+    file: TokenFile, context_length: int, strategy: str
+) -> tuple[Path, Plan, dict[str, Any]]:
+    """Return the path, the plan and its header; it is made if there is none.
 
     Raises:
         TokenFileError: The plan, or the column of document ends, is damaged.
@@ -193,7 +236,7 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
     if not path.exists():
         _make_plan(path, file, about)
     try:
-        return path, _read_plan(path, about)
+        return path, *_read_plan(path, about)
     except FileNotFoundError:
         raise TokenFileError(
             f"{path}: was removed while it was being opened, as when the dataset was built again;"
@@ -201,7 +244,7 @@ def open_plan(file: TokenFile, context_length: int, strategy: str) -> tuple[Path
         ) from None
 
 
-def _read_plan(path: Path, about: dict[str, Any]) -> Plan:
+def _read_plan(path: Path, about: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     """Map a plan; raise TokenFileError if it is damaged."""
     with open(path, "rb") as opened:
         head = opened.read(_HEADER_BYTES)
@@ -220,7 +263,7 @@ def _read_plan(path: Path, about: dict[str, Any]) -> Plan:
     # Positions are checked where they are read.
     if _digest_of(data) != digest:
         raise _damaged(path, f"pieces of this dataset with the digest {digest}")
-    return _plan_in(data, n_rows, n_pieces)
+    return _plan_in(data, n_rows, n_pieces), header
 
 
 def _plan_in(data: Any, n_rows: int, n_pieces: int) -> Plan:
@@ -287,7 +330,7 @@ def _remove_old_plans(path: Path, file: TokenFile) -> None:
             return  # it was built again since the file was opened, so other plans may be newer
     except OSError:
         return  # it is being built again
-    own = rf"{re.escape(stem)}\.(?:{'|'.join(STRATEGIES)})-\d+-(\w{{16}})\.plan"
+    own = rf"{re.escape(stem)}\.(?:{'|'.join(_ALL_STRATEGIES)})(?:{_TURNS})?-\d+-(\w{{16}})\.plan"
     for name in os.listdir(path.parent):
         match = re.fullmatch(rf"{own}|\.{own}\.partial[.\d]*", name)
         if match and (match[1] or match[2]) != digest[:16]:
@@ -299,13 +342,13 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
     """Write a plan to an empty file, and return its map."""
     row_length, run = about["row_length"], kernels()
     scratch = _scratch_in(os.path.dirname(opened.name))
-    lengths, row_of, n_rows = _pack(file, row_length, about["strategy"], scratch)
+    lengths, begins, row_of, n_rows, more = _pack(file, row_length, about["strategy"], scratch)
     n_pieces = len(lengths)
     data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
     plan = _plan_in(data, n_rows, n_pieces)
     run.count_in_rows(row_of, plan.offsets)
-    run.sort_by_row(lengths, row_of, *plan)
-    header = about | {"n_rows": n_rows, "n_pieces": n_pieces, "digest": _digest_of(data)}
+    run.sort_by_row(lengths, begins, row_of, *plan)
+    header = about | more | {"n_rows": n_rows, "n_pieces": n_pieces, "digest": _digest_of(data)}
     data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
     return data
 
@@ -316,7 +359,7 @@ def count_rows(file: TokenFile, context_length: int, strategy: str) -> int:
     Raises:
         TokenFileError: The column of document ends is damaged.
     """
-    return _pack(file, context_length, strategy, _scratch_in(None))[2]
+    return _pack(file, context_length, strategy, _scratch_in(None))[3]
 
 
 def _scratch_in(directory: str | None) -> Scratch:
@@ -330,8 +373,46 @@ def _scratch_in(directory: str | None) -> Scratch:
 
 def _pack(
     file: TokenFile, row_length: int, strategy: str, scratch: Scratch
-) -> tuple[Lengths, Numbers, int]:
-    """Return (lengths of pieces as of `cut_documents`, row of each piece, number of rows)."""
+) -> tuple[Lengths, Numbers, Numbers, int, dict[str, Any]]:
+    """Return (lengths of pieces, where they begin, row of each, number of rows, what to note).
+
+    Without positions, as of `sort_by_row`, pieces follow one another.
+    """
+    name, begins, more = strategy.removesuffix(_TURNS), np.empty(0, np.int64), dict[str, Any]()
+    if name == strategy:
+        lengths = _cut(file, row_length, scratch)
+    else:
+        lengths, begins, more = _cut_at_turns(file, row_length, scratch)
+    row_of = scratch(len(lengths), np.int64)
+    n_rows = int(_ALL_STRATEGIES[name](lengths, row_length, row_of, scratch))
+    return lengths, begins, row_of, n_rows, more
+
+
+def _cut_at_turns(
+    file: TokenFile, row_length: int, scratch: Scratch
+) -> tuple[Lengths, Numbers, dict[str, Any]]:
+    """Return (lengths of pieces, where they begin, counts of tokens for the header of a plan)."""
+    mask, ends = file.loss_mask, file.document_ends
+    # Two pieces of a document that follow one another have more tokens than a row.
+    most = 2 * (file.n_documents + file.n_tokens // row_length)
+    lengths, begins = scratch(most, np.int32), scratch(most, np.int64)
+    totals, n_pieces, first = np.zeros(2, np.int64), 0, 0
+    while first < len(ends):
+        begin = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, np.uint64(begin + _BLOCK), "right")))
+        bounds = read_bounds(file, first, stop)
+        part = np.ascontiguousarray(mask[bounds[0] : bounds[-1]])
+        n_pieces = kernels().cut_at_turns(
+            part, bounds, row_length, lengths, begins, n_pieces, totals
+        )
+        first = stop
+    lengths = lengths[:n_pieces]
+    n_tokens = int(np.abs(lengths).sum(dtype=np.int64))
+    return lengths, begins[:n_pieces], {"n_tokens": n_tokens, "trained": totals.tolist()}
+
+
+def _cut(file: TokenFile, row_length: int, scratch: Scratch) -> Lengths:
+    """Return the lengths of pieces, as of `cut_documents`."""
     most = file.n_documents + file.n_tokens // row_length
     lengths, n_pieces, begin = scratch(most, np.int32), 0, 0
     for number, (ids, ends) in enumerate(file.shards):
@@ -343,8 +424,7 @@ def _pack(
                 " verify"
             )
         begin = (int(ends[-1]) if len(ends) else begin) - len(ids)  # in the next shard
-    lengths, row_of = lengths[:n_pieces], scratch(n_pieces, np.int64)
-    return lengths, row_of, int(STRATEGIES[strategy](lengths, row_length, row_of, scratch))
+    return lengths[:n_pieces]
 
 
 def _mapped(opened: IO[bytes], n_bytes: int) -> mmap.mmap:

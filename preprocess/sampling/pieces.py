@@ -1,7 +1,8 @@
 """Plan which pieces of documents share a row, read rows piece by piece, and number what is in them.
 
-A document is cut into pieces of `row_length` tokens, the last of which may be shorter; a strategy
-gives each piece a row that has room for it. Pieces are numbered in the order of the data.
+A document is cut into pieces of `row_length` tokens, the last of which may be shorter, or a
+conversation between turns; a strategy gives each piece a row that has room for it. Pieces are
+numbered in the order of the data.
 
 A table of pieces is int64[5, n_pieces], by column a piece: its position in the tokens, its number
 of inputs and of targets, its place in the rows one after another, and the place up to which the
@@ -46,6 +47,90 @@ def cut_documents(ends, begin, n_tokens, row_length, lengths, n):
             lengths[n] = length if begin == end else -length
             n += 1
     return n
+
+
+@kernel
+def ends_answer(mask, begin, position):
+    """Return True if an answer ends before a position: mask 0 1 1 0, begin 0, position 3 -> True.
+
+    A token of an answer has 1 in the loss mask; `begin` is that of the document.
+    """
+    return position > begin and mask[position - 1] == 1 and mask[position] == 0
+
+
+@kernel
+def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
+    """Write pieces of conversations that begin where a document begins, or after an answer.
+
+    A piece has as many answers, each after what it answers, as fit. If one does not fit with it,
+    the piece has all of the answer and the end of what it answers; of an answer that is longer than
+    that, it has the beginning, after at most half a row, and the rest is in no piece. Neither is
+    what has no token to train on. A document that is one answer, as text without conversations is,
+    is cut into pieces of `row_length` tokens.
+
+    Args:
+        mask: uint8[n_tokens], 1 for tokens to train on, of these documents.
+        bounds: int64[n_documents + 1], where documents begin in the dataset, and the last one ends.
+        row_length: Largest length of a piece.
+        lengths: int32[n_pieces], filled from `n` on; negative for pieces that do not end their
+            document.
+        begins: int64[n_pieces], filled from `n` on: positions in the dataset.
+        n: See above.
+        totals: int64[2]; the tokens to train on in documents, and in pieces, are added.
+
+    Returns:
+        The number of pieces.
+
+    Example: mask 0 1 1 0 1 0 0 1 1 1, bounds 0 10, row_length 4, n 0 -> lengths -3 -2 4,
+        begins 0 3 6; 3; totals 6 6.
+    """
+    first = bounds[0]
+    for i in range(bounds.size - 1):
+        begin, end = bounds[i] - first, bounds[i + 1] - first
+        after = begin
+        while after < end and mask[after] == 1:
+            after += 1
+        is_answer = after >= end - 1 and after > begin
+        while begin < end:
+            cut = min(begin + row_length, end)
+            following = cut
+            if not is_answer and cut < end:
+                while cut > begin and not ends_answer(mask, begin, cut):
+                    cut -= 1
+                following = cut
+                if cut == begin:
+                    following = begin + row_length
+                    while following < end and not ends_answer(mask, begin, following):
+                        following += 1
+                    answer = following
+                    while answer > begin and mask[answer - 1] == 1:
+                        answer -= 1
+                    if following - answer <= row_length:
+                        begin = following - row_length
+                    else:
+                        begin = max(begin, answer - row_length // 2)
+                    cut = begin + row_length
+            n_trained, n_lost = 0, 0
+            for k in range(begin, cut):
+                n_trained += mask[k]
+            for k in range(cut, following):
+                n_lost += mask[k]
+            if n_trained:
+                lengths[n] = cut - begin if cut == end else begin - cut
+                begins[n] = first + begin
+                n += 1
+            totals[0] += n_trained + n_lost
+            totals[1] += n_trained
+            begin = following
+    return n
+
+
+@kernel
+def pack_alone(lengths, row_of):
+    """Give each piece a row of its own: lengths 3 1 -> row_of 0 1; 2."""
+    for i in range(lengths.size):
+        row_of[i] = i
+    return lengths.size
 
 
 @kernel
@@ -254,11 +339,12 @@ def count_in_rows(row_of, offsets):
 
 
 @kernel
-def sort_by_row(lengths, row_of, offsets, starts, sorted_lengths):
+def sort_by_row(lengths, begins, row_of, offsets, starts, sorted_lengths):
     """Write pieces to their places, sorted by row; in a row as in the data.
 
     Args:
-        lengths: int32[n_pieces], as of `cut_documents`; a piece begins where that before it ends.
+        lengths: int32[n_pieces], as of `cut_documents`.
+        begins: int64[n_pieces], their positions; int64[0] if each begins where that before it ends.
         row_of: int64[n_pieces].
         offsets: int64[n_rows + 1], as of `count_in_rows`; moved on to where the rows end, which is
             the number of the first piece of each row, and of all pieces.
@@ -268,15 +354,15 @@ def sort_by_row(lengths, row_of, offsets, starts, sorted_lengths):
     Returns:
         The number of tokens.
 
-    Example: lengths 2 -3 1, row_of 1 0 1, offsets 0 0 1 -> offsets 0 1 3, starts 2 0 5,
-        sorted_lengths -3 2 1; 6.
+    Example: lengths 2 -3 1, begins empty, row_of 1 0 1, offsets 0 0 1 -> offsets 0 1 3,
+        starts 2 0 5, sorted_lengths -3 2 1; 6.
     """
     begin = 0
     for i in range(lengths.size):
         row = row_of[i] + 1
         place = offsets[row]
         offsets[row] += 1
-        starts[place] = begin
+        starts[place] = begins[i] if begins.size else begin
         sorted_lengths[place] = lengths[i]
         begin += abs(np.int64(lengths[i]))
     return begin

@@ -40,7 +40,7 @@ from preprocess.sampling.data import (
 )
 from preprocess.sampling.fields import NAMES, NEED_DOCUMENTS, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
-from preprocess.sampling.packing import MAX_ROW_LENGTH, STRATEGIES, PackedWindows
+from preprocess.sampling.packing import ALONE, MAX_ROW_LENGTH, STRATEGIES, PackedWindows
 from preprocess.sampling.windows import DocumentWindows, StrideWindows
 
 if TYPE_CHECKING:
@@ -81,6 +81,10 @@ class Sampler:
         stride: Distance of windows; None: `context_length`, so that windows do not overlap. Not of
             "packed".
         strategy: Of "packed", see docs/sampling.md.
+        cut: Where documents are cut. "length": after `context_length` tokens. "turns", of
+            conversations with a loss mask, for "packed" and "documents": a window begins with a
+            document or after an answer, never inside of one; the end of an answer that does not fit
+            is left out, and `share_lost` says how much.
         order: "random": independent windows, each with the same probability; of "stride" they begin
             at any position, as those of `get_batch`. "epoch": each window once per epoch, in a new
             random order. "sequential": each window once per epoch, in the order of the data.
@@ -112,6 +116,7 @@ class Sampler:
         self, dataset: Dataset, global_batch_size: int, context_length: int, *,
         windows: Literal["stride", "documents", "packed"] = "stride", stride: int | None = None,
         strategy: Literal["greedy", "pool", "first_fit", "best_fit"] = "best_fit",
+        cut: Literal["length", "turns"] = "length",
         order: Literal["random", "epoch", "sequential"] = "random", seed: int = 0,
         drop_last: bool = True, drop_short: bool = False, rank: int = 0, world_size: int = 1,
         fields: Sequence[str] = ("inputs", "targets"),
@@ -122,7 +127,8 @@ class Sampler:
             "context_length": check_integer("context_length", context_length, 1),
             "stride": None if stride is None else check_integer("stride", stride, 1),
             "world_size": check_integer("world_size", world_size, 1), "windows": windows,
-            "strategy": strategy, "order": order, "seed": check_integer("seed", seed, 0, math.inf),
+            "strategy": strategy, "cut": cut, "order": order,
+            "seed": check_integer("seed", seed, 0, math.inf),
             "drop_last": bool(drop_last), "drop_short": bool(drop_short),
             "rank": check_integer("rank", rank, 0), "device": device,
             "fields": fields if isinstance(fields, str) else tuple(fields),
@@ -156,10 +162,16 @@ class Sampler:
         length, stride = self.layout["context_length"], self.layout["stride"]
         check_choice("windows", windows, ("stride", "documents", "packed"))
         check_choice("strategy", self.layout["strategy"], STRATEGIES)
+        check_choice("cut", cut := self.layout["cut"], ("length", "turns"))
         if drop_short and windows != "documents":
             raise SamplingError(
                 f"drop_short is of windows='documents', not of {windows!r}: leave it out; drop_last"
                 " is of 'stride', and packed windows are padded"
+            )
+        if cut == "turns" and (windows == "stride" or stride is not None or drop_short):
+            raise SamplingError(
+                "cut='turns' is of windows='packed' and 'documents', without stride and drop_short:"
+                " windows begin where a turn does, and have any length"
             )
         if windows == "stride":
             if self.layout["order"] == "random":  # every position, and only whole windows
@@ -167,10 +179,10 @@ class Sampler:
             return StrideWindows(self._n_tokens, length, stride or length, self.layout["drop_last"])
         if not isinstance(self.dataset, TokenFile):
             raise _needs_documents(f"windows={windows!r}")
-        if windows == "documents":
+        if windows == "documents" and cut == "length":
             ends = self.dataset.document_ends
             return DocumentWindows(ends, length, stride or length, drop_short)
-        if stride is not None:
+        if stride is not None and windows == "packed":
             raise SamplingError(
                 f"stride={stride} is of windows='stride' and 'documents'; packed windows do not"
                 " overlap: leave it out"
@@ -181,7 +193,8 @@ class Sampler:
                 f" context_length {length:,} need at least 1 and have at most {MAX_ROW_LENGTH:,};"
                 " choose a smaller context_length, or more data"
             )
-        return PackedWindows(self.dataset, length, self.layout["strategy"])
+        strategy = self.layout["strategy"] if windows == "packed" else ALONE
+        return PackedWindows(self.dataset, length, strategy, cut)
 
     def _check_enough(self) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""
@@ -279,6 +292,11 @@ class Sampler:
         return len(self._windows)
 
     @property
+    def share_lost(self) -> float:
+        """Share of the tokens to train on that are in no window; 0 but for cut "turns"."""
+        return getattr(self._windows, "share_lost", 0.0)
+
+    @property
     def tokens_per_window(self) -> float:
         """Mean number of inputs of a window that are no padding."""
         return self._windows.n_inputs / self.n_windows
@@ -366,7 +384,7 @@ class Sampler:
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON: the step, the seed, the dataset and the options."""
         names = ("global_batch_size", "context_length", "stride", "world_size", "windows",
-                 "strategy", "order", "seed", "drop_last", "drop_short")
+                 "strategy", "cut", "order", "seed", "drop_last", "drop_short")
         found = {name: self.layout[name] for name in names}
         if found["stride"] is None:
             found["stride"] = found["context_length"]
@@ -386,7 +404,8 @@ class Sampler:
     def check_state(self, state: Mapping[str, Any]) -> int:
         """Return the step of a state; raise SamplingError if it is of another sampler."""
         own = self.state_dict()
-        # Earlier states have no `drop_short`.
+        # Earlier states have neither `drop_short` nor `cut`.
+        state = {"cut": "length", **state} if isinstance(state, Mapping) else state
         check_state(state, (x for x in own if x not in ("world_size", "drop_short")), "a sampler")
         for name in (x for x in own if x not in ("step", "world_size")):
             if state.get(name, False) != own[name]:

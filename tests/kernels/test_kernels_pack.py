@@ -125,7 +125,8 @@ def test_pieces_are_cut_and_sorted_by_row(
     offsets, starts, found = np.zeros(n_rows + 1, np.int64), np.full(n + 1, 9), lengths[1:].copy()
     kernels.count_in_rows(np.array(row_of), offsets)
     assert kernels.sort_by_row(
-        np.array([*expected, 1], np.int32), np.array(row_of), offsets, starts, found
+        np.array([*expected, 1], np.int32), np.empty(0, np.int64), np.array(row_of), offsets,
+        starts, found,
     ) == sum(sizes) + 1
     assert offsets.tolist() == [sum(row < k for row in row_of) for k in range(n_rows + 1)]
     begins = np.cumsum([0, *map(abs, expected)])
