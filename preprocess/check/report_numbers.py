@@ -8,6 +8,7 @@ says how many they are, and `everything` is true if they are all.
 from __future__ import annotations
 
 import codecs
+import functools
 import re
 import unicodedata
 from bisect import bisect_right
@@ -61,7 +62,8 @@ _SAMPLE_TOKENS, _SAMPLE_DOCUMENTS = 1 << 21, 1 << 12
 _MOST_OF_DOCUMENT = 1 << 15  # tokens that are decoded of one document
 _SHOWN_DOCUMENTS, _SHOWN_TOKENS = 5, 240
 _SCRIPT_CHARACTERS = 4096  # that decide the script of a document
-_SCRIPTS = {"CJK": "Han"}  # first word of the names of its letters -> name of a script
+# First word of the names of its letters -> name of a script.
+_SCRIPTS = {"CJK": "Han", "IDEOGRAPHIC": "Han", "KATAKANA-HIRAGANA": "Katakana"}
 # UTF-8 that was read as Latin-1 or Windows-1252, and encoded again.
 _MOJIBAKE = re.compile("[ÂÃ][\x80-\xbf]|â€[\x80-\x9f™œ]")
 _UNUSED_SHARE = 0.2  # of the vocabulary, above which unused tokens are a problem
@@ -361,12 +363,18 @@ def script_of(text: str) -> str:
     >>> script_of("print('привет, мир')"), script_of("日本 1 2 3 and"), script_of("1 + 2")
     ('Cyrillic', 'Latin', 'no letters')
     """
-    found = Counter[str]()
-    for character, n in Counter(text[:_SCRIPT_CHARACTERS]).items():
-        if character.isalpha():
-            word = unicodedata.name(character, "UNKNOWN").partition(" ")[0]
-            found[_SCRIPTS.get(word, word.title())] += n
+    found: dict[str, int] = {}
+    for character in text[:_SCRIPT_CHARACTERS]:
+        if name := _script_of_letter(character):
+            found[name] = found.get(name, 0) + 1
     return max(sorted(found), key=found.__getitem__, default="no letters")
+
+
+@functools.cache
+def _script_of_letter(character: str) -> str:
+    """Return the script of a letter, "" of another character."""
+    word = unicodedata.name(character, "UNKNOWN").partition(" ")[0]
+    return _SCRIPTS.get(word, word.title()) if character.isalpha() else ""
 
 
 def _ratios(

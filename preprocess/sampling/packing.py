@@ -114,6 +114,8 @@ class PackedWindows:
         context_length: Length of a row.
         strategy: One of `STRATEGIES`, or `ALONE`.
         cut: "length" or "turns".
+        keeps_plan: False to write nothing beside the dataset: a plan that is not there is made in
+            a temporary file without a name.
 
     Raises:
         SamplingError: The dataset has no loss mask, which turns are found by.
@@ -122,7 +124,8 @@ class PackedWindows:
     """
 
     def __init__(
-        self, file: TokenFile, context_length: int, strategy: str, cut: str = "length"
+        self, file: TokenFile, context_length: int, strategy: str, cut: str = "length",
+        keeps_plan: bool = True,
     ) -> None:
         from bpe.runtime.jit import pack
 
@@ -130,7 +133,9 @@ class PackedWindows:
         if cut == "turns":
             check_has_mask(file)
             strategy += _TURNS
-        self._path, self._plan, header = open_plan(file, context_length, strategy)
+        self._path, self._plan, header = open_plan(
+            file, context_length, strategy, keeps_plan
+        )
         self._view = file.tokens if isinstance(file.tokens, ShardView) else None
         self._packed_plan = pack(tuple(self._plan))
         self._with_tokens = None if self._view else pack((*self._plan, file.tokens))
@@ -219,9 +224,11 @@ def check_has_mask(file: TokenFile) -> None:
 
 
 def open_plan(
-    file: TokenFile, context_length: int, strategy: str
+    file: TokenFile, context_length: int, strategy: str, keeps_plan: bool = True
 ) -> tuple[Path, Plan, dict[str, Any]]:
     """Return the path, the plan and its header; it is made if there is none.
+
+    Without `keeps_plan` a plan that is made is in a temporary file, which has no name.
 
     Raises:
         TokenFileError: The plan, or the column of document ends, is damaged.
@@ -233,6 +240,10 @@ def open_plan(
     }
     name = f"{Path(file.path).stem}.{strategy}-{context_length}-{digest[:16]}.plan"
     path = file.directory / name
+    if not path.exists() and not keeps_plan:
+        with tempfile.NamedTemporaryFile() as opened:  # the map has it when the name is gone
+            _planned(opened, file, about).flush()
+            return path, *_read_plan(Path(opened.name), about)
     if not path.exists():
         _make_plan(path, file, about)
     try:

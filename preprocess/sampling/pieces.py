@@ -134,6 +134,46 @@ def pack_alone(lengths, row_of):
 
 
 @kernel
+def count_spans(ends, documents, options, totals, found):
+    """Count the spans of documents, see `DocumentSpans`.
+
+    Args:
+        ends: uint64[n_documents], the position after each document.
+        documents: int64[2], the first document and the one after the last.
+        options: int64[6]: length, stride, tokens before and after that are in no span, 1 for the
+            first span alone, 1 to leave out short ones.
+        totals: int64[n], zeros: the spans of as many documents each as `found` says are added.
+        found: int64[5], modified: documents of a total; then tokens of all spans, tokens of the
+            longest one, spans that are shorter than `length`, and those left out are added.
+
+    Example: ends 4 9, documents 0 2, options 3 2 0 0 0 0, 1 document of a total -> totals 2 2;
+    tokens 11, longest 3, 1 shorter.
+    """
+    length, stride, n_before, n_after = options[0], options[1], options[2], options[3]
+    n_tokens, longest, n_partial, n_short = found[1], found[2], found[3], found[4]
+    end = np.int64(ends[documents[0] - 1]) if documents[0] > 0 else 0
+    for block in range(totals.size):
+        first, n_spans = documents[0] + block * found[0], 0
+        for i in range(first, min(first + found[0], documents[1])):
+            begin, end = end + n_before, np.int64(ends[i])
+            size = max(end - n_after - begin, 0)
+            n = np.int64(size > 0)
+            if size > length and not options[4]:
+                n += min(-(-(size - length) // stride), (size - 1) // stride)
+            left = size - (n - 1) * stride
+            if n and left < length and options[5]:
+                n, left = n - 1, left + stride
+                n_short += 1
+            if n:
+                n_tokens += (n - 1) * min(size, length) + min(left, length)
+                longest = max(longest, min(size, length))
+                n_partial += left < length
+            n_spans += n
+        totals[block] += n_spans
+    found[1], found[2], found[3], found[4] = n_tokens, longest, n_partial, n_short
+
+
+@kernel
 def pack_greedy(lengths, row_length, row_of):
     """Put each piece into the latest row, or into a new one.
 

@@ -111,6 +111,8 @@ class Sampler:
         Exception: PyTorch does not know the device.
     """
 
+    _keeps_plan = True  # of "packed", beside the dataset
+
     @checks_names
     def __init__(
         self, dataset: Dataset, global_batch_size: int, context_length: int, *,
@@ -194,7 +196,7 @@ class Sampler:
                 " choose a smaller context_length, or more data"
             )
         strategy = self.layout["strategy"] if windows == "packed" else ALONE
-        return PackedWindows(self.dataset, length, strategy, cut)
+        return PackedWindows(self.dataset, length, strategy, cut, self._keeps_plan)
 
     def _check_enough(self) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bpe.runtime.arrays import read_only
 from preprocess.dataset.shards import distinct
 from preprocess.sampling.data import kernels, outside
 
@@ -62,22 +63,15 @@ class DocumentSpans:
         self._n_before, self._n_after = n_before, n_after
         self._first_only, self._drop_short = first_only, drop_short
         self._chosen = range(len(ends)) if documents is None else documents
-        self.n_tokens = self.longest = self.n_partial = self.n_short = 0
-        totals = [np.zeros(1, np.int64)]
-        step = self.BLOCK << 12
-        for first in range(0, len(self._chosen), step):
-            places = np.arange(first, min(first + step, len(self._chosen)))
-            _, sizes, counts, n_short = self._count(places)
-            # All spans of a document but the last have all tokens.
-            left = sizes - (counts - 1) * self._stride
-            lasts = np.where(counts > 0, np.minimum(left, length), 0)
-            cut = np.where(counts > 0, np.minimum(sizes, length), 0)
-            self.n_tokens += int((np.maximum(counts - 1, 0) * cut + lasts).sum())
-            self.longest = max(self.longest, int(cut.max()))
-            self.n_partial += int(((counts > 0) & (left < length)).sum())
-            self.n_short += n_short
-            totals.append(np.add.reduceat(counts, np.arange(0, len(counts), self.BLOCK)))
-        self._before = np.cumsum(np.concatenate(totals))  # spans before each block
+        options = [length, self._stride, n_before, n_after, first_only, drop_short]
+        chosen, found = self._chosen, np.array([self.BLOCK, 0, 0, 0, 0])
+        self._before = np.zeros(-(-len(chosen) // self.BLOCK) + 1, np.int64)
+        kernels().count_spans(
+            read_only(ends), np.array([chosen.start, chosen.stop]), np.array(options, np.int64),
+            self._before[1:], found,
+        )
+        self.n_tokens, self.longest, self.n_partial, self.n_short = map(int, found[1:])
+        np.cumsum(self._before, out=self._before)  # spans before each block
 
     def __len__(self) -> int:
         return int(self._before[-1])
@@ -89,7 +83,7 @@ class DocumentSpans:
         """
         blocks = distinct(self._before.searchsorted(numbers, side="right") - 1)
         places = blocks[:, np.newaxis] * self.BLOCK + np.arange(min(self.BLOCK, len(self._chosen)))
-        begins, sizes, counts, _ = self._count(
+        begins, sizes, counts = self._count(
             np.minimum(places, len(self._chosen) - 1).reshape(-1)
         )
         after = counts.reshape(places.shape).cumsum(axis=1) + self._before[blocks, np.newaxis]
@@ -103,8 +97,8 @@ class DocumentSpans:
         starts, left = self.find(np.arange(first, stop))
         return RowPieces(starts, np.minimum(left, self._length), np.arange(len(starts) + 1))
 
-    def _count(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
-        """Return (begins, sizes, numbers of spans, spans left out) of documents by their places."""
+    def _count(self, places: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """Return (begins, sizes, numbers of spans) of documents by their places."""
         documents = places + self._chosen.start
         ends = self._ends[documents].astype(np.int64)
         begins = self._ends[documents - 1].astype(np.int64)
@@ -115,9 +109,9 @@ class DocumentSpans:
         if self._first_only:
             counts = np.minimum(counts, 1)
         if not self._drop_short:
-            return begins, sizes, counts, 0
+            return begins, sizes, counts
         is_short = (counts > 0) & (sizes - (counts - 1) * self._stride < self._length)
-        return begins, sizes, counts - is_short, int(is_short.sum())
+        return begins, sizes, counts - is_short
 
 
 class RowPieces(NamedTuple):

@@ -25,7 +25,7 @@ from preprocess.view.vocabulary import (
     describe_tokens,
 )
 
-SEARCHED = 1 << 21  # tokens of one answer, decoded in a tenth of a second
+SEARCHED = 1 << 20  # tokens of one answer, decoded in a tenth of a second
 _BLOCK = 1 << 17
 _DOCUMENTS = 1 << 22  # whose lengths are looked at for one answer
 HITS = 50

@@ -219,7 +219,7 @@ def _vocabulary(library: Library, given: Mapping[str, str]) -> Answer:
     counts = library.counts(dataset, viewed.name)
     found = vocabulary.vocabulary(
         viewed, given.get("query", ""), given.get("order", "id"), _integer(given, "start", 0),
-        counts, given.get("unused") == "1",
+        counts, given.get("unused") == "1", given.get("script", ""),
     )
     if counts is not None:
         found |= library.statistics(dataset).progress()

@@ -10,14 +10,17 @@ from preprocess.sampling.sampler import Sampler
 from preprocess.view.documents import ViewedDataset
 from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
 
-WINDOWS = ("stride", "documents")  # a plan of packed ones would be written beside the dataset
 ROWS, COLUMNS = 4, 500  # of one answer
 _LARGEST, _MOST_ROWS = 1 << 24, 1 << 14  # tokens and rows of a batch, all of which is made
 
 
+class _Sampler(Sampler):
+    _keeps_plan = False  # nothing is written
+
+
 @functools.lru_cache(4)
 def _sampler(file: TokenFile, *sizes: int, **options: Any) -> Sampler:
-    return Sampler(file, *sizes, fields=("inputs", "segment_ids", "loss_mask"), **options)
+    return _Sampler(file, *sizes, fields=("inputs", "segment_ids", "loss_mask"), **options)
 
 
 def step(
@@ -33,7 +36,7 @@ def step(
         context_length: Of the sampler.
         seed: Of the sampler.
         order: Of the sampler.
-        windows: One of `WINDOWS`.
+        windows: Of the sampler; a plan of "packed" is not kept.
         row: First row of the answer, which has `ROWS`.
         column: First token of them, of which it has `COLUMNS`.
 
@@ -46,8 +49,6 @@ def step(
         ViewError: The batch is too large, or there is no such row or column.
         SamplingError: An option has a value that cannot work.
     """
-    if windows not in WINDOWS:
-        raise ViewError(f"windows: should be one of {', '.join(WINDOWS)}; got {windows!r}")
     if batch_size > _MOST_ROWS or batch_size * context_length > _LARGEST:
         raise ViewError(
             f"a batch of {batch_size:,} rows of {context_length:,} tokens is too large to be shown;"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from bpe.errors import TokenmillError
 from bpe.parallel import cached_property
 from bpe.special import utf8
+from preprocess.check.report_numbers import script_of
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -64,6 +66,14 @@ class ViewedTokenizer:
         """Number of bytes of each id, 0 for an id without a token: int64[vocab_size]."""
         found = np.zeros(self.tokenizer.vocab_size, np.int64)
         found[[*self.bytes_of_id]] = [*map(len, self.bytes_of_id.values())]
+        return found
+
+    @cached_property
+    def scripts(self) -> NDArray[np.str_]:
+        """Script of the letters of each id, see `script_of`: str[vocab_size]."""
+        found = np.full(self.tokenizer.vocab_size, "no letters", "<U32")
+        for token_id, content in self.bytes_of_id.items():
+            found[token_id] = script_of(content.decode("utf-8", "ignore"))
         return found
 
     @cached_property
@@ -208,7 +218,7 @@ def merges(viewed: ViewedTokenizer, token_id: int) -> Answer:
 
 def vocabulary(
     viewed: ViewedTokenizer, query: str = "", order: str = "id", start: int = 0,
-    counts: NDArray[np.int64] | None = None, unused: bool = False,
+    counts: NDArray[np.int64] | None = None, unused: bool = False, script: str = "",
 ) -> Answer:
     """Return `ROWS` tokens of the vocabulary from the `start`-th on, and how many there are.
 
@@ -219,6 +229,8 @@ def vocabulary(
         start: Number of tokens before, in this order.
         counts: How often each id occurs in a dataset, int64[vocab_size]; None if it is not known.
         unused: True for tokens that do not occur.
+        script: Script of their letters; "" for all. `scripts` of the answer has all scripts, and
+            the numbers of tokens.
 
     Raises:
         ViewError: There is no such order, or it needs counts.
@@ -234,6 +246,8 @@ def vocabulary(
     elif wanted:
         ids = [token_id for token_id, token in viewed.bytes_of_id.items() if wanted in token]
     found = np.fromiter(ids, np.int64)
+    if script:
+        found = found[viewed.scripts[found] == script]
     if unused and counts is not None:
         found = found[counts[found] == 0]
     if order != "id":
@@ -245,7 +259,10 @@ def vocabulary(
         for row in rows:
             row["count"] = int(counts[row["id"]])
     code = f"tokens = {{i: token for i, token in tokenizer.vocab.items() if {wanted!r} in token}}\n"
-    return {"tokens": rows, "n_tokens": len(found), "start": start, "python": _load(viewed) + code}
+    of_all = Counter(viewed.scripts[[*viewed.bytes_of_id]].tolist())
+    scripts = [*map(list, of_all.most_common())]
+    return {"tokens": rows, "n_tokens": len(found), "start": start, "scripts": scripts,
+            "python": _load(viewed) + code}  # fmt: skip
 
 
 def _load(viewed: ViewedTokenizer) -> str:

@@ -33,7 +33,7 @@ VIEWS = [
     "tab=documents&dataset=bare/train&number=3",
     f"tab=tokenizer&tokenizer={FIRST}&beside={SECOND}&counted=train&order=most frequent&ids=1",
     "tab=step&dataset=train&step=2&batch_size=3&context_length=80&windows=documents",
-    "tab=step&dataset=sharded/train&step=0&batch_size=9&context_length=300",
+    "tab=step&dataset=sharded/train&step=0&batch_size=9&context_length=300&windows=packed",
 ]
 # What a token shows: its id, its text, and whether it is special, shaded, part of a character.
 TOKENS = """box => [...box.querySelectorAll(".t")].map(t => [
@@ -291,6 +291,11 @@ def test_the_vocabulary_is_searched(page: Any, url: str, view_library: Library) 
     assert [(int(row[0]), int(row[4].replace(",", ""))) for row in shown] == [
         (i, counts[i]) for i, _ in expected[:100]
     ]
+    page.select_option("#script", "Latin")
+    playwright.expect(about).to_have_text(f"{len(expected)} tokens, 1 to 100")
+    page.select_option("#script", "no letters")
+    playwright.expect(about).to_have_text("0 tokens")
+    page.select_option("#script", "")
     page.check("#unused")
     never = [i for i, n in enumerate(counts) if not n and b"e" in viewed.tokenizer.vocab[i]]
     playwright.expect(about).to_contain_text(f"{len(never)} tokens")
@@ -304,7 +309,7 @@ def test_rows_of_a_step(page: Any, url: str, view_root: Path) -> None:
     fields = ("inputs", "segment_ids", "loss_mask")
     for name in ("train", "sharded/train"):
         file = dataset(view_root, "masked" if name == "train" else "sharded")
-        for windows in ("stride", "documents"):
+        for windows in ("stride", "documents", "packed"):
             batch = Sampler(file, 3, 80, windows=windows, order="epoch", fields=fields).batch(2)
             show(page, url, "tab=step&step=2&batch_size=3&context_length=80&"
                  f"windows={windows}&dataset={name}")  # fmt: skip

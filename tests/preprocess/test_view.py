@@ -20,7 +20,7 @@ from bpe import Tokenizer, Vocabulary, WordLevelTokenizer, reference
 from bpe.errors import EncodingError, TokenmillError
 from preprocess import Sampler, TokenFile, build, open_tokens
 from preprocess.check import scan
-from preprocess.check.report_numbers import report
+from preprocess.check.report_numbers import report, script_of
 from preprocess.check.report_page import draw_sections
 from preprocess.check.scan import MIN_TOKENS
 from preprocess.dataset.reader import read_ids
@@ -467,6 +467,20 @@ def test_the_vocabulary(order: str, query: str, unused: bool) -> None:
     assert found == expected
 
 
+def test_tokens_of_a_script() -> None:
+    scripts = dict(vocabulary.vocabulary(VIEWED)["scripts"])
+    assert sum(scripts.values()) == len(TOKENIZER.vocab)
+    for script, n in scripts.items():
+        answer, found = as_shown(vocabulary.vocabulary(VIEWED, script=script)), list[int]()
+        assert answer["n_tokens"] == n
+        for start in range(0, n, vocabulary.ROWS):
+            rows = vocabulary.vocabulary(VIEWED, start=start, script=script)["tokens"]
+            found += [row["id"] for row in rows]
+        texts = {i: token.decode(errors="ignore") for i, token in TOKENIZER.vocab.items()}
+        assert found == [i for i, text in texts.items() if script_of(text) == script]
+    assert {"Latin", "no letters"} <= scripts.keys()
+
+
 def test_code_for_the_vocabulary(view_root: Path) -> None:
     viewed = ViewedTokenizer("t", str(view_root / "masked" / "tokenizer.json"), TOKENIZER)
     answer = vocabulary.vocabulary(viewed, "日")
@@ -477,7 +491,16 @@ def test_code_for_the_vocabulary(view_root: Path) -> None:
 # --- training steps ---
 
 
-@pytest.mark.parametrize("windows", ["stride", "documents"])
+def test_plans_of_packed_windows_are_not_kept(viewed: ViewedDataset) -> None:
+    for plan in Path(viewed.file.path).parent.glob("*.plan"):
+        plan.unlink()
+    answer = steps.step(viewed, 1, 4, 61, windows="packed")
+    assert not [*Path(viewed.file.path).parent.glob("*.plan")]
+    batch = Sampler(viewed.file, 4, 61, windows="packed", order="epoch").batch(1)
+    assert [each["ids"] for each in answer["rows"]] == batch["inputs"].tolist()
+
+
+@pytest.mark.parametrize("windows", ["stride", "documents", "packed"])
 @pytest.mark.parametrize("order", ["epoch", "random", "sequential"])
 def test_rows_of_a_step(
     viewed: ViewedDataset, windows: str, order: str, monkeypatch: pytest.MonkeyPatch
@@ -577,7 +600,7 @@ def test_a_dataset_without_its_tokenizer(view_root: Path, tmp_path: Path) -> Non
         ("step", {"dataset": "train", "step": "1", "batch_size": "0", "context_length": "1"},
          "global_batch_size should be at least 1"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
-                  "windows": "packed"}, "windows: should be one of stride, documents; got"),
+                  "windows": "x"}, "windows"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
                   "row": "9"}, "row 9 and column 0 are not among them"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "99999", "context_length": "9999"},
