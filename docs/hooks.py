@@ -16,8 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import errors
 
 ROOT = Path(__file__).parent.parent
-# A link to a file of the repository outside of docs/.
+# A link to a file of the repository outside of docs/; a page that a docstring names; a public name.
 _TO_SOURCE = re.compile(r"\]\(\.\./([^)#]+)\)")
+_TO_PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
+_NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -31,26 +33,34 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, f"source/{path}.md", content=content))
     for package in (bpe, preprocess):
         name = package.__name__
-        directives = (f"::: {package._MODULE_OF.get(x, 'bpe.errors')}.{x}" for x in public(package))
-        content = f"# Names of {name}\n\n" + "\n\n".join(directives)
+        directives = [f"::: {path}" for path in public(package).values()]
+        content = "\n\n".join([f"# Names of {name}", *directives])
         files.append(File.generated(config, f"reference/{name}.md", content=content))
     return files
 
 
-def public(package: Any) -> list[str]:
-    """The public names of a package, also those that need PyTorch."""
-    return sorted({*package.__all__, *package._MODULE_OF}, key=str.lower)
+def public(package: Any) -> dict[str, str]:
+    """Each public name of a package, also those that need PyTorch -> its path."""
+    names = sorted({*package.__all__, *package._MODULE_OF}, key=str.lower)
+    return {name: f"{package._MODULE_OF.get(name, 'bpe.errors')}.{name}" for name in names}
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Add the messages of errors; point links to files of the repository to their pages."""
+    """Add the messages of errors and links to names; point other links to pages of the site."""
     if page.file.src_uri.startswith("source/"):
         return markdown
     if page.file.src_uri == "errors.md":
         markdown += errors.page()
+    if page.file.src_uri == "python.md":
+        paths = public(bpe) | public(preprocess)
+        markdown = _NAME.sub(lambda name: f"| [`{name[1]}`][{paths[name[1]]}] |", markdown)
     return _TO_SOURCE.sub(r"](source/\1.md)", markdown)
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    r"""Take the backslash from `\|` in cells of tables, where Markdown of GitHub needs it."""
+    r"""Link pages that docstrings name; take the backslash from `\|` in cells of tables."""
+    if page.file.src_uri.startswith("source/"):
+        return html
+    up = "../" * page.file.src_uri.count("/")
+    html = _TO_PAGE.sub(rf'<a href="{up}\1.html">\1.md</a>', html)
     return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)
