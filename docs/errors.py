@@ -21,10 +21,10 @@ _REMEDIES = (
 )
 _REMEDY = re.compile(rf"^(.*)(?:; |[:,.] (?=(?:{_REMEDIES})\b))(.+)$", re.DOTALL)
 _MOST = 12  # versions of one message that are listed
-_PACKAGES = {  # in the order of the page
-    "preprocess": "Command, options and configurations",
+_PACKAGES = {  # in the order of the page; others follow
     "preprocess.sources": "Files of text",
     "preprocess.documents": "Conversations and templates",
+    "preprocess": "Command, options and configurations",
     "preprocess.run": "Builds",
     "preprocess.storage": "Places of outputs",
     "preprocess.dataset": "Datasets",
@@ -33,6 +33,7 @@ _PACKAGES = {  # in the order of the page
     "preprocess.export": "Exports",
     "preprocess.imports": "Imports",
     "preprocess.check": "Inspection and verification",
+    "preprocess.find": "Search",
     "preprocess.view": "The page in the browser",
     "preprocess.report": "Reports of runs",
     "bpe": "Tokenizers",
@@ -132,10 +133,10 @@ def page() -> str:
         of_module.setdefault(message.module, {})[message] = None
     parts = []
     for package in sorted({_package(module) for module in of_module}, key=_place):
-        parts.append(f"\n## {_PACKAGES.get(package, package)}\n")
+        parts.append(f"\n## {_PACKAGES.get(package) or _subject(package)}\n")
         for module, found in of_module.items():
             if _package(module) == package:
-                parts.append(f"\n### {_subject(module)}\n\n| message | remedy | |\n|---|---|---|\n")
+                parts.append(f"\n**{_subject(module)}**\n\n| message | remedy | |\n|---|---|---|\n")
                 parts += map(_row, found)
     return "".join(parts)
 

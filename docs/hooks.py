@@ -16,8 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 import errors
 
 ROOT = Path(__file__).parent.parent
-# A link to a file of the repository outside of docs/; a page that a docstring names; a public name.
+# A link to a file outside of docs/; one whose text is a page's name; a page that a docstring names;
+# a public name.
 _TO_SOURCE = re.compile(r"\]\(\.\./([^)#]+)\)")
+_PAGE_AS_TEXT = re.compile(r"\[([\w-]+)\.md\]\(")
 _TO_PAGE = re.compile(r"\bdocs/([\w-]+)\.md\b")
 _NAME = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
@@ -33,7 +35,10 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, f"source/{path}.md", content=content))
     for package in (bpe, preprocess):
         name = package.__name__
-        directives = [f"::: {path}" for path in public(package).values()]
+        directives = [
+            f"::: {path}\n    options:\n      inherited_members: {'Config' not in path}"
+            for path in public(package).values()
+        ]
         content = "\n\n".join([f"# Names of {name}", *directives])
         files.append(File.generated(config, f"reference/{name}.md", content=content))
     return files
@@ -54,7 +59,14 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri == "python.md":
         paths = public(bpe) | public(preprocess)
         markdown = _NAME.sub(lambda name: f"| [`{name[1]}`][{paths[name[1]]}] |", markdown)
+    markdown = _PAGE_AS_TEXT.sub(lambda link: f"[{title(link[1])}](", markdown)
     return _TO_SOURCE.sub(r"](source/\1.md)", markdown)
+
+
+def title(page: str) -> str:
+    """The title of a page of docs/."""
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    return text.partition("\n")[0].removeprefix("# ")
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
@@ -62,5 +74,5 @@ def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
     if page.file.src_uri.startswith("source/"):
         return html
     up = "../" * page.file.src_uri.count("/")
-    html = _TO_PAGE.sub(rf'<a href="{up}\1.html">\1.md</a>', html)
+    html = _TO_PAGE.sub(lambda x: f'<a href="{up}{x[1]}.html">{title(x[1])}</a>', html)
     return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace(r"\|", "|"), html, flags=re.DOTALL)

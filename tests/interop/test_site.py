@@ -16,6 +16,9 @@ from urllib.parse import unquote
 import pytest
 from processes import ROOT, run
 
+import bpe
+import preprocess
+
 pytest.importorskip("material", reason="needs the extra `docs`")
 pytest.importorskip("mkdocstrings", reason="needs the extra `docs`")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -67,6 +70,16 @@ def test_links_and_anchors_lead_somewhere(pages: dict[Path, Page]) -> None:
 
 def test_pages_load_nothing_from_other_hosts(pages: dict[Path, Page]) -> None:
     assert {load for page in pages.values() for load in page.loads if "//" in load} == set()
+
+
+def test_generated_pages_are_complete(site: Path, pages: dict[Path, Page]) -> None:
+    for package in (bpe, preprocess):
+        reference = pages[site / "reference" / f"{package.__name__}.html"]
+        shown = {each.rpartition(".")[2] for each in reference.ids}
+        assert {*package.__all__} - shown == set()
+    errors = (site / "errors.html").read_text("utf-8")
+    assert errors.count("<tr>") > 650
+    assert "<td>the list has no path</td>\n<td>write one in each line</td>" in errors
 
 
 class Quiet(SimpleHTTPRequestHandler):
