@@ -191,6 +191,20 @@ COMMANDS = {
         ),
         "Find texts, ids or evaluation items in a dataset: counts, documents, places.",
     ),
+    "where": Command(
+        "preprocess.find.where.where", "WhereSettings", "json debug",
+        lambda console, found: console.show(
+            found, imported("preprocess.find.where.format_places")(found)
+        ),
+        "Tell which document and source a token is from, with the text around it.",
+    ),
+    "show": Command(
+        "preprocess.find.steps.show", "ShowSettings", "json debug",
+        lambda console, found: console.show(
+            found, imported("preprocess.find.steps.format_rows")(found)
+        ),
+        "Show the rows of a training step: documents, sources, text and loss masks.",
+    ),
     "inspect": Command(
         "preprocess.check.inspect.facts", "InspectSettings", "json debug", _Console.facts,
         "Describe a token file, a tokenizer or a directory of outputs.",

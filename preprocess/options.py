@@ -946,6 +946,57 @@ class SearchSettings(BuiltWithSettings, ReadSettings, ProgressSettings, function
             )
 
 
+class ShowSettings(BuiltWithSettings):
+    """Options of `show`: what the rows of a training step are."""
+
+    path: Option[Readable | None, StrPath | None] = option(
+        "Directory, .bin file or URL of the dataset, unless the configuration names it.",
+        default=None, kw_only=False,
+    )
+    config: IsPath = option("JSON file with the arguments of a Sampler or Mixture.")
+    step: Is[Index] = option("The step.", default=0)
+    row: Is[Index] = option("First row that is shown.", default=0)
+    rows: Is[Count] = option("Number of rows that are shown.", default=4)
+
+
+_ONE_PLACE = "one place is looked up at a time"
+
+
+class WhereSettings(BuiltWithSettings):
+    """Options of `where`: where a token is from."""
+
+    path: Option[Readable | None, StrPath | None] = option(
+        "Directory, .bin file or URL of the dataset, unless the configuration names it.",
+        default=None, kw_only=False,
+    )
+    token: Is[Index | None] = option(
+        "Position of a token in the dataset.", default=None,
+        excludes=dict.fromkeys(("document", "step"), _ONE_PLACE),
+    )
+    document: Is[Index | None] = option(
+        "Number of a document.", default=None, excludes={"step": _ONE_PLACE},
+    )
+    step: Is[Index | None] = option(
+        "A step of a sampler: the documents of one of its rows.", default=None,
+        needs=("config",),
+    )
+    row: Is[Index | None] = option(
+        "Row of the step.", default=None, default_text="0", needs=("step",),
+    )
+    config: OptionalPath = option(
+        "JSON file with the arguments of a Sampler or Mixture.", default=None, needs=("step",),
+    )
+
+    def check(self) -> None:
+        super().check()
+        given = (self.token, self.document, self.step)
+        if all(x is None for x in given) or (self.step is None and self.path is None):
+            raise SettingsError(
+                "there is no place to look up; give a dataset and a token (--token) or document"
+                " (--document), or a step of a sampler (--step, --config)"
+            )
+
+
 class InspectSettings(RanksSettings):
     """Options of `inspect`: a description of a file or directory."""
 

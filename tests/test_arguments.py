@@ -46,7 +46,8 @@ WRONG = [
 # Results, which users do not make; and what other parts of the package call at each batch.
 RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFile"}
 INTERNAL = {
-    "arrays_of", "fields_of", "count_reads", "to_device", "read", "as_json", "restore",
+    "arrays_of", "fields_of", "describe_fields", "count_reads", "to_device", "read", "as_json",
+    "restore",
     "from_files", "advice", "check", "replace", "check_state",
 }  # fmt: skip
 

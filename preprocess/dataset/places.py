@@ -28,3 +28,8 @@ def source_of(file: TokenFile, number: int) -> dict[str, Any] | None:
     names, stops = found
     place = bisect_right(stops, number)
     return {"name": names[place], "document": number - (stops[place - 1] if place else 0)}
+
+
+def shown_source(source: dict[str, Any] | None) -> str:
+    """Format what `source_of` returns, to follow the number of a document; "" for None."""
+    return "" if source is None else f", document {source['document']:,} of {source['name']}"

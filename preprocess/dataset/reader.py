@@ -187,6 +187,11 @@ class TokenFile:
         content = self._tokenizer.decode_bytes(np.atleast_1d(ids).ravel())
         return content.decode("utf-8", "replace")
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """True if `decode` has a tokenizer, given or beside the file."""
+        return self._tokenizer is not None or self.tokenizer_file()[0] is not None
+
     def tokenizer_file(self) -> tuple[Path | None, str]:
         """Return the tokenizer.json of the dataset, None if there is none, and its location."""
         if isinstance(self.path, Path):

@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.places import source_of, sources_in_order
+from preprocess.dataset.places import sources_in_order
 from preprocess.dataset.reader import (
     TokenFile,
-    document_at,
-    open_tokens,
-    read_bounds,
-    read_ids,
     tokenizer_of,
 )
 from preprocess.find.byte_search import Numbers, ids_as_bytes
@@ -26,10 +21,11 @@ from preprocess.find.occurrences import (
     ids_of_tokens,
     text_of_tokens,
 )
+from preprocess.find.where import describe_place
 from preprocess.options import SearchSettings
 from preprocess.report.progress import progress_of
 from preprocess.report.summary import LeftOut, check_bad_records
-from preprocess.run.outputs import find_token_files
+from preprocess.run.outputs import open_one
 from preprocess.run.reading import read_options
 from preprocess.settings import takes
 from preprocess.sources import check_fields_are_used, find_sources
@@ -82,16 +78,6 @@ def search(settings: SearchSettings) -> Facts:
             for each, number in zip(wanted, numbers, strict=True)
         ],
     }
-
-
-def open_one(path: str) -> TokenFile:
-    """Open the only dataset at a path or URL; raise TokenFileError if there are several."""
-    found = find_token_files(path)
-    if len(found) > 1:
-        raise TokenFileError(
-            f"{path}: has several datasets; give one of them: {', '.join(found)}"
-        )
-    return open_tokens(found[0])
 
 
 def read_texts(settings: SearchSettings, path: str) -> list[str]:
@@ -190,25 +176,6 @@ class Tally:
                 for each in self._places.get(pattern, ())
             ],
         }  # fmt: skip
-
-
-def describe_place(
-    file: TokenFile, tokenizer: AnyTokenizer | None, first: int, stop: int,
-    document: int | None = None,
-) -> Facts:
-    """Describe tokens [first, stop) of a document, with the text around them."""
-    number = document_at(file, first) if document is None else document
-    start, end = read_bounds(file, number, number + 1).tolist()
-    found: Facts = {
-        "token": first, "stop": stop, "document": number, "source": source_of(file, number)
-    }
-    if tokenizer is not None:
-        around = {"before": (max(start, first - _AROUND), first), "match": (first, stop),
-                  "after": (stop, min(end, stop + _AROUND))}  # fmt: skip
-        for name, span in around.items():
-            content = tokenizer.decode_bytes(read_ids(file, *span))
-            found[name] = content.decode("utf-8", "replace")
-    return found
 
 
 # --- text for people ---

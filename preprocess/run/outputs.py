@@ -27,7 +27,7 @@ from preprocess.dataset.columns import (
     manifest_name,
 )
 from preprocess.dataset.manifest import FORMAT, Manifest, spellings_of
-from preprocess.dataset.reader import check_tokenizer
+from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.documents.batch import Rejected
 from preprocess.locations import how_to_repair, join_location
 from preprocess.options import BuildSettings
@@ -160,6 +160,16 @@ def find_token_files(location: str) -> list[str]:
             f"{place}: is not a dataset; build one first: tokenmill build {text}"
         )
     return [location]
+
+
+def open_one(path: str) -> TokenFile:
+    """Open the only dataset at a path or URL; raise TokenFileError if there are several."""
+    found = find_token_files(path)
+    if len(found) > 1:
+        raise TokenFileError(
+            f"{path}: has several datasets; give one of them: {', '.join(found)}"
+        )
+    return open_tokens(found[0])
 
 
 def read_stats(files: Files, name: str) -> Stats | None:

@@ -29,7 +29,7 @@ from preprocess.sampling.data import (
     check_state,
     new_batch,
 )
-from preprocess.sampling.fields import cumulative_lengths
+from preprocess.sampling.fields import Fields, cumulative_lengths
 from preprocess.sampling.sampler import Sampler
 from preprocess.split_mix import key_of
 
@@ -158,25 +158,12 @@ class Mixture:
         """Return the arrays of this rank of batch `step`, as `Sampler.batch`."""
         if _unknown or step is MISSING:
             check(Mixture.batch, (self, step), _unknown)
-        step = check_integer("step", step, 0)
-        size, length = self.layout["global_batch_size"], self.layout["context_length"]
-        ends = [ends for start, ends in self._schedule if start <= step][-1]
-        positions = np.arange(step * size, (step + 1) * size, dtype=np.uint64)
-        points = positions * np.uint64(_STEP) + np.uint64(self._offset)
-        limits = np.array([end for end in ends if end < _MODULUS], np.uint64)
-        dataset_of = np.searchsorted(limits, points, side="right")
         rank, world_size = self.layout["rank"], self.layout["world_size"]
-        first, stop = (size * each // world_size for each in (rank, rank + 1))
-        n = stop - first
+        size, length = self.layout["global_batch_size"], self.layout["context_length"]
+        n = size * (rank + 1) // world_size - size * rank // world_size
         arrays: dict[str, Array] = {}
         tables = []
-        for number, (sampler, before) in enumerate(
-            zip(self.samplers.values(), self.counts(step).values(), strict=True)
-        ):
-            all_rows = np.flatnonzero(dataset_of == number)
-            chosen = (all_rows >= first) & (all_rows < stop)
-            rows = all_rows[chosen] - first
-            read = sampler.read(before + np.flatnonzero(chosen))
+        for _, rows, read in self._reads(step):
             for name in self.layout["fields"]:
                 if name == "cu_seqlens":
                     tables.append(read.segments_in_rows(rows))
@@ -187,8 +174,40 @@ class Mixture:
                 arrays[name][rows] = values
         if tables:
             arrays["cu_seqlens"] = cumulative_lengths(np.concatenate(tables, axis=1), n * length)
+        sampler = next(iter(self.samplers.values()))
         # In the order of the fields.
         return sampler.to_device({name: arrays[name] for name in self.layout["fields"]})
+
+    def _reads(self, step: int) -> Iterator[tuple[str, Array, Fields]]:
+        """Yield (name, rows that it has in the batch of this rank, these) of each dataset."""
+        step = check_integer("step", step, 0)
+        size = self.layout["global_batch_size"]
+        ends = [ends for start, ends in self._schedule if start <= step][-1]
+        positions = np.arange(step * size, (step + 1) * size, dtype=np.uint64)
+        points = positions * np.uint64(_STEP) + np.uint64(self._offset)
+        limits = np.array([end for end in ends if end < _MODULUS], np.uint64)
+        dataset_of = np.searchsorted(limits, points, side="right")
+        rank, world_size = self.layout["rank"], self.layout["world_size"]
+        first, stop = (size * each // world_size for each in (rank, rank + 1))
+        before = self.counts(step).values()
+        for number, ((name, sampler), n) in enumerate(
+            zip(self.samplers.items(), before, strict=True)
+        ):
+            all_rows = np.flatnonzero(dataset_of == number)
+            chosen = (all_rows >= first) & (all_rows < stop)
+            yield name, all_rows[chosen] - first, sampler.read(n + np.flatnonzero(chosen))
+
+    @checked
+    def describe(self, step: int) -> list[dict[str, Any]]:
+        """Describe the rows of batch `step`, as `Sampler.describe`; `dataset` names the sampler."""
+        found = list[dict[str, Any]]()
+        for name, rows, fields in self._reads(step):
+            described = self.samplers[name].describe_fields(fields)
+            found += [
+                each | {"row": row, "dataset": name}
+                for row, each in zip(rows.tolist(), described, strict=True)
+            ]
+        return sorted(found, key=lambda each: int(each["row"]))
 
     def __repr__(self) -> str:
         return f"Mixture({', '.join(self.samplers)}, step={self.step})"

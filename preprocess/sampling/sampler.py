@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from bpe.arguments import MISSING, check, checks_names, tells_missing
+from bpe.arguments import MISSING, check, checked, checks_names, tells_missing
 from bpe.parallel import cached_property
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
@@ -261,6 +261,27 @@ class Sampler:
         if _unknown or step is MISSING:
             check(Sampler.batch, (self, step), _unknown)
         return self.arrays_of(self.fields_of(step))
+
+    @checked
+    def describe(self, step: int) -> list[dict[str, Any]]:
+        """Describe the rows of this rank of batch `step`: documents, texts, sources, ids, masks.
+
+        Returns:
+            A dictionary for each row, for JSON; docs/sampling.md lists its keys.
+
+        Raises:
+            SamplingError: The dataset is an array, which has no documents.
+        """
+        return self.describe_fields(self.fields_of(step))
+
+    def describe_fields(self, fields: Fields) -> list[dict[str, Any]]:
+        """Describe all rows of fields, as `describe`."""
+        from preprocess.sampling.describe import add_texts, describe_rows
+
+        if not isinstance(self.dataset, TokenFile):
+            raise _needs_documents("describe")
+        rows = range(len(fields.inputs))
+        return [*add_texts(self.dataset, describe_rows(self.dataset, fields, rows))]
 
     def fields_of(self, step: int) -> Fields:
         """Return what `batch` takes its arrays from."""

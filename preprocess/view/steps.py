@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from preprocess.dataset.reader import TokenFile, document_at, read_bounds
+from preprocess.dataset.reader import TokenFile
+from preprocess.sampling.describe import describe_rows
 from preprocess.sampling.sampler import Sampler
 from preprocess.view.documents import ViewedDataset
 from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
@@ -42,8 +43,7 @@ def step(
 
     Returns:
         `rows`, each with its tokens, `segments` (numbers of documents in the row, 0 for padding),
-        `mask`, and `documents` that it shows: number, position in the dataset, and their tokens
-        [`start`, `stop`) in the whole row.
+        `mask`, and `documents` that it shows, as of `describe_rows`.
 
     Raises:
         ViewError: The batch is too large, or there is no such row or column.
@@ -63,17 +63,12 @@ def step(
             f"step {number:,} has {n_rows:,} rows of {context_length:,} tokens; row {row:,} and"
             f" column {column:,} are not among them"
         )
-    shown, pieces = slice(column, column + COLUMNS), fields.pieces.T
-    of_row = pieces[:, 3] // context_length
+    stop = min(row + ROWS, n_rows)
+    shown = slice(column, column + COLUMNS)
     rows = [
-        describe_tokens(fields.inputs[each, shown].tolist(), viewed.tokenizer) | {
-            "row": each, "segments": fields.segment_ids[each, shown].tolist(),
-            "mask": fields.loss_mask[each, shown].tolist(), "documents": _documents(
-                viewed.file, pieces[of_row == each].tolist(), each * context_length, shown
-            ),
-        }
-        for each in range(row, min(row + ROWS, n_rows))
-    ]  # fmt: skip
+        each | describe_tokens(each["ids"], viewed.tokenizer)
+        for each in describe_rows(viewed.file, fields, range(row, stop), shown)
+    ]
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     code = (
         f"{viewed.open_in_python()}sampler = Sampler(\n    file, {batch_size}, {context_length}"
@@ -85,20 +80,3 @@ def step(
         "n_steps": None if order == "random" else len(sampler), "row": row, "column": column,
         "rows": rows, "python": code,
     }  # fmt: skip
-
-
-def _documents(
-    file: TokenFile, pieces: list[list[int]], place_of_row: int, shown: slice
-) -> list[Answer]:
-    """Return the documents in the shown tokens of a row: see `step`."""
-    found = list[Answer]()
-    for begin, n_inputs, _, place, _ in pieces:
-        to_row = place - place_of_row - begin  # from positions in the dataset
-        token = max(begin, shown.start - to_row)
-        while token < min(begin + n_inputs, shown.stop - to_row):
-            number = document_at(file, token)
-            bounds = read_bounds(file, number, number + 1).tolist()
-            first, token = max(bounds[0], begin), min(bounds[1], begin + n_inputs)
-            span = {"start": first + to_row, "stop": token + to_row}
-            found.append({"document": number, "token": first, **span})
-    return found
