@@ -88,7 +88,9 @@ def document(viewed: ViewedDataset, number: int, page: int = 0) -> Answer:
         )
     first = start + page * TOKENS
     last = min(first + TOKENS, stop)
-    answer = describe_tokens(read_ids(file, first, last).tolist(), viewed.tokenizer)
+    before = read_ids(file, max(start, first - 4), first).tolist()  # a character has 4 bytes
+    ids = read_ids(file, first, last).tolist()
+    answer = describe_tokens(ids, viewed.tokenizer, before, last == stop)
     if file.has_mask:
         answer["mask"] = np.asarray(file.loss_mask[first:last]).tolist()
     code = f"{viewed.open_in_python()}ids = file[{first}:{last}]  # of document {number}\n"

@@ -110,8 +110,13 @@ class ViewedTokenizer:
         }
 
 
-def describe_tokens(ids: list[int], viewed: ViewedTokenizer | None) -> Answer:
+def describe_tokens(
+    ids: list[int], viewed: ViewedTokenizer | None, before: Iterable[int] = (), is_end: bool = True
+) -> Answer:
     """Describe tokens: `ids`, and with a tokenizer `texts`, and places in them by their kind.
+
+    The first character may begin in the tokens `before`; unless this `is_end`, the last one may end
+    in tokens after these, whose text then has it.
 
     `parts` has the bytes, in hexadecimal, of tokens that are not whole characters, by place;
     `special` has the places of special tokens, `unknown` those of ids without a token.
@@ -119,6 +124,7 @@ def describe_tokens(ids: list[int], viewed: ViewedTokenizer | None) -> Answer:
     if viewed is None:
         return {"ids": ids}
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(b"".join(viewed.bytes_of_id.get(token_id, b"") for token_id in before))
     texts, parts, unknown = list[str](), dict[str, str](), list[int]()
     for place, token_id in enumerate(ids):
         content = viewed.bytes_of_id.get(token_id)
@@ -128,7 +134,7 @@ def describe_tokens(ids: list[int], viewed: ViewedTokenizer | None) -> Answer:
         if text.encode() != (content or b""):
             parts[str(place)] = (content or b"").hex(" ")
         texts.append(text)
-    if texts:
+    if texts and is_end:
         texts[-1] += decoder.decode(b"", final=True)
     special = [place for place, token_id in enumerate(ids) if token_id in viewed.special_ids]
     return {"ids": ids, "texts": texts, "parts": parts, "special": special, "unknown": unknown}

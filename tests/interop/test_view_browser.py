@@ -120,7 +120,7 @@ def test_documents_are_those_of_python(page: Any, url: str, view_root: Path, nam
             )
             shown = tokens_of(page.locator("#document-tokens"))
             assert [each[0] for each in shown] == ids[:2000]
-            assert "".join(each[1] for each in shown) == file.decode(ids[:2000])
+            assert file.decode(ids).startswith("".join(each[1] for each in shown))
             mask = file.loss_mask[start : start + len(shown)].tolist()
             assert [each[3] for each in shown] == [value == 0 for value in mask]
             special = [each[0] for each in shown if each[2]]
