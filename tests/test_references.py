@@ -115,3 +115,12 @@ def test_quoted_names_exist(path: Path) -> None:
         if owner in CLASSES and not any(has(each, name) for each in CLASSES[owner])
     }
     assert missing == set()
+
+
+def test_pages_that_code_names_exist() -> None:
+    found = set()
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            found |= set(re.findall(r"\bdocs/[\w-]+\.md\b", path.read_text("utf-8")))
+    assert len(found) > 5
+    assert [page for page in sorted(found) if not (ROOT / page).exists()] == []

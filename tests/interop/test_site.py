@@ -113,7 +113,7 @@ def test_pages_in_a_browser(site: Path, width: int) -> None:
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("request", lambda x: x.url.startswith((url, "data:")) or problems.append(x.url))
         for path in sorted(site.glob("*.html")):
-            page.goto(f"{url}/{path.name}")
+            page.goto(f"{url}/{path.name}", wait_until="domcontentloaded")
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, path.name
         page.goto(f"{url}/index.html")
