@@ -33,6 +33,8 @@ if TYPE_CHECKING:  # the public names; no module may have one, for it would repl
     from preprocess.dataset.reader import TokenFile as TokenFile
     from preprocess.dataset.reader import open_tokens as open_tokens
     from preprocess.documents.template_sandbox import ChatTemplateError as ChatTemplateError
+    from preprocess.edit.append import append as append
+    from preprocess.edit.drop import drop as drop
     from preprocess.export.formats import ExportError as ExportError
     from preprocess.export.write import ExportResult as ExportResult
     from preprocess.export.write import export_tokens as export_tokens
@@ -83,6 +85,8 @@ _NAMES_OF = {
     "preprocess.dataset.columns": "TokenFileError",
     "preprocess.dataset.reader": "TokenFile open_tokens",
     "preprocess.documents.template_sandbox": "ChatTemplateError",
+    "preprocess.edit.append": "append",
+    "preprocess.edit.drop": "drop",
     "preprocess.export.formats": "ExportError",
     "preprocess.export.write": "ExportResult export_tokens",
     "preprocess.imports.documents": "DatasetWriter",

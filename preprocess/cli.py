@@ -180,6 +180,21 @@ COMMANDS = {
         lambda console, result: console.report([result.line]),
         "Write a dataset from token ids that another program made.",
     ),
+    "append": Command(
+        "preprocess.edit.append.append", "AppendSettings", _RUN,
+        lambda console, found: console.report([
+            f"{found.n_documents:,} documents, {found.n_tokens:,} tokens in {len(found.shards):,}"
+            " shards"
+        ]),
+        "Append documents to a dataset, as new shards.",
+    ),
+    "drop": Command(
+        "preprocess.edit.drop.drop", "DropSettings", _RUN,
+        lambda console, found: console.report([
+            f"{found.n_documents:,} documents, {found.n_tokens:,} tokens remain"
+        ]),
+        "Write a dataset without some of its documents, with a record of what went.",
+    ),
     "decode": Command(
         "preprocess.check.decode.decode_range", "DecodeSettings", "debug", _Console.text,
         "Print the text of a token file, special tokens included.",

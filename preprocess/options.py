@@ -5,6 +5,7 @@ classes, see `preprocess.settings`. Annotations are not postponed in this module
 """
 
 import operator
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,6 +50,7 @@ from preprocess.settings import (
     Tokens,
     Workers,
     option,
+    read_location,
     run_option,
 )
 
@@ -821,6 +823,67 @@ class WriterSettings(
     out: IsBinFile = option("The .bin file to write, or its URL in a bucket.", kw_only=False)
     tokenizer: Option[GivenTokenizer, TokenizerSource] = option("A tokenizer, as of `encode`.")
     loss_mask: Is[bool] = option("Documents of ids have a mask.", default=False)
+
+    @property
+    def name(self) -> str:
+        """NAME of NAME.bin."""
+        return Path(self.out).stem
+
+
+class AppendSettings(
+    DocumentSettings, BuiltWithSettings, OverwriteSettings, ProgressSettings, function="append"
+):
+    """Options of `append`: more documents for a dataset."""
+
+    path: IsReadable = option("Directory or .bin file of a dataset.", kw_only=False)
+    train: GivenTexts = option(
+        "Text to append: files, directories and URLs; in Python also documents.",
+    )
+    shard_tokens: Is[Count | None] = option(
+        "Most tokens of a new shard.", default=None, default_text="one shard",
+    )
+
+    def check(self) -> None:
+        super().check()
+        for each in (self.end_of_text, self.begin_of_text):
+            if each is not None:
+                raise SettingsError(
+                    "--end-of-text and --begin-of-text are those of the dataset; leave them out"
+                )
+        if self.selects or self.shuffle_documents is not None:
+            raise SettingsError(
+                "appended documents are neither selected nor shuffled; leave out --deduplicate,"
+                " slices and --shuffle-documents"
+            )
+
+
+def _read_numbers(value: Any) -> Any:
+    """Convert a list of numbers, or a path of a file of them."""
+    if isinstance(value, str | os.PathLike):
+        return read_location(value)
+    if isinstance(value, Mapping | set) or not isinstance(value, Iterable):
+        raise TypeError
+    return tuple(map(operator.index, value))
+
+
+DocumentNumbers = Annotated[
+    str | tuple[int, ...], Kind(_read_numbers, "a path, or a list of numbers", "FILE"),
+]
+
+
+class DropSettings(OverwriteSettings, ProgressSettings, function="drop"):
+    """Options of `drop`: a dataset without some of its documents."""
+
+    path: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    out: IsBinFile = option("The .bin file of the new dataset.")
+    documents: Option[DocumentNumbers | None, str | Iterable[int] | None] = option(
+        "File with the number of a document to drop in each line, counted from 0; in Python also"
+        " a list.", default=None,
+    )
+    source: Names = option(
+        "Name of a source whose documents are dropped, as `inspect` shows it; on the command line"
+        " one at a time.", default=(),
+    )
 
     @property
     def name(self) -> str:

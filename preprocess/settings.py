@@ -180,7 +180,7 @@ def _nameable(name: str) -> str:
     return name
 
 
-def _readable(value: Any) -> str:
+def read_location(value: Any) -> str:
     """Convert a path or URL to text, unchanged."""
     location = os.fspath(value)
     if not isinstance(location, str):
@@ -192,27 +192,29 @@ def _readable(value: Any) -> str:
 
 def _location(value: Any) -> str:
     """Convert a path to text, unchanged."""
-    if is_url(location := _readable(value)):
+    if is_url(location := read_location(value)):
         raise ValueError(LOCAL)
     return location
 
 
 def _locations(value: Any) -> tuple[str, ...]:
     given = (value,) if isinstance(value, str | os.PathLike) else _elements(value)
-    return tuple(map(_readable, given))
+    return tuple(map(read_location, given))
 
 
 def _texts(value: Any) -> tuple[Any, ...]:
     """Convert paths to text; documents that a program gives to `Documents`."""
     if isinstance(found := documents_of(value), Documents | str | os.PathLike):
         found = [found]
-    each_found = map(documents_of, _elements(found))
-    return tuple(each if isinstance(each, Documents) else _readable(each) for each in each_found)
+    return tuple(
+        each if isinstance(each, Documents) else read_location(each)
+        for each in map(documents_of, _elements(found))
+    )
 
 
 def _output(value: Any) -> str:
     """Convert a path, or the URL of a place in a bucket, to text, unchanged."""
-    location = _readable(value)
+    location = read_location(value)
     if is_url(location) and not is_bucket(location):
         schemes = ", ".join(f"{scheme}://" for scheme in BUCKETS)
         raise ValueError(f"should be a path, or a URL of a bucket that begins with {schemes}")
@@ -236,7 +238,7 @@ def read_tokenizer(value: Any) -> Any:
     if isinstance(given, Mapping) and given.keys() - {"trust_remote_code"} == {"name_or_path"}:
         value = given["name_or_path"]
     if isinstance(value, str | os.PathLike):
-        location = _readable(value)
+        location = read_location(value)
         if not is_url(location):
             return location
         from preprocess.storage.tokenizers import load_tokenizer_at
@@ -397,7 +399,7 @@ Prefix = Annotated[str, Kind(_prefix, "", "NAME")]
 Location = Annotated[str, Kind(_location, "a path", "PATH", is_location=True)]
 IsPath = Option[Location, StrPath]
 OptionalPath = Option[Location | None, StrPath | None]
-Readable = Annotated[str, Kind(_readable, "a path or URL", "PATH", is_location=True)]
+Readable = Annotated[str, Kind(read_location, "a path or URL", "PATH", is_location=True)]
 IsReadable = Option[Readable, StrPath]
 Locations = Annotated[
     tuple[str, ...], Kind(_locations, "a path or URL, or a list of them", "PATH", is_location=True)

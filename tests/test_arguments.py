@@ -98,6 +98,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "DatasetWriter.out": "new/train.bin", "encode.paths": "missing.txt",
         "train.paths": "missing.txt", "count.paths": "missing.txt",
         "search.texts": "a text",
+        "append.train": "missing.txt", "drop.out": "new/train.bin",
         "diff.old": out / "train.bin", "diff.new": out / "train.bin",
         "import_tokens.path": "missing.bin", "import_tokens.format": "raw",
         "objects": {

@@ -51,6 +51,7 @@ from preprocess.storage import REPAIR, Storage, open_repair, open_storage
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
+EDITED = "documents were appended or dropped since it was built"
 SELECTED_BEFORE = (
     "an earlier version selected or shuffled its documents, in another way; if it is damaged,"
     " build it again (--overwrite)"
@@ -202,6 +203,8 @@ class Origin:
     ) -> None:
         if manifest.is_imported:
             raise RebuildError("its ids were imported; run the import again (--overwrite)")
+        if manifest.is_edited:
+            raise RebuildError(EDITED)
         if any(source.get("name") == SELECTED for source in manifest.sources):
             raise RebuildError(SELECTED_BEFORE)
         self._manifest, self._name, self._tokenizer = manifest, bin_path.stem, tokenizer

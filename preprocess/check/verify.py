@@ -480,6 +480,8 @@ class _Dataset:
         if manifest.is_imported:
             names = ", ".join(str(source.get("name")) for source in manifest.sources)
             return self._add(name, True, f"its ids were imported from {names}, not made of text")
+        if manifest.is_edited:
+            return self._add(name, True, f"not compared with its sources: {rebuild.EDITED}")
         if any(source.get("name") == SELECTED for source in manifest.sources):
             text = f"not compared with its sources: {rebuild.SELECTED_BEFORE}"
             return self._add(name, True, text)

@@ -23,6 +23,9 @@ FORMAT_VERSION = 1
 DIGEST = "xxh3_128"
 # Key of a source whose ids were made by another program: their format.
 IMPORTED = "imported"
+# Keys of a source of a dataset that was changed: what the dataset was before the documents of this
+# source and of those that follow were appended; how many documents of it were dropped.
+APPENDED, DROPPED = "appended_to", "dropped"
 # Name of the only source of a dataset whose documents an earlier version selected.
 SELECTED = "selected documents"
 _AGAIN = (
@@ -116,7 +119,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
         unicode_version: Unicode version of the character classes in the pattern.
         sources: One object for each source, in reading order: "name", "bytes", "digest" (see
             `preprocess.sources.digest`; "" if it was not read to its end), and its "documents" and
-            "tokens" in this token file, unless these are shuffled; of imported ids also "imported".
+            "tokens" in this token file, unless these are shuffled; of imported ids also "imported",
+            of a dataset that was changed "appended_to" and "dropped".
         extra_columns: Columns besides ids and document ends; key "columns", absent without any.
         digests: As in `Shard`; {} with shards.
         shards: The shards, in order; they replace the digests in the JSON object. (): none.
@@ -142,6 +146,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     def is_imported(self) -> bool:
         """True if its ids were made by another program."""
         return any(IMPORTED in source for source in self.sources)
+
+    @property
+    def is_edited(self) -> bool:
+        """True if documents were appended or dropped since it was built."""
+        return any(APPENDED in source or DROPPED in source for source in self.sources)
 
     @property
     def columns(self) -> tuple[table.Column, ...]:

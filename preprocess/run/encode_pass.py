@@ -169,13 +169,14 @@ class EncodePass:
     progress: Progress
     journal: Journal | None = None  # None: no checkpoints
     ids: SpecialIds | None = None  # None: as the settings say, if they are of a dataset
+    has_mask: bool | None = None  # None: if a source has spans
 
     def __post_init__(self) -> None:
         self.sources, all_sources = self.part.sources, self.part.all_files
         separators = {source.separator for source in all_sources}
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
-        self._has_mask = any(source.has_spans for source in all_sources)
+        self._has_mask = self.has_mask or any(source.has_spans for source in all_sources)
         self._key, self._ids = f"encoded {self.part.number}", self.ids or SpecialIds(-1, None)
         if self.ids is None and isinstance(self.settings, BuildSettings | EncodeSettings):
             self._ids = SpecialIds.of(self.tokenizer, self.settings)

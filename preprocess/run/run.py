@@ -42,6 +42,7 @@ class Publishing(Struct, forbid_unknown_fields=True):
     names: list[str]
     last: list[str]
     gone: list[str]
+    replaces: bool = False
 
 
 class Run:
@@ -150,15 +151,18 @@ class Run:
         """Register complete files for `publish`, in order; those in `last` describe the others."""
         (self.manifests if last else self._names).extend(names)
 
-    def publish(self) -> None:
-        """Give all registered files, which are complete, their final names."""
+    def publish(self, replaces: bool = False) -> None:
+        """Give all registered files, which are complete, their final names.
+
+        With `replaces`, files that are there describe what is there until they are replaced.
+        """
         gone = sorted(self.gone - {*self._names, *self.manifests}, key=lambda x: x[-5:] != ".json")
-        entry = Publishing(self._names, self.manifests, gone)
+        entry = Publishing(self._names, self.manifests, gone, replaces)
         self.journal.save(PUBLISHING, entry)
         self._publish(entry)
 
     def _publish(self, entry: Publishing) -> None:
-        self.storage.publish(entry.names, entry.last, entry.gone)
+        self.storage.publish(entry.names, entry.last, entry.gone, entry.replaces)
         self.published = [*entry.names, *entry.last]
         self.storage.clear()
 

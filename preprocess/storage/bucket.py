@@ -232,7 +232,8 @@ class BucketStorage(UrlFiles):
     # --- the end of a run ---
 
     def publish(
-        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
+        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = (),
+        replaces: bool = False,
     ) -> None:
         for name in list(self._waiting):
             self._settle(name)
@@ -245,7 +246,8 @@ class BucketStorage(UrlFiles):
             if lost:
                 raise was_lost(self.final.where(lost[0]), self.where())
             return
-        self._remove_keys((f"{self._prefix}{name}" for name in (*last, *gone)), PUBLISHED_KEPT)
+        before = gone if replaces else (*last, *gone)
+        self._remove_keys((f"{self._prefix}{name}" for name in before), PUBLISHED_KEPT)
         with _written(PUBLISHED_KEPT):
             for_each(names, lambda _, name: self._publish(name), _REQUESTS_AT_ONCE)
             for name in last:

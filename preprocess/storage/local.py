@@ -236,16 +236,18 @@ class LocalStorage(LocalFiles):
     # --- files under their final names ---
 
     def publish(
-        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = ()
+        self, names: Sequence[str], last: Sequence[str] = (), gone: Sequence[str] = (),
+        replaces: bool = False,
     ) -> None:
         """Give files their final names: `names`, then `last`, which describe the others.
 
-        Finished files in `last` are removed first, then those in `gone`. After an interruption it
+        Finished files in `last` are removed first, unless the new ones just replace them
+        (`replaces`), then those in `gone`. After an interruption it
         may be called again with the same names.
         """
         with writing(self._location, PUBLISHED_KEPT):
             self._check_lock()
-            for name in last:
+            for name in () if replaces else last:
                 # Without a work file, an interrupted attempt has published the new one.
                 if (self.directory / name).exists():
                     (self._location / name).unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Change a finished dataset: append documents, drop documents."""

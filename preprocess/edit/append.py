@@ -1,0 +1,201 @@
+"""Append documents to a dataset, as new shards.
+
+New files are complete before the manifest is replaced, in one step, so whoever opens the dataset
+finds it with or without the new documents. A dataset without shards becomes one with shards: its
+files get a second name, and lose their first when the manifest is replaced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from bpe.errors import CorpusError
+from bpe.files.atomic_write import sync, sync_directory
+from bpe.files.locations import is_url
+from preprocess.dataset.columns import manifest_name, shard_name
+from preprocess.dataset.manifest import APPENDED, Manifest
+from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
+from preprocess.options import AppendSettings, EncodeSettings
+from preprocess.report.progress import progress_of
+from preprocess.report.summary import Report, check_has_text
+from preprocess.run.compiling import compile_encoding
+from preprocess.run.encode_pass import EncodePass, SpecialIds
+from preprocess.run.outputs import digest_of, find_token_files, put_stats, read_stats
+from preprocess.run.reading import Pass, make_read_options
+from preprocess.run.record import Record, differences, record_sources, recorded_settings
+from preprocess.run.run import Run
+from preprocess.settings import SettingsError, options_of, takes
+from preprocess.sources import check_fields_are_used
+from preprocess.sources import digest_of as digest_of_source
+from preprocess.sources.standard_input import has_standard_input
+from preprocess.storage import OutputError, writing
+
+# Errors of file systems, or of places on two of them, where a file cannot have a second name.
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+
+
+@takes(AppendSettings)
+def append(settings: AppendSettings) -> Manifest:
+    """Append documents to a dataset, as new shards, with its tokenizer.
+
+    The same call resumes an interrupted one; after one that is finished it changes nothing.
+    Options: docs/options.md or `tokenmill append --help`; `progress=False` shows none.
+
+    Returns:
+        The new manifest.
+
+    Raises:
+        CorpusError: Text is missing or cannot be read.
+        TokenFileError: There is no dataset, or it was built with another tokenizer.
+        OutputError: Files cannot be written.
+        SettingsError: Options are invalid.
+    """
+    progress = progress_of(settings.progress)
+    progress.begin(None)
+    path = find_dataset(settings.path)
+    if is_url(path):
+        raise SettingsError(
+            f"{path}: documents are appended to a dataset on this machine; copy it, or build the"
+            " new documents beside it, and mix both"
+        )
+    directory, name = os.path.split(os.path.splitext(path)[0])
+    file = open_tokens(path)
+    tokenizer = load_tokenizer_of(file, settings.tokenizer)
+    names = options_of(EncodeSettings).keys() & settings.given.keys() - {"progress", "path"}
+    encoding = EncodeSettings(**{x: settings.given[x] for x in names} | {
+        "paths": settings.train, "tokenizer": tokenizer, "out": os.path.join(directory, "new.bin"),
+    })  # fmt: skip
+    part = Pass(0, {name: f"{name}-new"}, settings.train, make_read_options(encoding, tokenizer))
+    if has_standard_input(part.files):
+        raise SettingsError(
+            "documents that are read once, and standard input (-), are not appended; save them to a"
+            " file, and give that"
+        )
+    check_has_text(part.files, name)
+    check_fields_are_used(part.files, part.reading)
+    has_mask = any(source.has_spans for source in part.files)
+    if has_mask and not file.has_mask:
+        raise CorpusError(
+            f"{part.files[0].name}: has conversations, whose tokens have a loss mask, and the"
+            " dataset has none; build them as a dataset of their own, and mix both"
+        )
+    record = Record(
+        "append", recorded_settings(encoding, tokenizer), record_sources({name: part.recorded}),
+        tokenizer.fingerprint,
+    )
+    stats_file = f"{name}_append_stats.json"
+    with Run(directory or ".", f"{name}_append", record, overwrite=settings.overwrite) as run:
+        if run.is_complete or (not run.resumed and _is_appended(run, stats_file, name, part)):
+            return open_tokens(path).manifest
+        file = open_tokens(path)  # nobody changes it now
+        run.begin()
+        compile_encoding(tokenizer, progress)
+        ids = SpecialIds(file.manifest.end_of_text_id, file.manifest.begin_of_text_id)
+        passed = EncodePass(
+            part, encoding, tokenizer, Report(), progress, run.journal, ids, file.has_mask
+        )
+        made = passed.fill()[name]
+        joined = _join(file.manifest, made)
+        old = [] if file.manifest.shards else file.manifest.own_files(name)
+        _link_files(run, file, made, name)
+        run.put(manifest_name(name), joined.to_json().encode(), last=True)
+        put_stats(run, stats_file, {
+            "settings": settings.as_json(), "digest_before": file.manifest.digest,
+            "digest_after": joined.digest, "documents": made.n_documents, "tokens": made.n_tokens,
+        })  # fmt: skip
+        run.publish(replaces=True)
+        if old:
+            run.storage.remove_finished(old)
+    return joined
+
+
+def find_dataset(location: str) -> str:
+    """Return the manifest or .bin of the only dataset at a place, or raise SettingsError."""
+    found = find_token_files(location)
+    if len(found) > 1:
+        names = ", ".join(os.path.basename(each) for each in found)
+        raise SettingsError(f"{location}: has several datasets, {names}; give the .bin of one")
+    return found[0]
+
+
+def load_tokenizer_of(file: TokenFile, given: Any) -> Any:
+    """Load the tokenizer of a dataset, or raise TokenmillError."""
+    from bpe import load_tokenizer
+
+    if given is None:
+        path, shown = file.tokenizer_file()
+        if path is None:
+            raise SettingsError(
+                f"{shown}: missing; give the tokenizer that the dataset was built with"
+                " (--tokenizer)"
+            )
+        given = path
+    tokenizer = load_tokenizer(given)
+    check_tokenizer(file.path, file.manifest, tokenizer)
+    return tokenizer
+
+
+def _is_appended(run: Run, stats_file: str, name: str, part: Pass) -> bool:
+    """Return True if the last thing that was done to the dataset is this run."""
+    files, file_name = run.storage.final, manifest_name(name)
+    stats, content = read_stats(files, stats_file), files.get(file_name)
+    if stats is None or stats.made_from is None or differences(stats.made_from, run.made_from):
+        return False
+    if content is None or stats.manifests.get(file_name) != digest_of(content):
+        return False
+    known = Manifest.from_json(content, file_name).sources[-len(part.files) :]
+    return all(
+        source.is_sized or digest_of_source(source).hexdigest() == each.get("digest")
+        for source, each in zip(part.files, known, strict=True)
+    )
+
+
+def _join(old: Manifest, new: Manifest) -> Manifest:
+    """Return the manifest of the documents of both."""
+    before = {"digest": old.digest, "n_tokens": old.n_tokens, "n_documents": old.n_documents}
+    sources = [*map(dict, old.sources), *map(dict, new.sources)]
+    sources[len(old.sources)][APPENDED] = before
+    return structs.replace(
+        old, n_tokens=old.n_tokens + new.n_tokens, n_documents=old.n_documents + new.n_documents,
+        n_bytes=old.n_bytes + new.n_bytes if old.n_bytes else 0, sources=tuple(sources),
+        digests={}, shards=(*old.parts, *new.parts),
+    )
+
+
+def _link_files(run: Run, file: TokenFile, new: Manifest, name: str) -> None:
+    """Give the new files, and those of a dataset without shards, the names of shards."""
+    storage, manifest = run.storage, file.manifest
+    stems = {} if manifest.shards else {name: (file.directory, shard_name(name, 0))}
+    for number, stem in enumerate(new.stems(f"{name}-new"), start=len(manifest.parts)):
+        stems[stem] = Path(storage.path()), shard_name(name, number)
+    for stem, (directory, target) in stems.items():
+        for column in manifest.columns:
+            final = f"{target}{column.suffix}"
+            if storage.final.size(final) is not None:
+                raise OutputError(
+                    f"{storage.final.where(final)}: exists, and a new shard would have this name;"
+                    " move it away"
+                )
+            link_or_copy(directory / f"{stem}{column.suffix}", Path(storage.path(final)))
+            run.add(final)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it; raise OutputError if neither is possible."""
+    with writing(target):
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            shutil.copyfile(source, target)
+            with open(target, "rb") as file:
+                sync(file.fileno())
+        sync_directory(target.parent)
