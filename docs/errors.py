@@ -57,12 +57,17 @@ class Message(NamedTuple):
 
 def messages() -> Iterator[Message]:
     """Yield the messages of all errors, by module and line."""
-    for path in sorted([*(ROOT / "bpe").rglob("*.py"), *(ROOT / "preprocess").rglob("*.py")]):
-        tree = ast.parse(path.read_text("utf-8"))
+    paths = sorted([*(ROOT / "bpe").rglob("*.py"), *(ROOT / "preprocess").rglob("*.py")])
+    trees = {path: ast.parse(path.read_text("utf-8")) for path in paths}
+    constants = {
+        name: values for tree in trees.values() for name, values in _assigned(tree).items()
+        if name.isupper() and isinstance(values[0], ast.Constant | ast.JoinedStr)
+    }
+    for path, tree in trees.items():
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         for scope in [tree, *_of_type(tree, ast.FunctionDef)]:
             found = [*_errors_in(scope)]
-            assigned = _assigned(scope) if found else {}
+            assigned = constants | (_assigned(scope) if found else {})
             for call, name in found:
                 texts = {x for given in call.args for x in _texts(given, assigned)}
                 for text in sorted(texts):
@@ -129,7 +134,7 @@ def _joined(parts: list[list[str]]) -> list[str]:
 def page() -> str:
     """The tables of messages in Markdown, by package and module."""
     of_module: dict[str, dict[Message, None]] = {}
-    for message in messages():
+    for message in (each for each in messages() if " " in each.text.strip("… ")):
         of_module.setdefault(message.module, {})[message] = None
     parts = []
     for package in sorted({_package(module) for module in of_module}, key=_place):
