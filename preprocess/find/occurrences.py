@@ -108,14 +108,15 @@ class Occurrences:
         n = len(self._file)
         # A dataset at a URL is read through one cache, by one thread.
         workers = workers if isinstance(self._file.path, Path) else 1
-        found = run_in_order(range(0, n, CHUNK), lambda: self._find, workers)
+        found = run_in_order(range(0, n, CHUNK), lambda: lambda i: self.find(i, i + CHUNK), workers)
         with progress.stage("searching", n, "tokens") as stage, closing(found):
             for begin, each in zip(range(0, n, CHUNK), found, strict=True):
                 yield each
                 stage.advance(min(CHUNK, n - begin))
 
-    def _find(self, begin: int) -> tuple[Numbers, Numbers]:
-        file, stop = self._file, min(begin + CHUNK, len(self._file))
+    def find(self, begin: int, stop: int) -> tuple[Numbers, Numbers]:
+        """Return the occurrences that begin in tokens [begin, stop), as `chunks`."""
+        file, stop = self._file, min(stop, len(self._file))
         number = document_at(file, begin)
         bounds = read_bounds(file, number, document_at(file, stop - 1) + 1)
         end = self._end(stop, int(bounds[-1]))

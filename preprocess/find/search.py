@@ -66,7 +66,7 @@ def search(settings: SearchSettings) -> Facts:
         if settings.file is not None:
             wanted += read_texts(settings, settings.file)
     found = Tally(file, len(wanted), settings.limit)
-    searched, numbers = _occurrences(file, tokenizer, wanted)
+    searched, numbers = occurrences_of(file, tokenizer, wanted)
     progress = progress_of(settings.progress)
     for hits, documents in searched.chunks(settings.workers, progress):
         found.add(hits, documents)
@@ -99,7 +99,7 @@ def read_texts(settings: SearchSettings, path: str) -> list[str]:
     return texts
 
 
-def _occurrences(
+def occurrences_of(
     file: TokenFile, tokenizer: AnyTokenizer | None, wanted: Sequence[str | list[int]]
 ) -> tuple[Any, list[int]]:
     """Return `Occurrences` of what is wanted, and the number of each among their patterns."""

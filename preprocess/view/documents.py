@@ -6,10 +6,8 @@ most, so the time depends neither on the number of documents nor on their length
 
 from __future__ import annotations
 
+import functools
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,9 @@ import numpy as np
 from bpe.special import utf8
 from preprocess.dataset.places import source_of
 from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
+from preprocess.find.occurrences import Occurrences
+from preprocess.find.search import occurrences_of
+from preprocess.find.where import describe_place
 from preprocess.view.vocabulary import (
     TOKENS,
     Answer,
@@ -25,15 +26,13 @@ from preprocess.view.vocabulary import (
     describe_tokens,
 )
 
-SEARCHED = 1 << 20  # tokens of one answer, decoded in a tenth of a second
+SEARCHED = 1 << 22  # tokens of one answer
+_FIRST = 1 << 14  # tokens that are searched first
 _BLOCK = 1 << 17
 _DOCUMENTS = 1 << 22  # whose lengths are looked at for one answer
 HITS = 50
-_CANDIDATES = 20_000  # of one answer, most of which may cross the end of a document
 _LONGEST_QUERY = 10_000  # characters
-_AROUND = 16  # tokens shown before and after a hit
-
-Find = Callable[[int, int], Iterator[tuple[int, int]]]
+_BEGINNING = 32  # tokens of a document in a list
 
 
 class ViewedDataset:
@@ -146,7 +145,7 @@ def of_length(
         found = np.flatnonzero((lengths >= least) & (lengths <= most))[: limit - len(hits)]
         for place in found.tolist():
             begin, n_tokens = int(bounds[place]), int(lengths[place])
-            text = _text(viewed, read_ids(file, begin, begin + min(n_tokens, 2 * _AROUND)))
+            text = _text(viewed, read_ids(file, begin, begin + min(n_tokens, _BEGINNING)))
             hits.append({"document": first + place, "tokens": n_tokens, "begins": text})
         if len(hits) == limit:
             stop = hits[-1]["document"] + 1
@@ -157,43 +156,53 @@ def of_length(
 def search(
     viewed: ViewedDataset, query: str, by_ids: bool = False, start: int = 0, limit: int = HITS
 ) -> Answer:
-    """Search `SEARCHED` tokens from `start` on; hits are inside of one document each.
+    """Search `SEARCHED` tokens from `start` on, as `preprocess.search`.
 
     Args:
         viewed: The dataset.
         query: Text, or ids with white space or commas between them.
         by_ids: True if `query` is ids. Text is searched by its ids without a byte-level tokenizer.
         start: Position of the first token.
-        limit: Number of hits at which the search stops.
+        limit: Number of hits after which no more are listed, but all of the last one's first token.
 
     Returns:
-        `hits`, each with the tokens [`token`, `stop`) of the dataset, its document, and text
-        before, of and after these tokens; `next`, where to go on, None at the end. At most one hit
-        begins in a token.
+        `hits`, each as of `describe_place`, and `next`, where to go on, None at the end.
 
     Raises:
         ViewError: There is nothing to search for, or it cannot be in the dataset.
     """
     file, n = viewed.file, viewed.file.n_tokens
-    find, code = _finder(viewed, query, by_ids)
-    hits, left, stop = list[Answer](), _CANDIDATES, min(max(start, 0) + SEARCHED, n)
-    answer = {"hits": hits, "total": n, "python": viewed.open_in_python() + code}
-    for begin in range(start, stop, _BLOCK):
-        end = min(begin + _BLOCK, stop)
-        number = document_at(file, begin)
-        bounds = read_bounds(file, number, document_at(file, end - 1) + 1).tolist()
-        for first, last in find(begin, end):
-            at, left = bisect_right(bounds, first, hi=len(bounds) - 1), left - 1
-            if last <= bounds[at]:
-                hits.append(_hit(viewed, number + at - 1, bounds[at - 1 : at + 1], first, last))
-            if len(hits) == limit or not left:
-                return answer | {"next": first + 1 if first + 1 < n else None}
+    wanted = _wanted(viewed, query, by_ids)
+    answer: Answer = {"hits": [], "total": n, "next": None, "python": (
+        f"from preprocess import search\n\nfound = search({str(file.absolute_path)!r},"
+        f" {'ids' if by_ids else 'texts'}={wanted if by_ids else [wanted]!r})\n"
+        "print(found['searched'][0]['places'])\n"
+    )}  # fmt: skip
+    searched = _occurrences(file, viewed.tokenizer, tuple(wanted) if by_ids else wanted)
+    begin, stop, size, rows = start, start + SEARCHED, _FIRST, list[Any]()
+    while begin < min(stop, n) and len(rows) < limit:  # what is frequent is found in few tokens
+        found, numbers = searched.find(begin, min(begin + size, stop))
+        rows += zip(found[:, 1].tolist(), found[:, 2].tolist(), numbers.tolist(), strict=True)
+        begin, size = begin + size, 4 * size
+    if len(rows) >= limit:
+        stop = rows[limit - 1][0] + 1
+    answer["hits"] = [_hit(viewed, *each) for each in rows if each[0] < stop]
     return answer | {"next": stop if stop < n else None}
 
 
-def _finder(viewed: ViewedDataset, query: str, by_ids: bool) -> tuple[Find, str]:
-    """Return a function that finds hits that begin in tokens [begin, stop), and Python code."""
-    tokenizer, size = viewed.tokenizer, viewed.file.vocab_size
+@functools.lru_cache(8)
+def _occurrences(
+    file: TokenFile, viewed: ViewedTokenizer | None, wanted: str | tuple[int, ...]
+) -> Occurrences:
+    tokenizer = None if viewed is None else viewed.tokenizer
+    each = wanted if isinstance(wanted, str) else [*wanted]
+    found: Occurrences = occurrences_of(file, tokenizer, [each])[0]
+    return found
+
+
+def _wanted(viewed: ViewedDataset, query: str, by_ids: bool) -> Any:
+    """Return the text or the list of ids of a query, which can be searched for."""
+    size = viewed.file.vocab_size
     if len(query) > _LONGEST_QUERY:
         raise ViewError(f"query: is longer than {_LONGEST_QUERY:,} characters; search for a part")
     if not query.strip() if by_ids else not query:
@@ -204,63 +213,21 @@ def _finder(viewed: ViewedDataset, query: str, by_ids: bool) -> tuple[Find, str]
             raise ViewError(
                 f"query: should be ids of 0 to {size - 1:,} such as 464 318; got {query!r:.100}"
             )
-        ids = [*map(int, words)]
-    elif tokenizer is None:
+        return [*map(int, words)]
+    if viewed.tokenizer is None:
         raise ViewError(
             f"{viewed.name}: its tokenizer is missing, so text cannot be searched; search for ids"
         )
-    elif tokenizer.has_bytes:
-        numbers = "documents = [i for i in range(file.n_documents)"
-        code = f"{numbers} if {query!r} in file.decode(file.doc(i))]\n"
-        return partial(_find_bytes, viewed.file, tokenizer, utf8(query)), code
-    else:
-        ids = tokenizer.tokenizer.encode_ordinary(query)
-    code = (
-        "import numpy as np\n\n"
-        f"wanted = np.array({ids})\n"
-        "windows = np.lib.stride_tricks.sliding_window_view(file[:], len(wanted))\n"
-        "tokens = np.flatnonzero((windows == wanted).all(axis=1))\n"
-    )
-    return partial(_find_ids, viewed.file, ids), code
+    utf8(query)  # raises
+    return query
 
 
-def _find_bytes(
-    file: TokenFile, viewed: ViewedTokenizer, wanted: bytes, begin: int, stop: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the tokens [first, last) of each hit that begins in tokens [begin, stop)."""
-    ids = read_ids(file, begin, min(stop + len(wanted) - 1, file.n_tokens))
-    content = viewed.tokenizer.decode_bytes(ids)
-    place = content.find(wanted)
-    if place < 0:
-        return
-    ends = np.cumsum(viewed.lengths[ids])
-    limit = ends[stop - begin - 1]
-    while 0 <= place < limit:
-        first = int(np.searchsorted(ends, place, "right"))
-        last = int(np.searchsorted(ends, place + len(wanted), "left")) + 1
-        yield begin + first, begin + last
-        place = content.find(wanted, int(ends[first]))
-
-
-def _find_ids(
-    file: TokenFile, wanted: Sequence[int], begin: int, stop: int
-) -> Iterator[tuple[int, int]]:
-    """Yield the tokens [first, last) of each hit that begins in tokens [begin, stop)."""
-    ids = read_ids(file, begin, min(stop + len(wanted) - 1, file.n_tokens))
-    places = np.flatnonzero(ids[: stop - begin] == wanted[0])
-    places = places[places + len(wanted) <= len(ids)]
-    for distance, token_id in enumerate(wanted):
-        places = places[ids[places + distance] == token_id]
-    for place in places.tolist():
-        yield begin + place, begin + place + len(wanted)
-
-
-def _hit(viewed: ViewedDataset, number: int, bounds: list[int], first: int, last: int) -> Answer:
-    """Describe a hit, with the text around it."""
-    begin, end = max(bounds[0], first - _AROUND), min(bounds[1], last + _AROUND)
-    shown = {"before": (begin, first), "match": (first, last), "after": (last, end)}
-    texts = {name: _text(viewed, read_ids(viewed.file, *span)) for name, span in shown.items()}
-    return {"token": first, "stop": last, "document": number, **texts}
+def _hit(viewed: ViewedDataset, first: int, last: int, number: int) -> Answer:
+    """Describe a hit; without a tokenizer its text is its ids."""
+    if viewed.tokenizer is not None:
+        return describe_place(viewed.file, viewed.tokenizer.tokenizer, first, last, number)
+    text = {"before": "", "match": _text(viewed, read_ids(viewed.file, first, last)), "after": ""}
+    return describe_place(viewed.file, None, first, last, number) | text
 
 
 def _text(viewed: ViewedDataset, ids: Any) -> str:

@@ -164,20 +164,16 @@ def test_a_dataset_at_a_url(files: list[TokenFile], bucket: str) -> None:
 
 
 def hits_by_hand(file: TokenFile, wanted: bytes) -> list[tuple[int, int]]:
-    """The tokens [first, last) of hits, one at most for each first token, a document at a time."""
+    """The tokens [first, last) of hits, a document at a time, without the special token."""
     found, start, vocab = list[tuple[int, int]](), 0, TOKENIZER.vocab
     if file.vocab_size != TOKENIZER.vocab_size:
         vocab = view_cases.make_tokenizers()[1].vocab
     for number in range(file.n_documents):
-        owners = [(i, b) for i, x in enumerate(file.doc(number).tolist()) for b in vocab[x]]
+        owners = [(i, b) for i, x in enumerate(file.doc(number).tolist()[:-1]) for b in vocab[x]]
         content = bytes(b for _, b in owners)
-        taken = set()
         for match in re.finditer(b"(?=" + re.escape(wanted) + b")", content):
-            first = owners[match.start()][0]
-            if first not in taken:
-                taken.add(first)
-                last = owners[match.start() + len(wanted) - 1][0] + 1
-                found.append((start + first, start + last))
+            last = owners[match.start() + len(wanted) - 1][0] + 1
+            found.append((start + owners[match.start()][0], start + last))
         start += len(file.doc(number))
     return found
 
@@ -187,7 +183,8 @@ def search_all(viewed: ViewedDataset, query: str, **how: Any) -> list[dict[str, 
     found, start = list[dict[str, Any]](), 0
     while start is not None:
         answer = as_shown(search(viewed, query, start=start, **how))
-        assert len(answer["hits"]) <= how.get("limit", documents.HITS)
+        firsts = [hit["token"] for hit in answer["hits"]]
+        assert len({*firsts[how.get("limit", documents.HITS) :]} - {*firsts[-1:]}) == 0
         found, start = found + answer["hits"], answer["next"]
     return found
 
@@ -199,20 +196,21 @@ def search_all(viewed: ViewedDataset, query: str, **how: Any) -> list[dict[str, 
 def test_texts_are_found(
     viewed: ViewedDataset, query: str, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(documents, "_BLOCK", 37)
+    monkeypatch.setattr(documents, "_FIRST", 37)
     monkeypatch.setattr(documents, "SEARCHED", 500)
     found = search_all(viewed, query, limit=limit)
     assert [(x["token"], x["stop"]) for x in found] == hits_by_hand(viewed.file, query.encode())
     for each in found:
         assert query in each["match"]
         assert query in viewed.file.decode(viewed.file.doc(each["document"]))
-    code = run(search(viewed, query)["python"])
-    assert code["documents"] == sorted({each["document"] for each in found})
+    code = run(search(viewed, query)["python"])["found"]["searched"][0]
+    assert (code["text"], code["count"]) == (query, len(found))
+    assert code["places"] == found[:10]
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_ids_are_found(viewed: ViewedDataset, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "_BLOCK", 37)
+    monkeypatch.setattr(documents, "_FIRST", 37)
     wanted = viewed.file[3 : 3 + n].tolist()
     found = search_all(viewed, ", ".join(map(str, wanted)), by_ids=True)
     ids, ends = viewed.file[:].tolist(), viewed.file.document_ends.tolist()
@@ -221,8 +219,8 @@ def test_ids_are_found(viewed: ViewedDataset, n: int, monkeypatch: pytest.Monkey
         and not any(i < end < i + n for end in ends)
     ]  # fmt: skip
     assert [x["token"] for x in found] == places
-    code = run(search(viewed, " ".join(map(str, wanted)), by_ids=True)["python"])
-    assert {*places} <= {*code["tokens"].tolist()}
+    code = run(search(viewed, " ".join(map(str, wanted)), by_ids=True)["python"])["found"]
+    assert code["searched"][0]["places"] == found[:10]
 
 
 def test_ids_are_not_found_across_documents(tmp_path: Path) -> None:
@@ -230,26 +228,11 @@ def test_ids_are_not_found_across_documents(tmp_path: Path) -> None:
     viewed = ViewedDataset("train", file, None, "missing")
     assert [x["token"] for x in search(viewed, "6 7", by_ids=True)["hits"]] == []
     hits = search(viewed, "5 6", by_ids=True)["hits"]
-    assert [(x["token"], x["before"], x["after"]) for x in hits] == [(0, "", ""), (3, "7", "")]
+    assert [(x["token"], x["match"]) for x in hits] == [(0, "5 6"), (3, "5 6")]
     assert document(viewed, 1)["ids"] == [7, 5, 6]
     assert "texts" not in document(viewed, 1)
     with pytest.raises(ViewError, match="its tokenizer is missing, so text cannot be"):
         search(viewed, "a")
-
-
-def test_a_search_stops_after_many_places_across_documents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "_CANDIDATES", 10)
-    n = 40
-    file = written.write(tmp_path, [6, 5] * n + [5, 6], [*range(2, 2 * n + 1, 2), 2 * n + 2])
-    viewed, starts, start, hits = ViewedDataset("train", file, None, "missing"), [], 0, []
-    while start is not None:
-        answer = search(viewed, "5 6", by_ids=True, start=start)
-        hits, start = hits + answer["hits"], answer["next"]
-        starts.append(start)
-    assert [(each["document"], each["token"]) for each in hits] == [(n, 2 * n)]
-    assert starts[:3] == [20, 40, 60]
 
 
 # --- statistics ---
