@@ -438,7 +438,7 @@ class LearningSettings(Settings):
     """Options for training, except the size of the vocabulary."""
 
     pattern: Option[Pattern, str | None] = option(
-        "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, or a regular expression. A"
+        "Split pattern: gpt2, cl100k, o200k, llama3, qwen2, superwords, or a regular expression. A"
         " .tiktoken file needs it.", default=lambda: "gpt2", default_text="gpt2",
     )
     special_tokens: Option[Tokens, Iterable[str]] = option(
@@ -757,12 +757,32 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
             return 0.0
         return self.val_fraction or DEFAULT_VALIDATION_FRACTION
 
+    superwords: Is[Count | None] = option(
+        "Merges within words, after which merges may cross the blanks between words: tokens of"
+        " several words (SuperBPE). The rest of vocab_size is learnt from phrases.",
+        default=None, excludes={"extend": "it has merges already"},
+    )
+
     def check(self) -> None:
         super().check()
-        if self.extend is not None and self.vocab_size == AUTO:
+        after = "--superwords" if self.extend is None else "--extend"
+        if self.vocab_size == AUTO and (self.extend is not None or self.superwords is not None):
             raise SettingsError(
-                "--vocab-size auto compares tokenizers that are trained, and this one is extended;"
-                " say how many tokens it is to have"
+                f"--vocab-size auto is of one training, and {after} goes on after another; say how"
+                " many tokens it is to have"
+            )
+        if self.superwords is None:
+            return
+        if self.largest_size <= (least := 256 + self.superwords + len(self.all_special_tokens)):
+            raise SettingsError(
+                f"--superwords {self.superwords:,} leaves no merge for phrases: bytes, these merges"
+                f" and special tokens are {least:,} tokens, and --vocab-size is"
+                f" {self.largest_size:,}; raise it"
+            )
+        if "pattern" in self.given or "-" in self.paths:
+            raise SettingsError(
+                "--superwords has split patterns of its own, and reads the text twice: leave out"
+                " --pattern, and save standard input (-) to a file"
             )
 
     @property

@@ -62,6 +62,8 @@ from preprocess.run.reading import (
     make_read_options,
     read_options,
     settings_of_extension,
+    settings_of_words,
+    with_superwords,
 )
 from preprocess.run.record import end_of_text_token
 from preprocess.run.run import Run
@@ -195,6 +197,10 @@ def train(settings: TrainFileSettings) -> tuple[Tokenizer, list[str]]:
         TokenmillError: As `build`.
     """
     settings, progress = _begin(settings)
+    if settings.superwords is not None:
+        # Its file makes a rerun continue after it.
+        words, _ = _train_file(settings_of_words(settings), progress.part())
+        settings = settings.replace(superwords=None, extend=with_superwords(words))
     if settings.extend is not None:
         settings = settings_of_extension(settings)
     return _train_file(settings, progress)

@@ -316,14 +316,29 @@ class Encoder:
             self._arena_number, self._work.own[:] = number, 0
         return cache, packed
 
+    def encode_pretokens(
+        self, buffer: NDArray[np.uint8], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Encode pre-tokens as they are, without splitting them; as `encode_view`.
+
+        Args:
+            buffer: uint8[n_bytes], UTF-8.
+            offsets: int64[n_pretokens + 1], from 0 to n_bytes.
+        """
+        starts = np.zeros(len(buffer) // 64 + 1, np.uint64)
+        set_bits(starts, offsets)
+        return self.encode_view(buffer, spans_of(offsets), starts=starts)
+
     def encode_view(
         self, buffer: NDArray[np.uint8], spans: Spans, *, prefix_id: int = -1, suffix_id: int = -1,
         starts_mid_document: bool = False, ends_mid_document: bool = False,
         memory: Callable[[int], NDArray[np.uint8]] | None = None,
+        starts: NDArray[np.uint64] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Encode as `encode`, without normalizer or checks.
 
-        Without `memory`, the ids are a view that is valid until the next call.
+        Without `memory`, the ids are a view that is valid until the next call. `starts` are the
+        boundaries of pre-tokens, if they are known.
         """
         if not len(spans) or self._pretokenizer.pattern not in PATTERNS:
             # A regex may refuse what is between documents.
@@ -344,7 +359,8 @@ class Encoder:
             if prefix_id >= 0 and not starts_mid_document:
                 written[0], state[layout.N_IDS] = prefix_id, 1
             bounds = read_only(spans.ravel())
-            starts = self._pretokenizer.boundaries(buffer, bounds)
+            if starts is None:
+                starts = self._pretokenizer.boundaries(buffer, bounds)
             around = np.array([prefix_id, suffix_id, ends_mid_document], np.int64)
             self._encode_all(Text(read_only(buffer), bounds, starts, around), out, state)
         self._n_written = max(self._n_written, int(state[layout.N_IDS]))

@@ -115,11 +115,12 @@ def checked_character(source, at, stop):
 
 
 @kernel
-def safe_cut(buffer, position, stop, classes, after_letters_only):
+def safe_cut(buffer, position, stop, classes, after_letters_only, has_phrases):
     """Return the first position from `position` on where a cut changes no pre-token, else `stop`.
 
     It is before white space after a letter (any character but white space if not
-    `after_letters_only`), or after a letter and before anything but a letter, mark or apostrophe.
+    `after_letters_only`), or after a letter and before anything but a letter, mark or apostrophe;
+    not between a letter and a blank if there are phrases, of words joined by blanks.
     Both characters must be valid UTF-8, so that replacing invalid bytes does not cross the cut.
     `buffer` is uint8[>= stop]; `classes`: see `Characters`.
 
@@ -137,6 +138,9 @@ def safe_cut(buffer, position, stop, classes, after_letters_only):
         code_point_before, width_before = checked_character(buffer, before, at)
         if code_point >= 0 and code_point_before >= 0 and before + width_before == at:
             flags, flags_before = classes[code_point], classes[code_point_before]
+            if has_phrases and code_point == 32 and flags_before & LETTER:
+                at += 1
+                continue
             if flags & WHITE_SPACE and not flags_before & WHITE_SPACE and not after_letters_only:
                 return at
             if flags_before & LETTER and not flags & (LETTER | MARK) and code_point != 39:

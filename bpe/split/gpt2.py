@@ -18,9 +18,14 @@ Example: b"a  b's", the first byte on the left; a shift by one moves bits to the
     & ~(blanks << 1): " b" is one pre-token     1 1 0 0 1 1
     | last white space before something else    1 1 1 0 1 1
     contraction 's: s begins nothing            1 1 1 0 1 0   and the end of the text, bit 6
+
+The pattern `superwords` has phrases in place of words: a blank or an apostrophe between two letters
+joins them. It has no contractions.
 """
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 
@@ -32,21 +37,23 @@ STATE_WORDS = 14
 
 
 @kernel
-def split_gpt2(text, characters, starts, blocks, state):
-    """Find the boundaries of the pattern `gpt2` (see `bpe.split.patterns`) in some blocks.
+def split_gpt2(superwords, text, characters, starts, blocks, state):
+    """Find the boundaries of `gpt2` or `superwords` (see `bpe.split.patterns`) in some blocks.
 
     Block k is finished when block k + 1 is classified, because its boundaries depend on the text
     after it; block `starts.size`, which is empty, finishes the last one. `state` is that of the
     last block classified, so a text may be split by several calls.
 
     Args:
+        superwords: Which of the two patterns.
         text, characters: See `Source` and `Characters` of `bpe.split.documents`.
         starts: uint64[n // 64 + 1], bit set of starts of documents, and of n; replaced, block by
             block, by that of starts of pre-tokens, and of n.
         blocks: The first to classify, and the one after the last, at most `starts.size + 1`.
         state: uint64[STATE_WORDS], zeros before the first call; modified in place.
 
-    Example: "a  b's" -> boundaries at 0 (a), 1 and 2 (blanks; the second goes with b), 4 ('s), 6.
+    Example: "a  b's" -> boundaries at 0 (a), 1 and 2 (blanks; the second goes with b), 4 ('s), 6;
+        of `superwords` at 0, 1, 2, 6.
     """
     noinline()
     source, source_start, n = text
@@ -99,7 +106,15 @@ def split_gpt2(text, characters, starts, blocks, state):
                 wide = last_white & range_mask(source, base, 0x80, 0xBF)
                 found |= last_white ^ wide
             quotes = apostrophes & found
-            if quotes != zero:
+            if superwords:
+                inside = (letters << one) | last_letter
+                inside &= (letters >> one) | (next_letters << top)
+                inside &= ~(documents | (documents >> one) | (next_documents << top))
+                # The start of a word after a blank is that of the blank.
+                found &= ~((blanks | apostrophes) & inside)
+                found &= ~((apostrophes & inside) << one)
+                drop = (apostrophes & inside) >> top
+            elif quotes != zero:
                 # Letters one and two bytes later; `same_*`: no document begins there.
                 same_1 = ~((documents >> one) | (next_documents << top))
                 same_2 = ~((documents >> np.uint64(2)) | (next_documents << np.uint64(62)))
@@ -131,3 +146,15 @@ def split_gpt2(text, characters, starts, blocks, state):
     state[4], state[5] = apostrophes, documents
     state[6], state[7], state[8], state[9] = last_letter, last_number, last_space, last_blank
     state[10], state[11], state[12], state[13] = np.uint64(spill_class), spill, drop, add
+
+
+@functools.cache
+def scanner(superwords):
+    """Return `split_gpt2` compiled for one of its patterns."""
+
+    @kernel
+    def scan(text, characters, starts, blocks, state):
+        """Run `split_gpt2` for this pattern."""
+        split_gpt2(superwords, text, characters, starts, blocks, state)
+
+    return scan

@@ -60,6 +60,8 @@ PATTERNS: Final[dict[str, str]] = {
     "llama3": _LLAMA3,
     # Alibaba, Qwen 2 to 3: llama3 with single digits.
     "qwen2": _LLAMA3.replace("{1,3}", ""),
+    # Ours, for tokens of several words: gpt2 without contractions, and with phrases for words.
+    "superwords": r" ?\p{L}+(?:[ ']\p{L}+)*| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
 }
 
 # Name -> equivalent regex for Hugging Face's engine (Oniguruma), where `$` is the end of a line and

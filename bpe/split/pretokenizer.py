@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 Starts = NDArray[np.uint64]
 
-# Pattern -> flags (in `sets`) of `split_cl100k`; gpt2 has its own scanner. Another pattern of this
+# Pattern of the scanner `split_gpt2` -> whether words are joined to phrases.
+_OF_GPT2 = {"gpt2": False, "superwords": True}
+# Pattern -> flags (in `sets`) of `split_cl100k`. Another pattern of this
 # family is a line here and one in `bpe.split.patterns` (docs/architecture.md).
 _FLAGS = {
     "cl100k": ["WHOLE_END"],
@@ -84,9 +86,11 @@ class Pretokenizer:
         """
         if self.pattern not in PATTERNS:
             return stop
-        # Only in gpt2 no alternative takes a part of the white space after it (`[\r\n]*`).
-        after_letters_only, classes = self.pattern != "gpt2", class_table()
-        cut = split.safe_cut(read_only(buffer), position, stop, classes, after_letters_only)
+        # Only in these no alternative takes a part of the white space after it (`[\r\n]*`).
+        after_letters_only, phrases = self.pattern not in _OF_GPT2, _OF_GPT2.get(self.pattern)
+        cut = split.safe_cut(
+            read_only(buffer), position, stop, class_table(), after_letters_only, bool(phrases)
+        )
         return int(cut)
 
 
@@ -115,8 +119,8 @@ def _scan(name: str, buffer: Bytes, offsets: Offsets, is_marked: bool, starts: S
 
 def splitting(name: str) -> tuple[Any, Any, split.Scratch]:
     """Return the kernel of a pattern, and its first two arguments with new scratch."""
-    if name == "gpt2":
-        kernel, n_words = split.splitter(gpt2.split_gpt2, 1), gpt2.STATE_WORDS
+    if name in _OF_GPT2:
+        kernel, n_words = split.splitter(gpt2.scanner(_OF_GPT2[name]), 1), gpt2.STATE_WORDS
     else:
         from bpe.split import cl100k, sets
 

@@ -10,8 +10,10 @@ its ids, which `bpe.train.learn_merges` merges as it does bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,29 +24,50 @@ from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.errors import TrainingError
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.hf_write import config_json
-from bpe.text.spans import spans_of
+from bpe.parallel import run_in_order
 from bpe.tokenizer import Tokenizer
 from bpe.train.counts import Arrays
 from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
+
+_PART = 1 << 22  # bytes of pre-tokens that one thread encodes at a time
+
+Encoded = tuple[NDArray[np.int32], NDArray[np.int64]]  # ids, and how many each pre-token has
 
 
 class TokenizedCounts(NamedTuple):
     """Unique pre-tokens as the ids of a tokenizer."""
 
-    ids: NDArray[np.int64]  # int64[n], those of all pre-tokens
+    ids: NDArray[np.int32]  # int32[n], those of all pre-tokens
     ends: NDArray[np.int64]  # int64[n_pretokens + 1], offsets of pre-tokens in them
     # Bytes of all tokens by id, and int64[size + 1], their offsets; none for an id without a token.
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, counts: Arrays) -> TokenizedCounts:
+    def of(cls, tokenizer: Tokenizer, counts: Arrays, workers: int) -> TokenizedCounts:
         """Encode the pre-tokens of counts, with merges alone: they are not normalized."""
         buffer, offsets, _ = counts
-        encoder = Encoder(EncoderTables(tokenizer.vocabulary, tokenizer.pattern))
-        ids, ends = encoder.encode(buffer, spans_of(offsets))
+        tables = EncoderTables(tokenizer.vocabulary, tokenizer.pattern)
+        n = len(offsets) - 1
+        cuts = np.searchsorted(offsets, np.arange(0, len(buffer) + _PART, _PART)).tolist()
+        parts = pairwise([*dict.fromkeys([*(min(cut, n) for cut in cuts), n])])
+
+        def make_work() -> Callable[[tuple[int, int]], Encoded]:
+            encoder = Encoder(tables)
+
+            def encode(part: tuple[int, int]) -> Encoded:
+                begins = offsets[part[0] : part[1] + 1]
+                text = buffer[begins[0] : begins[-1]]
+                ids, ends = encoder.encode_pretokens(text, begins - begins[0])
+                return ids.astype(np.int32), np.diff(ends)
+
+            return encode
+
+        with closing(run_in_order(parts, make_work, workers)) as encoded:
+            ids, sizes = zip(*encoded, strict=True)
+        ends = np.append(0, np.cumsum(np.concatenate(sizes)))
         data, starts, _ = tokenizer.vocabulary.flat_by_id
-        return cls(ids.astype(np.int64), ends, data, np.append(starts, len(data)))
+        return cls(np.concatenate(ids), ends, data, np.append(starts, len(data)))
 
 
 def added_texts(tokenizer: Tokenizer) -> list[str]:

@@ -1,12 +1,13 @@
 """Counts -> merges, without a hash table.
 
 Every step merges the pair that `reference.train` merges: the highest count, ties by the tie-break.
-Counts are 64 bits; a position is a byte of the unique pre-tokens, fewer than 2**31.
+Counts are 64 bits; a position is a byte of the unique pre-tokens, or a token of a tokenizer that is
+extended, fewer than 2**31.
 
 There is a row of 8 bytes per position: the symbol that begins there, with the count of its word,
-and the pair that it begins. A symbol has as many rows as bytes; the first has all of this, the last
-the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed by
-symbol find them. After the step that made it a pair's count only falls and its places are final:
+and the pair that it begins. A symbol has as many rows as positions; the first has all of this, the
+last the way back. Merging (a, b) into c makes only pairs (x, c) and (c, y), so two arrays indexed
+by symbol find them. After the step that made it a pair's count only falls and its places are final:
 those of new pairs are collected in scratch, then laid out contiguously, first in the space of the
 merged pair's, so that rows can be prefetched (linked lists took four times as long). A pair that is
 too rare or too long when its step ends is dropped. Counts in the heap may be too high: the top is
@@ -32,7 +33,7 @@ HEAD, PAIR = 0, 1
 
 HEAD, where a symbol begins: the symbol in the lowest SYMBOL_BITS bits, above it the
 count of its word, or 0 where that does not fit, and BEGINS. In the last row of a longer symbol:
-minus the bytes to its first.
+minus the positions to its first.
 
 PAIR, where a symbol begins: the pair of it and the next, NO_PAIR where that can never be merged, or
 ENDS. Elsewhere NO_PAIR.
@@ -53,19 +54,21 @@ SYMBOL_BITS, LEAST, LONGEST, N_WANTED, BY_BYTES, N_FIRST = 0, 1, 2, 3, 4, 5
 class Pretokens(NamedTuple):
     """The unique pre-tokens, after the bytes of the first symbols; never changed."""
 
-    text: NDArray[np.uint8]  # uint8[n_positions]
-    offsets: NDArray[np.int64]  # int64[n_pretokens + 1], positions in `text`
+    text: NDArray[np.uint8]  # uint8[n_bytes]
+    offsets: NDArray[np.int64]  # int64[n_pretokens + 1], positions
     counts: NDArray[np.int64]  # int64[n_pretokens]
-    # Those whose counts do not fit into a row, in order: int64[n], positions in `text`, and counts.
+    # Those whose counts do not fit into a row, in order: int64[n], positions, and counts.
     frequent_places: NDArray[np.int64]
     frequent_counts: NDArray[np.int64]
+    starts: NDArray[np.uint32]  # uint32[n_positions], in `text`; none if position i is byte i of it
 
 
 class Symbols(NamedTuple):
     """Properties of each symbol: bytes, or ids that are extended; merge i makes N_FIRST + i."""
 
-    lengths: NDArray[np.int32]  # int32[n], bytes
-    places: NDArray[np.int64]  # int64[n], a position of the symbol's bytes in `Pretokens.text`
+    lengths: NDArray[np.int32]  # int32[n], positions
+    n_bytes: NDArray[np.int32]  # int32[n], bytes; perhaps the same array
+    places: NDArray[np.int64]  # int64[n], where its bytes are in `Pretokens.text`
     # uint64[n], the key of ties, larger first: the first eight bytes, big-endian (symbols with
     # equal keys are compared byte by byte), or a number of its own.
     order: NDArray[np.uint64]
@@ -110,7 +113,7 @@ def tie_precedes(pretokens, symbols, pairs, p, q):
             continue
         if symbols.order[a] != symbols.order[b]:
             return symbols.order[a] > symbols.order[b]
-        n_a, n_b = np.int64(symbols.lengths[a]), np.int64(symbols.lengths[b])
+        n_a, n_b = np.int64(symbols.n_bytes[a]), np.int64(symbols.n_bytes[b])
         i, j = symbols.places[a], symbols.places[b]
         for k in range(min(n_a, n_b)):
             if pretokens.text[i + k] != pretokens.text[j + k]:
@@ -181,7 +184,7 @@ def count_byte_pairs(pretokens, first, stop, counts, occurrences):
 
     `counts` and `occurrences` are int64[65536], zeros, modified in place: at a << 8 | b the count
     of the pair and its number of places.
-    >>> pretokens = Pretokens(np.frombuffer(b"aaa", np.uint8), [0, 3], [5], None, None)
+    >>> pretokens = Pretokens(np.frombuffer(b"aaa", np.uint8), [0, 3], [5], None, None, None)
     >>> counts, occurrences = np.zeros((2, 65536), np.int64)
     >>> count_byte_pairs(pretokens, 0, 1, counts, occurrences)
     >>> int(counts[0x6161]), int(occurrences[0x6161])
@@ -290,7 +293,8 @@ def merge_pair(pretokens, symbols, pairs, state, pair, symbol):
             # A symbol of it was merged since: "aaa" has two places of (a, a).
             continue
         if symbols.places[symbol] < 0:
-            symbols.places[symbol] = at
+            starts = pretokens.starts
+            symbols.places[symbol] = np.int64(starts[at]) if starts.size else at
         head = np.int64(rows[2 * at + HEAD])
         count = (head & (BEGINS - 1)) >> symbol_bits
         if count == 0:
@@ -347,7 +351,7 @@ def commit_new_pairs(pretokens, symbols, pairs, state, merged, first_pair):
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
         symbols.pair_before[left] = -1
         symbols.pair_after[right] = -1
-        n_bytes = np.int64(symbols.lengths[left]) + np.int64(symbols.lengths[right])
+        n_bytes = np.int64(symbols.n_bytes[left]) + np.int64(symbols.n_bytes[right])
         number = NO_PAIR
         if pairs.counts[pair] >= least and n_bytes <= longest:
             pairs.left[kept], pairs.right[kept] = left, right
@@ -423,14 +427,16 @@ def merge_steps(pretokens, symbols, pairs, state, most_places):
         symbol = n_first + n_merges
         left, right = np.int64(pairs.left[pair]), np.int64(pairs.right[pair])
         symbols.merges[2 * n_merges], symbols.merges[2 * n_merges + 1] = left, right
-        symbols.lengths[symbol] = symbols.lengths[left] + symbols.lengths[right]
+        length = symbols.lengths[left] + symbols.lengths[right]
+        symbols.n_bytes[symbol] = symbols.n_bytes[left] + symbols.n_bytes[right]
+        symbols.lengths[symbol] = length
         first_pair = state.used[N_PAIRS]
         merge_pair(pretokens, symbols, pairs, state, pair, symbol)
         if state.settings[BY_BYTES]:
             order = np.uint64(0)
             for i in range(8):
                 order <<= np.uint64(8)
-                if i < symbols.lengths[symbol]:
+                if i < symbols.n_bytes[symbol]:
                     order |= np.uint64(pretokens.text[symbols.places[symbol] + i])
             symbols.order[symbol] = order
         state.used[N_MERGES] = n_merges + 1

@@ -101,7 +101,7 @@ def train_from_counts(
     longest = longest_token(max_token_length, tie_break)
     longest = 2**31 - 1 if longest is None else longest
     workers = workers or available_workers()
-    known = None if extend is None else TokenizedCounts.of(extend, counts.arrays())
+    known = None if extend is None else TokenizedCounts.of(extend, counts.arrays(), workers)
     n_more = 0 if extend is None else len(unmade_tokens(extend.vocabulary))
     merge_ids = _learn(
         counts, known, n_wanted + n_more, by_bytes, least, longest, workers, progress
@@ -176,31 +176,42 @@ def _learn(
     if known is not None:
         first_text, first_offsets = known.data, known.offsets
     n_first, n_before = len(first_offsets) - 1, len(first_text)
-    n_positions = n_before + len(buffer)
-    if n_positions > _MAX_POSITIONS:
+    if n_before + len(buffer) > _MAX_POSITIONS:
         raise TrainingError(
             f"the unique pre-tokens hold {len(buffer):,} bytes, and merging would need about"
             f" {memory_of_merging(len(buffer), len(counts_of)) / 2**30:,.0f} GiB; at most"
             f" {_MAX_POSITIONS:,} bytes are possible: train on a sample of the text"
         )
-    text = zeros(n_positions, np.uint8)
+    text = zeros(n_before + len(buffer), np.uint8)
     text[:n_before], text[n_before:] = first_text, buffer
-    offsets = offsets + n_before
+    # Position 0 is that of no pre-token, for the row before one is looked at.
+    offsets, starts = offsets + n_before, np.empty(0, np.uint32)
+    n_bytes_of = np.ones(256, np.int32) if known is None else np.diff(known.offsets)
+    incomplete = np.diff(offsets) <= longest
+    if known is not None:
+        offsets = known.ends + 1
+        starts = np.zeros(len(known.ids) + 1, np.uint32)
+        np.cumsum(n_bytes_of[known.ids[:-1]], out=starts[2:])
+        starts[1:] += np.uint32(n_before)
+    incomplete &= np.diff(offsets) >= 2
+    n_positions = int(offsets[-1])
     # Each merge removes at least one symbol.
     n_symbols = n_first + min(n_wanted, n_positions)
     symbol_bits = (n_symbols - 1).bit_length()
     frequent = np.flatnonzero(counts_of >= kernels.BEGINS >> symbol_bits)
     most = offsets[frequent], counts_of[frequent]
-    pretokens = kernels.Pretokens(text, offsets, counts_of, *most)
+    pretokens = kernels.Pretokens(text, offsets, counts_of, *most, starts)
     del buffer, offsets
-    n_of = np.diff(pretokens.offsets if known is None else known.ends)
-    least = max(least, _least_merged(pretokens, n_of, n_wanted, longest))
+    least = max(least, _least_merged(counts_of[incomplete], n_wanted))
     places, none = np.full(n_symbols, -1, np.int64), np.full((2, n_symbols), -1, np.int32)
     places[:n_first] = first_offsets[:-1]
-    lengths = np.ones(n_symbols, np.int32)
-    lengths[:n_first] = np.diff(first_offsets)
+    lengths = n_bytes = np.ones(n_symbols, np.int32)
+    if known is not None:
+        n_bytes = lengths.copy()
+        n_bytes[:n_first] = n_bytes_of
     symbols = kernels.Symbols(
-        lengths=lengths, places=places, order=_order(n_symbols, text, first_offsets, by_bytes),
+        lengths=lengths, n_bytes=n_bytes, places=places,
+        order=_order(n_symbols, text, first_offsets, by_bytes),
         pair_before=none[0], pair_after=none[1],
         merges=np.zeros(2 * (n_symbols - n_first), np.int32),
     )
@@ -208,7 +219,7 @@ def _learn(
     if known is None:
         pairs, state = _lay_out(pretokens, settings, workers)
     else:
-        pairs, state = _lay_out_tokens(pretokens, known, lengths, settings)
+        pairs, state = _lay_out_tokens(pretokens, known.ids, n_bytes, settings)
     kernels.queue_pairs(pretokens, symbols, pairs, state, 0)
     while True:
         status = kernels.merge_steps(pretokens, symbols, pairs, state, _PLACES_PER_CALL)
@@ -245,7 +256,7 @@ def _lay_out(
     places = np.cumsum(np.append(0, occurrences[:, codes].T))
     next_places = places[:-1].reshape(len(codes), n_parts).T.copy()
     pairs, state = _new_state(
-        pretokens, settings, (codes >> 8, codes & 255), counts_of_all[codes], n_places
+        n_positions, settings, (codes >> 8, codes & 255), counts_of_all[codes], n_places
     )
     pair_of_code = np.full(65536, kernels.NO_PAIR, np.int32)
     pair_of_code[codes] = np.arange(len(codes), dtype=np.int32)
@@ -258,53 +269,50 @@ def _lay_out(
 
 
 def _lay_out_tokens(
-    pretokens: kernels.Pretokens, known: TokenizedCounts, lengths: NDArray[np.int32],
+    pretokens: kernels.Pretokens, ids: NDArray[np.int32], n_bytes: NDArray[np.int32],
     settings: NDArray[np.int64],
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
     """Lay out the tokens of pre-tokens in rows, and their pairs, as `_lay_out` does bytes."""
-    ids, ends = known.ids, known.ends
-    n_bytes = lengths[ids]
-    at = len(known.data) + np.cumsum(n_bytes) - n_bytes
+    ends, least = pretokens.offsets - 1, settings[kernels.LEAST]
     counts = np.repeat(pretokens.counts, np.diff(ends))
     is_last = np.zeros(len(ids), np.bool_)
     is_last[ends[1:] - 1] = True
     first = np.flatnonzero(~is_last)
-    codes = ids[first] << 32 | ids[first + 1]
+    codes = ids[first].astype(np.int64) << 32 | ids[first + 1]
     order = np.argsort(codes, kind="stable")
     first, codes = first[order], codes[order]
+    del order
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     n_places = np.diff(starts, append=len(codes))
     left, right = codes[starts] >> 32, codes[starts] & 0xFFFFFFFF
+    del codes
     counts_of = np.add.reduceat(counts[first], starts) if len(starts) else starts
-    is_kept = counts_of >= settings[kernels.LEAST]
-    is_kept &= lengths[left].astype(np.int64) + lengths[right] <= settings[kernels.LONGEST]
-    numbers = np.where(is_kept, np.cumsum(is_kept) - 1, kernels.NO_PAIR)
+    is_kept = counts_of >= least
+    is_kept &= n_bytes[left].astype(np.int64) + n_bytes[right] <= settings[kernels.LONGEST]
+    numbers = np.where(is_kept, np.cumsum(is_kept) - 1, kernels.NO_PAIR).astype(np.int32)
     of_places = np.repeat(numbers, n_places)
     pairs, state = _new_state(
-        pretokens, settings, (left[is_kept], right[is_kept]), counts_of[is_kept], n_places[is_kept]
+        len(ids) + 1, settings, (left[is_kept], right[is_kept]), counts_of[is_kept],
+        n_places[is_kept],
     )
     kept = first[of_places >= 0]
-    state.places[: len(kept)] = at[kept]
+    state.places[: len(kept)] = kept + 1
+    rows = state.rows[2:-2].reshape(-1, 2) if len(ids) else state.rows.reshape(-1, 2)
+    rows[first, kernels.PAIR] = of_places
+    rows[is_last, kernels.PAIR] = kernels.ENDS
     counts[counts >= kernels.BEGINS >> settings[kernels.SYMBOL_BITS]] = 0
-    heads = counts << settings[kernels.SYMBOL_BITS] | ids
-    heads[ends[:-1]] |= kernels.BEGINS
-    rows = state.rows.reshape(-1, 2)
-    rows[:, kernels.PAIR] = kernels.NO_PAIR
-    is_long = n_bytes > 1
-    rows[(at + n_bytes - 1)[is_long], kernels.HEAD] = 1 - n_bytes[is_long]
-    rows[at, kernels.HEAD] = heads
-    rows[at[first], kernels.PAIR] = of_places
-    rows[at[is_last], kernels.PAIR] = kernels.ENDS
+    rows[:, kernels.HEAD] = counts << settings[kernels.SYMBOL_BITS] | ids
+    rows[ends[:-1], kernels.HEAD] |= kernels.BEGINS
     return pairs, state
 
 
 def _new_state(
-    pretokens: kernels.Pretokens, settings: NDArray[np.int64],
+    n_positions: int, settings: NDArray[np.int64],
     parts: tuple[NDArray[np.int64], NDArray[np.int64]], counts: NDArray[np.int64],
     n_places: NDArray[np.int64],
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
     """Return the first pairs, (left, right) `parts`, and a state with room for their places."""
-    n, n_positions, stops = len(counts), len(pretokens.text), np.cumsum(n_places)
+    n, stops = len(counts), np.cumsum(n_places)
     pairs = _pairs(max(_PAIRS, 2 * n))
     pairs.left[:n], pairs.right[:n], pairs.counts[:n] = *parts, counts
     pairs.first_place[:n], pairs.n_places[:n] = stops - n_places, n_places
@@ -319,19 +327,18 @@ def _new_state(
     return pairs, state
 
 
-def _least_merged(
-    pretokens: kernels.Pretokens, n_of: NDArray[np.int64], n_wanted: int, longest: int
-) -> int:
+def _least_merged(incomplete: NDArray[np.int64], n_wanted: int) -> int:
     """Return a lower bound of the counts of merged pairs.
 
-    `n_of` are the numbers of symbols. While a pre-token of count n, of two to `longest` bytes, has
-    several symbols, its pairs have a count of at least n. A merge completes at most one pre-token.
-    So if `n_wanted` pre-tokens have a count of at least n, one is incomplete before each of
-    `n_wanted` merges, and the merged pair, which has the highest count, has at least n.
+    `incomplete` are counts of the pre-tokens of several symbols, and as many bytes as a token may
+    have. While a pre-token of count n has several symbols, its pairs have a count of at least n. A
+    merge completes at most one pre-token. So if `n_wanted` of them have a count of at least n, one
+    is incomplete before each of `n_wanted` merges, and the merged pair, which has the highest
+    count, has at least n.
     """
-    incomplete = (n_of >= 2) & (np.diff(pretokens.offsets) <= longest)
-    counts = np.minimum(pretokens.counts[incomplete], _MOST_TOLD_APART)
-    of_count = np.bincount(counts, minlength=_MOST_TOLD_APART + 1)
+    of_count = np.bincount(
+        np.minimum(incomplete, _MOST_TOLD_APART), minlength=_MOST_TOLD_APART + 1
+    )
     enough = np.flatnonzero(np.cumsum(of_count[::-1]) >= n_wanted)
     return int(_MOST_TOLD_APART - enough[0]) if len(enough) else 0
 

@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 
 from bpe.parallel import cached_property
 from preprocess.documents.batch import ReadOptions
+from preprocess.locations import join_location, split_location
 from preprocess.options import (
     BuildSettings,
     CountSettings,
@@ -30,6 +31,7 @@ from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_library import StandardLibrary
 
 if TYPE_CHECKING:
+    from bpe import Tokenizer
     from bpe.text_tokenizer import AnyTokenizer
     from preprocess.documents.batch import SafeCut
 
@@ -171,6 +173,26 @@ def find_passes(
 
 
 # --- the tokenizer that a command is given ---
+
+
+def settings_of_words(settings: TrainFileSettings) -> TrainFileSettings:
+    """Return settings to train the merges within words, into NAME_words.json beside the output."""
+    directory, name = split_location(settings.out)
+    n_merges = settings.superwords or 0
+    return settings.replace(
+        superwords=None, vocab_size=256 + n_merges + len(settings.all_special_tokens),
+        out=join_location(directory, f"{Path(name).stem}_words.json"),
+    )
+
+
+def with_superwords(words: Tokenizer) -> Tokenizer:
+    """Return a tokenizer of words that splits text into phrases, to be extended."""
+    from bpe import Tokenizer
+
+    return Tokenizer.from_vocabulary(
+        words.vocabulary, pattern="superwords", tie_break=words.tie_break,
+        eos_token=words.eos_token, bos_token=words.bos_token,
+    )
 
 
 def settings_of_extension(settings: TrainFileSettings) -> TrainFileSettings:

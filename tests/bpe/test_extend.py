@@ -24,7 +24,7 @@ from bpe import (
 from bpe.train.trainer import train_from_counts
 
 END = "<|endoftext|>"
-PATTERNS = ["gpt2", "cl100k", "o200k", "llama3"]
+PATTERNS = ["gpt2", "cl100k", "o200k", "llama3", "superwords"]
 texts = st.sampled_from(["ab", "abc ", "aab  é", "abcde \n'1", "日本a ", "a<|>x "]).flatmap(
     lambda alphabet: st.lists(st.text(alphabet, max_size=80), min_size=1, max_size=4)
 )

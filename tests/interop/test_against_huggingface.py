@@ -219,3 +219,17 @@ def test_an_extended_tokenizer_has_the_ids_of_huggingface(
     for text in [*texts, *learnt, "a<x>b"]:
         assert new.encode(text) == theirs.encode(text).ids
     assert new.special_tokens["<x>"] == new.vocab_size - 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(nasty_texts(), nasty_texts())
+def test_tokens_of_several_words_have_the_ids_of_huggingface(
+    learnt: list[str], texts: list[str]
+) -> None:
+    learnt = [*learnt, "it isn't that it isn't so", "it isn't so that it is"]
+    words = train_bpe(learnt, 280)
+    phrases = Tokenizer.from_vocabulary(words.vocabulary, pattern="superwords")
+    new = train_bpe(learnt, 320, extend=phrases)
+    theirs = tokenizers.Tokenizer.from_str(new.to_json())
+    for text in [*texts, *learnt]:
+        assert new.encode(text) == theirs.encode(text).ids

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bpe import load_tokenizer, train_bpe
+from bpe import load_tokenizer, reference, train_bpe
 from preprocess import cli
 
 END = "<|endoftext|>"
@@ -57,7 +57,7 @@ def test_a_build_with_it_keeps_the_ids_of_old_text(directory: Path, tmp_path: Pa
     ("options", "expected"),
     [
         (["--vocab-size", "279"], "the tokenizer that is extended has 280 ids"),
-        (["--vocab-size", "auto"], "this one is extended; say how many tokens it is to have"),
+        (["--vocab-size", "auto"], "is of one training, and --extend goes on after another"),
         (["--vocab-size", "300", "--pattern", "gpt2"], "is extended splits text by 'cl100k'"),
         (["--vocab-size", "300", "--extend", "nothing.json"], "nothing.json: No such file"),
     ],
@@ -76,3 +76,68 @@ def test_a_tokenizer_without_merges_is_refused(directory: Path, capsys: Any) -> 
     (directory / "old.json").write_text(word_level)
     assert run(directory, "--vocab-size", 300, "--out", directory / "new.json") == 1
     assert "has no merges to be continued" in capsys.readouterr().err
+
+
+# --- tokens of several words ---
+
+
+def train(directory: Path, *options: object) -> int:
+    return cli.run([*map(str, ["train", directory / "first.txt", *options])])
+
+
+def test_superwords_are_merges_across_blanks_after_those_of_words(
+    directory: Path, capsys: Any
+) -> None:
+    out, options = directory / "super.json", ("--vocab-size", 300, "--superwords", 25)
+    assert train(directory, *options, "--out", out) == 0
+    words, found = load_tokenizer(directory / "super_words.json"), load_tokenizer(out)
+    text = directory / "first.txt"
+    assert words == train_bpe(text, 282, [END])
+    assert (found.pattern, found.merges[:25]) == ("superwords", words.merges)
+    assert any(b" " in (left + right)[1:] for left, right in found.merges[25:])
+    sentence = "low lower lowest new newer"
+    assert found.decode(found.encode(sentence)) == sentence
+    assert len(found.encode(sentence)) < len(words.encode(sentence))
+
+    # In plain Python: what the first merges leave of phrases, and pairs of that.
+    rank = reference.rank_by_merges(words.merges)
+    merges = reference.train_from_counts(
+        reference.count([text.read_text()], [END], "superwords"), 299,
+        extended=[left + right for left, right in words.merges],
+        encoded=lambda phrase: reference.encode(phrase, rank),
+    )
+    assert found.merges[25:] == merges
+    capsys.readouterr()
+    assert train(directory, *options, "--out", out) == 0
+    assert "up to date" in capsys.readouterr().out
+
+
+def test_a_rerun_keeps_the_words(directory: Path) -> None:
+    out, options = directory / "super.json", ("--vocab-size", 300, "--superwords", 25)
+    assert train(directory, *options, "--out", out) == 0
+    words, content = directory / "super_words.json", out.read_bytes()
+    before = words.stat()
+    for path in directory.glob("super*"):
+        if "words" not in path.name:
+            path.unlink()
+    assert train(directory, *options, "--out", out) == 0
+    assert out.read_bytes() == content
+    after = words.stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--vocab-size", "282"], "--superwords 25 leaves no merge for phrases"),
+        (["--vocab-size", "auto"], "is of one training, and --superwords goes on"),
+        (["--pattern", "gpt2"], "--superwords has split patterns of its own"),
+        (["--extend", "old.json"], "it has merges already"),
+    ],
+)
+def test_refusals_of_superwords(
+    directory: Path, options: list[str], expected: str, capsys: Any
+) -> None:
+    assert train(directory, "--out", directory / "new.json", "--superwords", 25, *options) > 0
+    assert expected in capsys.readouterr().err
+    assert not (directory / "new.json").exists()
