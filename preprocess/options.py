@@ -996,7 +996,7 @@ _ONE_SEARCH = "one thing is searched for at a time"
 class SearchSettings(BuiltWithSettings, ReadSettings, ProgressSettings, function="search"):
     """Options of `search`: where texts or ids occur in a dataset."""
 
-    path: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    path: IsReadable = option("Dataset: a directory, .bin file or URL.", kw_only=False)
     texts: Option[Texts, str | Iterable[str]] = option(
         "Texts to find, byte by byte, however they are divided into tokens.",
         default=(), kw_only=False, excludes={"file": _ONE_SEARCH},
