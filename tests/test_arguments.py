@@ -48,7 +48,7 @@ RESULTS = {"BuildResult", "ExportResult", "ImportResult", "RowsResult", "TokenFi
 INTERNAL = {
     "arrays_of", "fields_of", "describe_fields", "count_reads", "to_device", "read", "as_json",
     "restore",
-    "from_files", "advice", "check", "replace", "check_state",
+    "from_files", "advice", "check", "replace", "check_state", "continue_after", "reached",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any, Literal, Never
 
@@ -31,6 +32,7 @@ from preprocess.sampling.data import (
 )
 from preprocess.sampling.fields import Fields, cumulative_lengths
 from preprocess.sampling.sampler import Sampler
+from preprocess.sampling.streams import Stream
 from preprocess.split_mix import key_of
 
 Array = npt.NDArray[Any]
@@ -61,6 +63,9 @@ class Mixture:
             the first from step 0 on.
         unit: What weights are shares of: "tokens" that are no padding, "documents" or "windows".
         seed: Of the order in which datasets take turns.
+        continue_from: State of another mixture: datasets that it had, or that documents were
+            appended to since, continue, see `Sampler`; weights, other datasets and the order in
+            which they take turns are new. None: all begin.
         exhausted: "repeat": a dataset whose epoch is over begins another. "stop": an iteration ends
             before the first batch for which that would be needed.
 
@@ -78,6 +83,7 @@ class Mixture:
         self, samplers: Mapping[str, Sampler], weights: Weights | Sequence[tuple[int, Weights]],
         *, unit: Literal["tokens", "documents", "windows"] = "tokens", seed: int = 0,
         exhausted: Literal["repeat", "stop"] = "repeat",
+        continue_from: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(samplers, Mapping) or not samplers:
             raise SamplingError(
@@ -106,7 +112,26 @@ class Mixture:
         self._schedule = [
             (step, self._shares(given, unit)) for step, given in _schedule_of(weights)
         ]
+        self._continue_from = None if continue_from is None else dict(continue_from)
+        if self._continue_from is not None:
+            _check_mixture(self._continue_from)
+            for name in self.samplers.keys() & self._continue_from["samplers"].keys():
+                after = self._reached(name, self._continue_from)
+                self.samplers[name] = copy(self.samplers[name])
+                self.samplers[name].continue_after(after)
         self.step = 0
+
+    def _reached(self, name: str, state: Mapping[str, Any]) -> tuple[Stream, int]:
+        """Return the stream of a dataset in a mixture with a state, and how far it came."""
+        inner, of_sampler = state.get("continue_from"), state["samplers"][name]
+        after = None
+        if inner is not None and name in inner["samplers"]:
+            after = self._reached(name, inner)
+        stream, _ = self.samplers[name].reached(of_sampler, after)
+        schedule = [(step, [*map(int, ends)]) for step, *ends in state["shares"]]
+        offset, size = int(key_of(state["seed"])[0]), of_sampler["global_batch_size"]
+        counts = _counts(schedule, offset, size, state["step"])
+        return stream, counts[[*state["samplers"]].index(name)]
 
     def _shares(self, weights: Weights, unit: str) -> tuple[int, ...]:
         """Return where the share of each dataset ends, in [0, 2**64]."""
@@ -140,17 +165,7 @@ class Mixture:
     def counts(self, step: int) -> dict[str, int]:
         """Return how many windows each dataset has in the batches before `step`."""
         step = check_integer("step", step, 0, math.inf)
-        size = self.layout["global_batch_size"]
-        found = [0] * len(self.samplers)
-        stops = [start for start, _ in self._schedule[1:]]
-        for (start, ends), stop in zip(self._schedule, [*stops, step], strict=True):
-            if start < step:
-                below = [
-                    _count_below(end, min(stop, step) * size, self._offset)
-                    - _count_below(end, start * size, self._offset)
-                    for end in ends
-                ]
-                found = [n + b - a for n, (a, b) in zip(found, pairwise([0, *below]), strict=True)]
+        found = _counts(self._schedule, self._offset, self.layout["global_batch_size"], step)
         return dict(zip(self.samplers, found, strict=True))
 
     @tells_missing
@@ -227,7 +242,7 @@ class Mixture:
     def _n_batches(self) -> int | None:
         """Number of batches until a dataset runs out; None if none does, or they repeat."""
         limits = {
-            name: sampler.n_windows for name, sampler in self.samplers.items()
+            name: sampler.n_first for name, sampler in self.samplers.items()
             if sampler.layout["order"] != "random" and self._exhausted == "stop"
         }
 
@@ -252,7 +267,9 @@ class Mixture:
         """Return the state for JSON: the step, the shares, and the states of the samplers."""
         states = {name: sampler.state_dict() for name, sampler in self.samplers.items()}
         shares = [[step, *map(str, ends)] for step, ends in self._schedule]
-        return {"step": self.step, "seed": self._seed, "shares": shares, "samplers": states}
+        found = {"step": self.step, "seed": self._seed, "shares": shares, "samplers": states}
+        more = self._continue_from
+        return found if more is None else found | {"continue_from": more}
 
     @checks_names
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -262,15 +279,14 @@ class Mixture:
             SamplingError: The state is of other samplers, weights or another seed.
         """
         own = self.state_dict()
-        check_state(state, own, "a mixture")
-        check_state(state["samplers"], (), "the samplers of a mixture")
+        _check_mixture(state)
         if [*state["samplers"]] != [*own["samplers"]]:
             raise SamplingError(
                 f"the state is of the samplers {', '.join(state['samplers'])}, and here they are"
                 f" {', '.join(own['samplers'])}; give the same, in the same order"
             )
-        for name in ("seed", "shares"):
-            if state[name] != own[name]:
+        for name in ("seed", "shares", "continue_from"):
+            if state.get(name) != own.get(name):
                 raise SamplingError(
                     f"the state is of another mixture: its {name} differ; make the mixture with the"
                     " weights and the seed of the state"
@@ -281,6 +297,29 @@ class Mixture:
         for sampler, of_sampler in zip(self.samplers.values(), steps, strict=True):
             sampler.step = of_sampler
         self.step = step
+
+
+def _check_mixture(state: Any) -> None:
+    """Raise SamplingError if a state is not that of a mixture."""
+    check_state(state, ("step", "seed", "shares", "samplers"), "a mixture")
+    check_state(state["samplers"], (), "the samplers of a mixture")
+
+
+def _counts(
+    schedule: Sequence[tuple[int, Sequence[int]]], offset: int, size: int, step: int
+) -> list[int]:
+    """Return how many windows each dataset has in the batches of `size` before `step`."""
+    found = [0] * len(schedule[0][1])
+    stops = [start for start, _ in schedule[1:]]
+    for (start, ends), stop in zip(schedule, [*stops, step], strict=True):
+        if start < step:
+            below = [
+                _count_below(end, min(stop, step) * size, offset)
+                - _count_below(end, start * size, offset)
+                for end in ends
+            ]
+            found = [n + b - a for n, (a, b) in zip(found, pairwise([0, *below]), strict=True)]
+    return found
 
 
 def _schedule_of(weights: Weights | Sequence[tuple[int, Weights]]) -> list[tuple[int, Weights]]:

@@ -21,6 +21,7 @@ import xxhash
 
 from bpe.arguments import MISSING, check, checked, checks_names, tells_missing
 from bpe.parallel import cached_property
+from preprocess.dataset.manifest import APPENDED
 from preprocess.dataset.reader import TokenFile, open_tokens
 from preprocess.sampling.data import (
     Dataset,
@@ -41,6 +42,7 @@ from preprocess.sampling.data import (
 from preprocess.sampling.fields import NAMES, NEED_DOCUMENTS, Fields
 from preprocess.sampling.orders import ORDERS, Numbers
 from preprocess.sampling.packing import ALONE, MAX_ROW_LENGTH, STRATEGIES, PackedWindows
+from preprocess.sampling.streams import Stream
 from preprocess.sampling.windows import DocumentWindows, StrideWindows
 
 if TYPE_CHECKING:
@@ -98,6 +100,9 @@ class Sampler:
         world_size: Number of processes.
         fields: Names of the arrays of a batch, listed in docs/sampling.md.
         device: None for NumPy arrays, else the PyTorch device of tensors.
+        continue_from: State of a sampler of the dataset before documents were appended, or of the
+            same: the first epoch has the windows that it had not given in its own, and those of the
+            new documents; None: all windows. Not of "random"; of "packed" for the same dataset.
 
     Attributes:
         step: The next step of an iteration.
@@ -122,7 +127,7 @@ class Sampler:
         order: Literal["random", "epoch", "sequential"] = "random", seed: int = 0,
         drop_last: bool = True, drop_short: bool = False, rank: int = 0, world_size: int = 1,
         fields: Sequence[str] = ("inputs", "targets"),
-        device: str | torch.device | None = None,
+        device: str | torch.device | None = None, continue_from: Mapping[str, Any] | None = None,
     ) -> None:
         self.layout: dict[str, Any] = {
             "global_batch_size": check_integer("global_batch_size", global_batch_size, 1),
@@ -134,6 +139,7 @@ class Sampler:
             "drop_last": bool(drop_last), "drop_short": bool(drop_short),
             "rank": check_integer("rank", rank, 0), "device": device,
             "fields": fields if isinstance(fields, str) else tuple(fields),
+            "continue_from": None if continue_from is None else dict(continue_from),
         }
         if self.layout["rank"] >= self.layout["world_size"]:
             raise SamplingError(
@@ -152,12 +158,11 @@ class Sampler:
         check_choice("order", order, ORDERS)
         self._check_fields()
         self._windows = self._make_windows()
-        self._fingerprint = _fingerprint(self.dataset)
-        n, size = self.n_windows, self.layout["global_batch_size"]
-        self._n_batches = n // size if drop_last else -(-n // size)
+        self._fingerprint, self.step = _fingerprint(self.dataset), 0
+        self._block: tuple[int, Numbers, list[int]]
+        after = None if continue_from is None else self.reached(continue_from)
+        self.continue_after(after)
         self._check_enough()
-        self._block: tuple[int, Numbers, list[int]] = -1, np.empty(0, np.int64), []
-        self.step = 0
 
     def _make_windows(self) -> Windows:
         windows, drop_short = self.layout["windows"], self.layout["drop_short"]
@@ -197,6 +202,80 @@ class Sampler:
             )
         strategy = self.layout["strategy"] if windows == "packed" else ALONE
         return PackedWindows(self.dataset, length, strategy, cut, self._keeps_plan)
+
+    def continue_after(self, after: tuple[Stream, int] | None) -> None:
+        """Begin the stream, after a position of another one if there is one, see `Stream`."""
+        order, seed = self.layout["order"], self.layout["seed"]
+        self._stream = Stream(order, self.n_windows, seed, after)
+        self._n_first_batches, self._n_batches = self._stream.n_batches(*self._batching)
+        self._block = -1, np.empty(0, np.int64), []
+
+    @property
+    def _batching(self) -> tuple[int, bool]:
+        return self.layout["global_batch_size"], self.layout["drop_last"]
+
+    def reached(
+        self, state: Mapping[str, Any], after: tuple[Stream, int] | None = None
+    ) -> tuple[Stream, int]:
+        """Return the stream of a sampler of this dataset, or its beginning, and how far it came.
+
+        `after` is what it continued from, if the state does not have it.
+
+        Raises:
+            SamplingError: The state is of another dataset, or of other options.
+        """
+        own, name = self.state_dict(), name_of(self.dataset)
+        # The rank and the size of batches may differ.
+        same = ["context_length", "stride", "windows", "strategy", "cut", "order", "seed"]
+        same += ["drop_short", *["drop_last"] * (own["windows"] == "stride")]
+        if isinstance(state, Mapping):  # earlier ones have neither
+            state = {"cut": "length", "drop_short": False, **state}
+        check_state(state, ("step", "dataset", "global_batch_size", *same), "a sampler")
+        if own["order"] == "random":
+            raise SamplingError(
+                "continue_from is not of order 'random', whose windows are drawn again and again;"
+                " choose another seed instead"
+            )
+        for option in same:
+            if state[option] != own[option]:
+                raise SamplingError(
+                    f"continue_from is the state of a sampler with {option} {state[option]!r}, and"
+                    f" here it is {own[option]!r}; make the sampler with the options of the state"
+                )
+        if after is None and state.get("continue_from") is not None:
+            after = self.reached(state["continue_from"])
+        n_before = self._windows_before(state["dataset"], name)
+        stream = Stream(own["order"], n_before, own["seed"], after)
+        step = check_integer("the step of a state", state["step"], 0)
+        firsts, _ = stream.batches([step], state["global_batch_size"], state["drop_last"])
+        return stream, int(firsts[0])
+
+    def _windows_before(self, fingerprint: str, name: str) -> int:
+        """Return how many windows the dataset had when it had this fingerprint."""
+        if fingerprint == self._fingerprint:
+            return self.n_windows
+        windows, length = self.layout["windows"], self.layout["context_length"]
+        sources = self.dataset.manifest.sources if isinstance(self.dataset, TokenFile) else ()
+        known = [source[APPENDED] for source in sources if APPENDED in source]
+        before = next((each for each in known if each["digest"] == fingerprint), None)
+        if before is None:
+            raise SamplingError(
+                f"continue_from is a state of another dataset than {name}, and of none to which"
+                " documents were appended to make it (tokenmill append); give that of one of these"
+            )
+        is_planned = windows == "packed" or self.layout["cut"] != "length"
+        if is_planned or (windows == "stride" and not self.layout["drop_last"]):
+            raise SamplingError(
+                "after documents were appended, windows that the old dataset ended with are others:"
+                " continue_from is of windows='documents' that are cut by length, or of 'stride'"
+                " with drop_last=True"
+            )
+        assert isinstance(self.dataset, TokenFile)
+        stride = self.layout["stride"] or length
+        if windows == "stride":
+            return len(StrideWindows(before["n_tokens"], length, stride, True))
+        ends = self.dataset.document_ends[: before["n_documents"]]
+        return len(DocumentWindows(ends, length, stride, self.layout["drop_short"]))
 
     def _check_enough(self) -> None:
         """Raise SamplingError if there is no window, or no batch in an epoch."""
@@ -307,7 +386,12 @@ class Sampler:
 
     def _at(self, positions: Numbers) -> Numbers:
         """Return the numbers of the windows at positions of the endless stream."""
-        return ORDERS[self.layout["order"]](positions, self.n_windows, self.layout["seed"])
+        return self._stream.at(positions)
+
+    @property
+    def n_first(self) -> int:
+        """Number of windows of the first epoch, which has fewer if it continues another."""
+        return self._stream.n_first
 
     @property
     def n_windows(self) -> int:
@@ -336,12 +420,10 @@ class Sampler:
     def _numbers_of_block(self, block: int) -> tuple[Numbers, list[int]]:
         """Return the numbers of the windows of many steps, and where each step begins in them."""
         steps = np.arange(block * _STEPS, (block + 1) * _STEPS)
-        size, n_windows = self.layout["global_batch_size"], self.n_windows
+        size, drop_last = self._batching
         firsts, counts = steps * size, np.full(_STEPS, size)
         if self.layout["order"] != "random":
-            epochs, batches = np.divmod(steps, self._n_batches)
-            firsts = epochs * n_windows + batches * size
-            counts = np.minimum(size, (epochs + 1) * n_windows - firsts)
+            firsts, counts = self._stream.batches(steps, size, drop_last)
         limits = np.append(0, np.cumsum(counts))
         positions = np.arange(limits[-1]) + np.repeat(firsts - limits[:-1], counts)
         return self._at(positions), limits.tolist()
@@ -393,7 +475,9 @@ class Sampler:
         """Yield the steps of an iteration that begins now, without moving `step`."""
         if self.layout["order"] == "random":
             return itertools.count(self.step)
-        return iter(range(self.step, (self.step // self._n_batches + 1) * self._n_batches))
+        begin = self._n_first_batches  # of the second epoch
+        n_over = (self.step - begin) // self._n_batches + 1 if self.step >= begin else 0
+        return iter(range(self.step, begin + n_over * self._n_batches))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for step in self.steps():
@@ -402,7 +486,9 @@ class Sampler:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A memory map would be pickled with all of its data.
-        return partial(Sampler, **self.layout), (self.dataset,), {"step": self.step}
+        names = "step", "_stream", "_n_first_batches", "_n_batches"  # a mixture sets the stream
+        state = {name: getattr(self, name) for name in names}
+        return partial(Sampler, **self.layout), (self.dataset,), state
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for JSON: the step, the seed, the dataset and the options."""
@@ -413,6 +499,8 @@ class Sampler:
             found["stride"] = found["context_length"]
         if found["windows"] != "packed":
             found["strategy"] = None
+        if self.layout["continue_from"] is not None:
+            found["continue_from"] = self.layout["continue_from"]
         return {"step": self.step, "dataset": self._fingerprint} | found
 
     @checks_names
@@ -430,6 +518,7 @@ class Sampler:
         # Earlier states have neither `drop_short` nor `cut`.
         state = {"cut": "length", **state} if isinstance(state, Mapping) else state
         check_state(state, (x for x in own if x not in ("world_size", "drop_short")), "a sampler")
+        own.setdefault("continue_from", False)
         for name in (x for x in own if x not in ("step", "world_size")):
             if state.get(name, False) != own[name]:
                 raise SamplingError(
