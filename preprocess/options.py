@@ -287,6 +287,18 @@ _RESOURCES = "amounts of resources, such as CPU=2 or memory=4000000000"
 Resources = Annotated[tuple[str, ...], Kind(_read_resources, _RESOURCES, "NAME=AMOUNT")]
 
 
+class ProvenanceSettings(Settings):
+    """The option for where documents are from."""
+
+    provenance: Is[bool] = option(
+        "Write source and record number of each document, 12 bytes, for `where` and `search`.",
+        default=False, excludes=dict.fromkeys(
+            ("task_count", "executor"),
+            "records are counted from the beginning of a file, and tasks divide files",
+        ),
+    )
+
+
 class TaskSettings(Settings):
     """Options for a build that is divided among tasks of a scheduler."""
 
@@ -662,7 +674,8 @@ class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, 
 
 
 class BuildSettings(
-    TrainSettings, ShardSettings, TaskSettings, ProgressSettings, function="build"
+    TrainSettings, ShardSettings, ProvenanceSettings, TaskSettings, ProgressSettings,
+    function="build",
 ):
     """Options of `build`: a tokenizer, train.bin and val.bin from text."""
 
@@ -807,7 +820,9 @@ class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
     )
 
 
-class EncodeSettings(CountSettings, RunSettings, ShardSettings, TaskSettings):
+class EncodeSettings(
+    CountSettings, RunSettings, ShardSettings, ProvenanceSettings, TaskSettings
+):
     """Options of `encode`: a token file from text, with a given tokenizer."""
 
     out: IsBinFile = option(
@@ -1029,13 +1044,18 @@ class SearchSettings(BuiltWithSettings, ReadSettings, ProgressSettings, function
             )
 
 
-class ShowSettings(BuiltWithSettings):
-    """Options of `show`: what the rows of a training step are."""
+class SampledSettings(BuiltWithSettings):
+    """The dataset of a sampler."""
 
     path: Option[Readable | None, StrPath | None] = option(
         "Directory, .bin file or URL of the dataset, unless the configuration names it.",
         default=None, kw_only=False,
     )
+
+
+class ShowSettings(SampledSettings):
+    """Options of `show`: what the rows of a training step are."""
+
     config: IsPath = option("JSON file with the arguments of a Sampler or Mixture.")
     step: Is[Index] = option("The step.", default=0)
     row: Is[Index] = option("First row that is shown.", default=0)
@@ -1045,13 +1065,9 @@ class ShowSettings(BuiltWithSettings):
 _ONE_PLACE = "one place is looked up at a time"
 
 
-class WhereSettings(BuiltWithSettings):
+class WhereSettings(SampledSettings):
     """Options of `where`: where a token is from."""
 
-    path: Option[Readable | None, StrPath | None] = option(
-        "Directory, .bin file or URL of the dataset, unless the configuration names it.",
-        default=None, kw_only=False,
-    )
     token: Is[Index | None] = option(
         "Position of a token in the dataset.", default=None,
         excludes=dict.fromkeys(("document", "step"), _ONE_PLACE),
@@ -1067,7 +1083,8 @@ class WhereSettings(BuiltWithSettings):
         "Row of the step.", default=None, default_text="0", needs=("step",),
     )
     config: OptionalPath = option(
-        "JSON file with the arguments of a Sampler or Mixture.", default=None, needs=("step",),
+        "JSON file of the sampler of the step, as `show` takes it.", default=None,
+        needs=("step",),
     )
 
     def check(self) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bpe.errors import TokenmillError
-from preprocess.dataset.columns import Column, Values, manifest_name
+from preprocess.dataset.columns import Column, Values, in_sources, manifest_name
 from preprocess.dataset.manifest import SELECTED, DataFile, Manifest
 from preprocess.dataset.reader import TokenFile
 from preprocess.dataset.writer import ColumnFile
@@ -334,15 +334,17 @@ class Origin:
             self._read, self._settings, self._tokenizer, Report(), self._progress, ids=ids
         )
         encode.sources = encode.sources[numbers.start : numbers.stop]
-        output, at = [*self._read.names.values()].index(self._name), -1
+        output, at, n_records = [*self._read.names.values()].index(self._name), -1, 0
         starts = {per: find_starts(self._manifest, per) for per in ("token", "document")}
         with encode.results() as results:
             for item, encoded in results:
                 if item.source != at:
-                    at = item.source
+                    at, n_records = item.source, 0
                     place = {per: each[numbers.start + at] for per, each in starts.items()}
-                part = encoded.parts[output]
-                yield numbers.start + at, place, part
+                part, index = encoded.parts[output], numbers.start + at
+                columns = in_sources(part.columns, index, n_records)
+                yield index, place, part._replace(columns=columns)
+                n_records += encoded.batch.n_records
                 place["token"] += part.counts.tokens
                 place["document"] += part.counts.documents
 

@@ -9,7 +9,7 @@ imported have ids and document ends alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -55,7 +55,8 @@ class Column(Struct, frozen=True):
         limit: Exclusive upper bound of values; None: the vocabulary size for ids, else unchecked.
         is_position: True if values are positions in the token stream, stored relative to the shard.
         noun: Name of a value, for messages.
-        of_spans: True if only datasets with a source with spans have it.
+        needs: What only some datasets have, and those alone the column: "spans", if a source has
+            spans, or "provenance", if it was asked for.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Column(Struct, frozen=True):
     limit: int | None = None
     is_position: bool = False
     noun: str = "value"
-    of_spans: bool = False
+    needs: Literal["", "spans", "provenance"] = ""
 
     @property
     def suffix(self) -> str:
@@ -91,19 +92,41 @@ DOCUMENT_ENDS = Column("docs", "document", np.dtype("<u8"), is_position=True, no
 # 1 for the tokens to train on; datasets without it are trained on as a whole.
 MASK = Column(
     "mask", "token", np.dtype("u1"), make=lambda encoded: encoded.mask(), limit=2, noun="mask",
-    of_spans=True,
+    needs="spans",
+)
+# Where each document is from: index of its source in the manifest, and number of its record there.
+# `in_sources` completes what is computed of a batch.
+SOURCE = Column(
+    "src", "document", np.dtype("<u4"), noun="source", needs="provenance",
+    make=lambda encoded: np.zeros(encoded.batch.n_ended, np.uint32),
+)
+RECORD = Column(
+    "rec", "document", np.dtype("<u8"), noun="record", needs="provenance",
+    make=lambda encoded: encoded.batch.numbers[: encoded.batch.n_ended],
 )
 # The columns that a build writes. Every dataset begins with IDS and DOCUMENT_ENDS.
-COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS, MASK)
+COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS, MASK, SOURCE, RECORD)
 # Regex of what follows NAME in the names of shards.
 SHARD = r"_\d{5,}"
 # Regex of what follows NAME. in the names of plans of packed rows, also of unfinished ones.
 PLAN = r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?"
 
 
-def columns_of(has_spans: bool) -> tuple[Column, ...]:
-    """Return the columns of a dataset, of whose sources some have spans."""
-    return tuple(column for column in COLUMNS if has_spans or not column.of_spans)
+def columns_of(has_spans: bool, has_provenance: bool = False) -> tuple[Column, ...]:
+    """Return the columns of a dataset; `has_spans` if some of its sources have spans."""
+    has = {"": True, "spans": has_spans, "provenance": has_provenance}
+    return tuple(column for column in COLUMNS if has[column.needs])
+
+
+def in_sources(columns: Mapping[str, Values], source: int, n_before: int) -> dict[str, Values]:
+    """Return the values of columns of a unit of a source, which has `n_before` records before it.
+
+    >>> columns = {"src": np.zeros(2, np.uint32), "rec": np.array([1, 3])}
+    >>> {name: values.tolist() for name, values in in_sources(columns, 5, 10).items()}
+    {'src': [5, 5], 'rec': [11, 13]}
+    """
+    added = {SOURCE.name: source, RECORD.name: n_before}
+    return {name: x + added[name] if name in added else x for name, x in columns.items()}
 
 
 def shard_name(name: str, number: int) -> str:

@@ -6,7 +6,23 @@ from bisect import bisect_right
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from preprocess.dataset.columns import RECORD, SOURCE
 from preprocess.dataset.reader import TokenFile
+
+Numbers = NDArray[np.int64]
+
+
+def sources_of(file: TokenFile, documents: Numbers) -> tuple[list[str], Numbers] | None:
+    """Return names of sources, and the index of that of each document; None if unknown."""
+    if SOURCE in file.manifest.columns:
+        names = [str(source.get("name")) for source in file.manifest.sources]
+        return names, np.asarray(file.column(SOURCE.name)[documents]).astype(np.int64)
+    if (found := sources_in_order(file)) is None:
+        return None
+    return found[0], np.searchsorted(np.array(found[1]), documents, "right")
 
 
 def sources_in_order(file: TokenFile) -> tuple[list[str], list[int]] | None:
@@ -22,14 +38,27 @@ def sources_in_order(file: TokenFile) -> tuple[list[str], list[int]] | None:
 
 
 def source_of(file: TokenFile, number: int) -> dict[str, Any] | None:
-    """Return the source of a document, and its number there; None if it is not known."""
-    if (found := sources_in_order(file)) is None:
-        return None
-    names, stops = found
-    place = bisect_right(stops, number)
-    return {"name": names[place], "document": number - (stops[place - 1] if place else 0)}
+    """Return the source of a document, and its number there; None if it is not known.
+
+    `document` is its number among those of the dataset that are of the source, `record` that of
+    its record in the source; without either if it is not known.
+    """
+    source: dict[str, Any] = {}
+    if (found := sources_in_order(file)) is not None:
+        names, stops = found
+        place = bisect_right(stops, number)
+        first = stops[place - 1] if place else 0
+        source = {"name": names[place], "document": number - first}
+    if SOURCE in file.manifest.columns:
+        index = int(file.column(SOURCE.name)[number])
+        source["name"] = str(file.manifest.sources[index].get("name"))
+        source["record"] = int(file.column(RECORD.name)[number])
+    return source or None
 
 
 def shown_source(source: dict[str, Any] | None) -> str:
     """Format what `source_of` returns, to follow the number of a document; "" for None."""
-    return "" if source is None else f", document {source['document']:,} of {source['name']}"
+    if source is None:
+        return ""
+    numbers = [f", {x} {source[x]:,}" for x in ("document", "record") if x in source]
+    return f"{''.join(numbers)} of {source['name']}"

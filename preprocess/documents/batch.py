@@ -47,6 +47,7 @@ class ReadOptions(Struct, frozen=True):
     strip: bool = False  # remove white space at both ends of documents
     min_length: int = 0  # characters; shorter documents are left out
     max_length: int | None = None  # characters; longer documents are left out
+    numbers_records: bool = False  # documents have the numbers of their records
     skip_bad_records: bool = False  # leave bad records out; False: they are errors
     whole_documents: bool = False  # never divide a document
     chat: str = "off"  # conversations: "auto", "off" or a name in `conversations.KINDS`
@@ -111,7 +112,8 @@ class DocumentBatch(Struct, frozen=True, eq=False):
     n_short: int = 0  # documents that were left out because of `ReadOptions.min_length`
     n_long: int = 0  # documents that were left out because of `ReadOptions.max_length`
     n_replaced: int = 0  # invalid sequences that became U+FFFD
-    n_records: int = 0  # records of the unit that `Rejected.record` numbers; 0: those of the source
+    n_records: int = 0  # records of the unit that are numbered; 0: numbers are those of the source
+    numbers: Offsets | None = None  # int64[n_documents], of their records, as `Rejected.record`
     rejected: tuple[Rejected, ...] = ()
     content: Bytes | None = None  # raw bytes of the unit, for its digest; not pickled
     spans: Spans | None = None  # what is trained on; None: all
@@ -144,7 +146,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
         bounds = np.broadcast_to(np.int64(0), self.bounds.shape)  # takes no memory
         return replace(
             self, buffer=self.buffer[:0].copy(), bounds=bounds, content=None, spans=None,
-            special=None,
+            special=None, numbers=None,
         )
 
     def select(self, chosen: NDArray[np.bool_]) -> DocumentBatch:
@@ -160,6 +162,7 @@ class DocumentBatch(Struct, frozen=True, eq=False):
             ends_mid_document=self.ends_mid_document and bool(chosen[-1:].any()),
             in_validation=None if self.in_validation is None else self.in_validation[chosen],
             spans=spans, special=special,
+            numbers=None if self.numbers is None else self.numbers[chosen],
         )
 
 
@@ -209,6 +212,8 @@ def prepare(
     """
     from bpe.text.utf8 import is_utf8
 
+    if reading.numbers_records and batch.numbers is None:
+        batch = replace(batch, numbers=np.arange(1, len(batch) + 1))
     prepared = _leave_out(batch, batch.sizes == 0, "n_empty")
     if not is_utf8(batch.buffer):
         if reading.on_invalid_utf8 == "error":

@@ -18,7 +18,7 @@ from msgspec import structs
 from bpe.errors import CorpusError
 from bpe.files.atomic_write import sync, sync_directory
 from bpe.files.locations import is_url
-from preprocess.dataset.columns import manifest_name, shard_name
+from preprocess.dataset.columns import SOURCE, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, Manifest
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.options import AppendSettings, EncodeSettings
@@ -70,6 +70,7 @@ def append(settings: AppendSettings) -> Manifest:
     names = options_of(EncodeSettings).keys() & settings.given.keys() - {"progress", "path"}
     encoding = EncodeSettings(**{x: settings.given[x] for x in names} | {
         "paths": settings.train, "tokenizer": tokenizer, "out": os.path.join(directory, "new.bin"),
+        "provenance": SOURCE in file.manifest.columns,
     })  # fmt: skip
     part = Pass(0, {name: f"{name}-new"}, settings.train, make_read_options(encoding, tokenizer))
     if has_standard_input(part.files):
@@ -98,7 +99,8 @@ def append(settings: AppendSettings) -> Manifest:
         compile_encoding(tokenizer, progress)
         ids = SpecialIds(file.manifest.end_of_text_id, file.manifest.begin_of_text_id)
         passed = EncodePass(
-            part, encoding, tokenizer, Report(), progress, run.journal, ids, file.has_mask
+            part, encoding, tokenizer, Report(), progress, run.journal, ids, file.has_mask,
+            len(file.manifest.sources),
         )
         made = passed.fill()[name]
         joined = _join(file.manifest, made)

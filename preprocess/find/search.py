@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from preprocess.dataset.places import sources_in_order
+from preprocess.dataset.places import sources_of
 from preprocess.dataset.reader import (
     TokenFile,
     tokenizer_of,
@@ -134,7 +134,8 @@ class Tally:
 
     def __init__(self, file: TokenFile, n_patterns: int, limit: int) -> None:
         self._file, self._limit = file, limit
-        self._sources = sources_in_order(file)
+        known = sources_of(file, np.zeros(0, np.int64))
+        self._names = None if known is None else known[0]
         self.counts, self.documents = (np.zeros(n_patterns, np.int64) for _ in range(2))
         self._last = np.full(n_patterns, -1, np.int64)  # document that had the pattern
         self._of_sources: Counter[tuple[int, int]] = Counter()  # (pattern, source) -> occurrences
@@ -156,8 +157,8 @@ class Tally:
         self.documents += np.bincount(patterns[documents != before], minlength=len(self.counts))
         self._last[patterns] = documents  # the last assignment of a pattern stays
         self.counts += np.bincount(patterns, minlength=len(self.counts))
-        if self._sources is not None:
-            sources = np.searchsorted(np.array(self._sources[1]), documents, "right")
+        if (found := sources_of(self._file, documents)) is not None:
+            sources = found[1]
             pairs, n = np.unique(np.stack([patterns, sources]), axis=1, return_counts=True)
             counted = zip(pairs.T.tolist(), n.tolist(), strict=True)
             self._of_sources.update({(pattern, of): each for (pattern, of), each in counted})
@@ -165,8 +166,7 @@ class Tally:
     def facts(self, pattern: int, tokenizer: AnyTokenizer | None) -> Facts:
         """Describe the occurrences of a pattern."""
         sources = None
-        if self._sources is not None:
-            names = self._sources[0]
+        if (names := self._names) is not None:
             of_pattern = sorted(x for x in self._of_sources if x[0] == pattern)
             sources = [{"name": names[x[1]], "count": self._of_sources[x]} for x in of_pattern]
         return {

@@ -170,13 +170,16 @@ class EncodePass:
     journal: Journal | None = None  # None: no checkpoints
     ids: SpecialIds | None = None  # None: as the settings say, if they are of a dataset
     has_mask: bool | None = None  # None: if a source has spans
+    n_sources_before: int = 0  # of the dataset that the outputs are appended to
 
     def __post_init__(self) -> None:
         self.sources, all_sources = self.part.sources, self.part.all_files
         separators = {source.separator for source in all_sources}
         separator = separators.pop() if len(separators) == 1 else b""
         self._look_alikes = SpecialTokenText(self.tokenizer.special_tokens, separator)
-        self._has_mask = self.has_mask or any(source.has_spans for source in all_sources)
+        has_mask = self.has_mask or any(source.has_spans for source in all_sources)
+        has_provenance = getattr(self.settings, "provenance", False)
+        self._columns = table.columns_of(has_mask, has_provenance)
         self._key, self._ids = f"encoded {self.part.number}", self.ids or SpecialIds(-1, None)
         if self.ids is None and isinstance(self.settings, BuildSettings | EncodeSettings):
             self._ids = SpecialIds.of(self.tokenizer, self.settings)
@@ -229,8 +232,7 @@ class EncodePass:
             with self._stage(names):
                 return {x: read_saved_manifest(storage, y) for x, y in names.items()}
         vocab_size, seed = self.tokenizer.vocab_size, settings.shuffle_documents
-        columns = table.columns_of(self._has_mask)
-        whole = partial(TokenFileWriter, storage, vocab_size=vocab_size, columns=columns)
+        whole = partial(TokenFileWriter, storage, vocab_size=vocab_size, columns=self._columns)
         final = partial(
             whole, shard_tokens=settings.shard_tokens, split_documents=settings.split_documents
         )
@@ -360,7 +362,7 @@ class EncodePass:
                 starts_mid_document=batch.starts_mid_document,
                 ends_mid_document=batch.ends_mid_document, memory=self._memory.array,
             )
-        encoded, others = EncodedBatch(batch, ids, offsets, mask), table.columns_of(self._has_mask)
+        encoded, others = EncodedBatch(batch, ids, offsets, mask), self._columns
         columns = {IDS.name: ids, DOCUMENT_ENDS.name: offsets[1 : batch.n_ended + 1]}
         columns |= {each.name: each.make(encoded) for each in others if each.make is not None}
         return Part(Counts(batch.n_ended, batch.n_bytes, len(ids)), columns)
@@ -373,14 +375,14 @@ class EncodePass:
         report.rejected += [
             replace(each, record=each.record + source.records) for each in batch.rejected
         ]
-        source.records += batch.n_records
+        n_before, source.records = source.records, source.records + batch.n_records
         tokens = self._look_alikes.tokens
         report.look_alikes.update(dict(zip(tokens, result.look_alikes.tolist(), strict=True)))
         for part in result.parts:
             source.counts.add(part.counts)
         outputs = zip(writers.items(), result.parts, source.outputs, strict=False)
         for (name, writer), part, of_source in outputs:
-            others = dict(part.columns)
+            others = table.in_sources(part.columns, self.n_sources_before + index, n_before)
             writer.append(others.pop(IDS.name), others.pop(DOCUMENT_ENDS.name), **others)
             report.outputs[name].add(part.counts)
             of_source.add(part.counts)

@@ -196,10 +196,12 @@ class Plan(Struct, frozen=True, dict=True):
             digest = xxhash.xxh3_128_hexdigest(msgspec.json.encode(content))
             settings["sources_of_all_tasks"] = digest
         given = getattr(self.settings, "extend", tokenizer)
+        has_provenance = getattr(self.settings, "provenance", False)
+        columns = columns_of(has_spans, has_provenance)[2:]
         return Record(
             self.command, settings, record_sources({x: y.recorded for x, y in passes.items()}),
             None if given is None else given.fingerprint,
-            {each.name: str(each.dtype) for each in columns_of(has_spans)[2:]},
+            {each.name: str(each.dtype) for each in columns},
         )
 
     def _check_fields(self) -> None:

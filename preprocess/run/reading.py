@@ -154,6 +154,7 @@ def read_options(
         content_field=settings.content_field, text_preset=settings.text_preset or "",
         strip=settings.strip, min_length=settings.min_length, max_length=settings.max_length_chars,
         skip_bad_records=settings.on_bad_record == "skip",
+        numbers_records=getattr(settings, "provenance", False),
         whole_documents=getattr(settings, "selects", False),
     )
 

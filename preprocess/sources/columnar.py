@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from bpe.errors import CorpusError, TokenmillError, listed
-from preprocess.documents.batch import ReadOptions, invalid_text_error, replace_invalid
+from preprocess.documents.batch import Offsets, ReadOptions, invalid_text_error, replace_invalid
 from preprocess.run_ahead import run_ahead
 from preprocess.sources.base import ResumePoint, import_library
 from preprocess.sources.records import (
@@ -91,6 +91,9 @@ class RowsUnit(RecordUnit):
         # Two texts may be valid only together.
         is_valid = is_utf8(texts) and not (begins & 0xC0 == 0x80).any()
         return (texts, bounds) if is_valid else None
+
+    def numbers(self, n: int) -> Offsets:
+        return np.arange(self.first, self.end)
 
     def records(self, content: Bytes, tally: Tally) -> Iterator[Record]:
         if self.is_rendered:

@@ -106,7 +106,8 @@ class TextsUnit(WorkUnit):
         bounds = np.stack([np.append(0, ends + 1)[:-1], ends], 1).ravel()
         buffer = content[:-1].copy()
         buffer[ends[:-1]] = ord("\n")  # gaps are UTF-8
-        return prepare(DocumentBatch(buffer, bounds, content=content), self.reading, self.byte)
+        batch = DocumentBatch(buffer, bounds, n_records=len(ends), content=content)
+        return prepare(batch, self.reading, self.byte)
 
     def byte(self, position: int) -> str:
         """Name the document of a byte instead."""

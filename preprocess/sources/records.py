@@ -80,6 +80,7 @@ class Tally:
     n_skipped: int = 0
     n_replaced: int = 0
     rejected: list[Rejected] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)  # of good records
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,10 @@ class RecordUnit(WorkUnit):
     def texts(self, content: Bytes, array: Array) -> Texts | None:
         """Return the texts of all records at once; None: decode one by one, some may be bad."""
         return None
+
+    def numbers(self, n: int) -> Offsets:
+        """Return the numbers of the records of a unit if all of them, n, are good."""
+        return np.arange(1, n + 1)
 
     def n_numbers(self, content: Bytes) -> int:
         """Return how many numbers the records of the unit take; 0: they go on."""
@@ -123,11 +128,16 @@ class RecordUnit(WorkUnit):
                 found = join_texts([*self._made(content, tally, self._text)])
             buffer, offsets = found
             batch = DocumentBatch(buffer, np.repeat(offsets, 2)[1:-1], content=content)
+        if reading.numbers_records:
+            is_whole = len(tally.numbers) == 0 and len(batch) > 0
+            numbers = self.numbers(len(batch)) if is_whole else np.array(tally.numbers, np.int64)
+            batch = structs.replace(batch, numbers=numbers)
+        has_numbers = reading.numbers_records or reading.skip_bad_records
         prepared = prepare(batch, reading, self.byte)
         return structs.replace(
             prepared, n_skipped=prepared.n_skipped + tally.n_skipped,
             n_replaced=prepared.n_replaced + tally.n_replaced, rejected=tuple(tally.rejected),
-            n_records=self.n_numbers(content) if reading.skip_bad_records else 0,
+            n_records=self.n_numbers(content) if has_numbers else 0,
         )  # fmt: skip
 
     def _made(
@@ -136,7 +146,9 @@ class RecordUnit(WorkUnit):
         """Yield what `make` makes of good records; bad ones raise CorpusError, or are listed."""
         for record in self.records(content, tally):
             try:
-                yield make(record.data)
+                made = make(record.data)
+                tally.numbers.append(record.number)
+                yield made
             except (BadRecordError, BadConversationError) as error:
                 if not self.reading.skip_bad_records:
                     place = self.place(record)

@@ -80,13 +80,19 @@ class TextUnit(WorkUnit):
             # Text after the last separator belongs to the next unit.
             starts, ends = starts[:-1], ends[:-1]
         ends_inside = self.ends is Ends.INSIDE
+        n_ended = len(starts) - (self.ends is not Ends.BETWEEN)  # by separators
         if self.skipped:
             # Only an empty document at the end of the file can follow the long one.
             n_skipped, n_empty = (0, 0) if ends_inside else (1, len(starts) - 1)
             nothing = DocumentBatch(content[:0], np.zeros(0, np.int64), content=content)
-            return structs.replace(nothing, n_empty=n_empty, n_skipped=n_skipped)
+            return structs.replace(
+                nothing, n_empty=n_empty, n_skipped=n_skipped, n_records=n_ended,
+                numbers=nothing.bounds,
+            )
         bounds = np.stack([starts, ends], axis=1).ravel()
-        batch = DocumentBatch(content, bounds, self.begins_inside, ends_inside, content=content)
+        batch = DocumentBatch(
+            content, bounds, self.begins_inside, ends_inside, n_records=n_ended, content=content
+        )
         return prepare(batch, self.reading, self.byte, self.in_validation)
 
 

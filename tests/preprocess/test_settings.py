@@ -135,6 +135,7 @@ def test_an_option_is_declared_once() -> None:
 
 # Another value than the default, for each option of build.
 OTHER = {
+    "provenance": True,
     **{"train": ("x",), "val": (), "val_fraction": 0.2, "out": "x", "name": "x", "tokenizer": "x"},
     **{"vocab_size": 999, "pattern": "o200k", "special_tokens": ("<s>",), "min_frequency": 3},
     **{"tie_break": "huggingface", "end_of_text": "<e>", "begin_of_text": "<b>"},
