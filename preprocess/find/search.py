@@ -100,16 +100,20 @@ def read_texts(settings: SearchSettings, path: str) -> list[str]:
 
 
 def occurrences_of(
-    file: TokenFile, tokenizer: AnyTokenizer | None, wanted: Sequence[str | list[int]]
+    file: TokenFile, tokenizer: AnyTokenizer | None, wanted: Sequence[str | list[int]],
+    tables: tuple[Any, Any] = (text_of_tokens, ids_of_tokens),
 ) -> tuple[Any, list[int]]:
-    """Return `Occurrences` of what is wanted, and the number of each among their patterns."""
+    """Return `Occurrences` of what is wanted, and the number of each among their patterns.
+
+    `tables` are `text_of_tokens` and `ids_of_tokens`, or functions that keep what these make.
+    """
     from bpe import Tokenizer
 
     texts = [x for x in wanted if isinstance(x, str)]
     if texts and isinstance(tokenizer, Tokenizer):
-        table, patterns = text_of_tokens(file, tokenizer), [x.encode() for x in texts]
+        table, patterns = tables[0](file, tokenizer), [x.encode() for x in texts]
     else:
-        table, patterns = ids_of_tokens(file), []
+        table, patterns = tables[1](file), []
         for each in wanted:
             if isinstance(each, str):  # the bytes of such tokens, joined, are not the text
                 assert tokenizer is not None

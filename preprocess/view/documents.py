@@ -15,7 +15,7 @@ import numpy as np
 from bpe.special import utf8
 from preprocess.dataset.places import source_of
 from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
-from preprocess.find.occurrences import Occurrences
+from preprocess.find.occurrences import Occurrences, ids_of_tokens, text_of_tokens
 from preprocess.find.search import occurrences_of
 from preprocess.find.where import describe_place
 from preprocess.view.vocabulary import (
@@ -33,6 +33,7 @@ _DOCUMENTS = 1 << 22  # whose lengths are looked at for one answer
 HITS = 50
 _LONGEST_QUERY = 10_000  # characters
 _BEGINNING = 32  # tokens of a document in a list
+_TABLES = functools.lru_cache(2)(text_of_tokens), functools.lru_cache(2)(ids_of_tokens)
 
 
 class ViewedDataset:
@@ -196,7 +197,7 @@ def _occurrences(
 ) -> Occurrences:
     tokenizer = None if viewed is None else viewed.tokenizer
     each = wanted if isinstance(wanted, str) else [*wanted]
-    found: Occurrences = occurrences_of(file, tokenizer, [each])[0]
+    found: Occurrences = occurrences_of(file, tokenizer, [each], _TABLES)[0]
     return found
 
 
