@@ -142,7 +142,8 @@ def test_options_in_the_documentation_exist() -> None:
 
     options = [option for command in COMMANDS.values() for option in command.options()]
     existing = {option.flag for option in options} | {"--help"}
-    for page in ("README.md", "docs/commands.md", "docs/durability.md", "docs/files.md"):
+    names = ("commands", "look", "durability", "files")
+    for page in ("README.md", *(f"docs/{name}.md" for name in names)):
         text = re.sub(r"ARGS=\".*?\"|`--config [^`]*`|TORCH=\".*?\"", "", PAGES[page])
         named = set(re.findall(r"--[a-z][\w-]*", text))
         assert {name.replace("_", "-") for name in named} <= existing, page

@@ -43,7 +43,7 @@ def diff(settings: DiffSettings) -> dict[str, Any]:
     Options: docs/options.md or `tokenmill diff --help`; `progress=False` shows none.
 
     Returns:
-        A dictionary for JSON: `same`; `datasets`, of each what docs/commands.md describes; and
+        A dictionary for JSON: `same`; `datasets`, of each what docs/look.md describes; and
         `only_in_old` and `only_in_new`, the names of datasets that one directory lacks.
 
     Raises:

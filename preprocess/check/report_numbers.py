@@ -74,7 +74,7 @@ _COPIES_SHARE = 0.01  # of the documents, likewise
 def report(settings: ReportSettings) -> Facts:
     """Measure all datasets of a directory, or one, and write the page if `out` is given.
 
-    Options: docs/options.md or `tokenmill report --help`; docs/commands.md has the keys.
+    Options: docs/options.md or `tokenmill report --help`; docs/look.md has the keys.
 
     Raises:
         PlotError: `out` is given, and matplotlib is not installed.

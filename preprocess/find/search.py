@@ -44,7 +44,7 @@ _SHOWN = 60  # characters of a text in a line
 def search(settings: SearchSettings) -> Facts:
     """Find every place where texts or ids occur in a dataset, however the text was tokenized.
 
-    Options: docs/options.md or `tokenmill search --help`; docs/commands.md has the keys.
+    Options: docs/options.md or `tokenmill search --help`; docs/look.md has the keys.
 
     Raises:
         SearchError: There is nothing to search for, or text cannot be searched for.

@@ -54,7 +54,7 @@ def describe_place(
 def where(settings: WhereSettings) -> Facts:
     """Tell which document and source a token, a document or the documents of a row are from.
 
-    Options: docs/options.md or `tokenmill where --help`; docs/commands.md has the keys.
+    Options: docs/options.md or `tokenmill where --help`; docs/look.md has the keys.
 
     Raises:
         TokenFileError: There is not one dataset, it is damaged, or has no such token or document.

@@ -217,7 +217,7 @@ def test_a_browser_is_opened_where_there_is_a_display(
 
 
 def test_commands_of_the_documentation(view_root: Path, tmp_path: Path) -> None:
-    page = (processes.ROOT / "docs" / "commands.md").read_text("utf-8")
+    page = (processes.ROOT / "docs" / "look.md").read_text("utf-8")
     commands = re.findall(r"^tokenmill view (.*)$", page, re.MULTILINE)
     assert len(commands) == 2
     (tmp_path / "built").symlink_to(view_root / "masked")
