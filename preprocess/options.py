@@ -919,6 +919,11 @@ class DropSettings(OverwriteSettings, ProgressSettings, function="drop"):
         "Name of a source whose documents are dropped, as `inspect` shows it; on the command line"
         " one at a time.", default=(),
     )
+    matching: Option[Readable | None, StrPath | None] = option(
+        "File of evaluation items: drop documents that have an n-gram of one, as `search"
+        " --contamination` finds them.", default=None,
+    )
+    ngram: Is[Count] = option("Words of an n-gram.", default=13, needs=("matching",))
 
     @property
     def name(self) -> str:

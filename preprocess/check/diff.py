@@ -19,8 +19,13 @@ from numpy.typing import NDArray
 
 from bpe.files.temporary import temporary_directory
 from preprocess.check.scan import spans_of_documents
-from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, read_ids
+from preprocess.dataset.reader import (
+    TokenFile,
+    open_tokens,
+    read_bounds,
+    read_ids,
+    tokenizer_of,
+)
 from preprocess.options import DiffSettings
 from preprocess.report.progress import progress_of
 from preprocess.run.outputs import find_token_files
@@ -138,15 +143,7 @@ def _content_of(file: TokenFile, has_other: bool) -> Content:
     """Return what makes the bytes to compare of the ids of a document."""
     if not has_other:
         return lambda ids: ids.astype("<u4").tobytes()
-    from bpe import load_tokenizer
-
-    path, shown = file.tokenizer_file()
-    if path is None:
-        raise TokenFileError(
-            f"{shown}: missing, and documents are compared by their text, for tokenizers differ;"
-            " copy the tokenizer there"
-        )
-    return load_tokenizer(path).decode_bytes
+    return tokenizer_of(file).decode_bytes
 
 
 def _inside(file: TokenFile, ids: NDArray[Any]) -> NDArray[Any]:

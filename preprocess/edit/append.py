@@ -11,7 +11,6 @@ import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -20,13 +19,13 @@ from bpe.files.atomic_write import sync, sync_directory
 from bpe.files.locations import is_url
 from preprocess.dataset.columns import SOURCE, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, Manifest
-from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
+from preprocess.dataset.reader import TokenFile, open_tokens, tokenizer_of
 from preprocess.options import AppendSettings, EncodeSettings
 from preprocess.report.progress import progress_of
 from preprocess.report.summary import Report, check_has_text
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
-from preprocess.run.outputs import digest_of, find_token_files, put_stats, read_stats
+from preprocess.run.outputs import digest_of, open_one, put_stats, read_stats
 from preprocess.run.reading import Pass, make_read_options
 from preprocess.run.record import Record, differences, record_sources, recorded_settings
 from preprocess.run.run import Run
@@ -58,15 +57,15 @@ def append(settings: AppendSettings) -> Manifest:
     """
     progress = progress_of(settings.progress)
     progress.begin(None)
-    path = find_dataset(settings.path)
-    if is_url(path):
+    if is_url(settings.path):
         raise SettingsError(
-            f"{path}: documents are appended to a dataset on this machine; copy it, or build the"
-            " new documents beside it, and mix both"
+            f"{settings.path}: documents are appended to a dataset on this machine; copy it, or"
+            " build the new documents beside it, and mix both"
         )
+    file = open_one(settings.path)
+    path = os.path.splitext(file.path)[0] + ".json"
     directory, name = os.path.split(os.path.splitext(path)[0])
-    file = open_tokens(path)
-    tokenizer = load_tokenizer_of(file, settings.tokenizer)
+    tokenizer = tokenizer_of(file, settings.tokenizer)
     names = options_of(EncodeSettings).keys() & settings.given.keys() - {"progress", "path"}
     encoding = EncodeSettings(**{x: settings.given[x] for x in names} | {
         "paths": settings.train, "tokenizer": tokenizer, "out": os.path.join(directory, "new.bin"),
@@ -115,32 +114,6 @@ def append(settings: AppendSettings) -> Manifest:
         if old:
             run.storage.remove_finished(old)
     return joined
-
-
-def find_dataset(location: str) -> str:
-    """Return the manifest or .bin of the only dataset at a place, or raise SettingsError."""
-    found = find_token_files(location)
-    if len(found) > 1:
-        names = ", ".join(os.path.basename(each) for each in found)
-        raise SettingsError(f"{location}: has several datasets, {names}; give the .bin of one")
-    return found[0]
-
-
-def load_tokenizer_of(file: TokenFile, given: Any) -> Any:
-    """Load the tokenizer of a dataset, or raise TokenmillError."""
-    from bpe import load_tokenizer
-
-    if given is None:
-        path, shown = file.tokenizer_file()
-        if path is None:
-            raise SettingsError(
-                f"{shown}: missing; give the tokenizer that the dataset was built with"
-                " (--tokenizer)"
-            )
-        given = path
-    tokenizer = load_tokenizer(given)
-    check_tokenizer(file.path, file.manifest, tokenizer)
-    return tokenizer
 
 
 def _is_appended(run: Run, stats_file: str, name: str, part: Pass) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from numpy.typing import NDArray
 from bpe.files.locations import is_url
 from preprocess.dataset.columns import DOCUMENT_ENDS, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, DROPPED, Manifest, Shard
+from preprocess.dataset.places import sources_in_order
 from preprocess.dataset.reader import TokenFile, open_tokens, read_ids
 from preprocess.dataset.writer import ColumnFile
-from preprocess.edit.append import find_dataset, link_or_copy
+from preprocess.edit.append import link_or_copy
 from preprocess.imports.write import text_lengths
 from preprocess.locations import split_location
 from preprocess.options import DropSettings
@@ -33,6 +35,7 @@ from preprocess.run.outputs import (
     digest_of,
     is_up_to_date,
     list_tokenizer_files,
+    open_one,
     put_stats,
 )
 from preprocess.run.record import Record, SourceRecord
@@ -64,7 +67,7 @@ def drop(settings: DropSettings) -> Manifest:
     """
     progress = progress_of(settings.progress)
     progress.begin(None)
-    file = open_tokens(find_dataset(settings.path))
+    file = open_one(settings.path)
     gone = _chosen(file, settings)
     (directory, _), name = split_location(settings.out), settings.name
     if str(file.path).removesuffix(".json").removesuffix(".bin") == settings.out[:-4]:
@@ -116,20 +119,27 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
             )
         gone[numbers] = True
     for wanted in settings.source:
-        starts, named = _documents_of_sources(file.manifest)
+        if (known := sources_in_order(file)) is None:
+            raise SettingsError(
+                "the manifest does not have the documents of each source, as of all datasets that"
+                " are shuffled; give their numbers (--documents)"
+            )
+        named, stops = known
         if wanted not in named:
             raise SettingsError(
                 f"there is no source {wanted!r} (--source); those of {file.path} are"
                 f" {', '.join(dict.fromkeys(named))}"
             )
-        for number, each in enumerate(named):
-            gone[starts[number] : starts[number + 1]] |= each == wanted
+        for each, (start, stop) in zip(named, pairwise([0, *stops]), strict=True):
+            gone[start:stop] |= each == wanted
+    if settings.matching is not None:
+        gone[_matching(settings)] = True
     n_gone = int(gone.sum())
     if n_gone in (0, n):
         which = "all documents are" if n_gone else "no document is"
         raise SettingsError(
             f"{which} chosen of {file.path}, so nothing is written; choose others (--documents,"
-            " --source)"
+            " --source, --matching)"
         )
     return gone
 
@@ -151,16 +161,15 @@ def _numbers(given: Any) -> Numbers:
     return np.array([int(line) for line in lines if line], np.int64)
 
 
-def _documents_of_sources(manifest: Manifest) -> tuple[Numbers, list[str]]:
-    """Return where the documents of each source begin, and its name."""
-    counts = [int(source.get("documents") or 0) for source in manifest.sources]
-    if sum(counts) != manifest.n_documents:
-        raise SettingsError(
-            "the manifest does not have the documents of each source, as of all datasets that are"
-            " shuffled; give their numbers (--documents)"
-        )
-    names = [str(source.get("name")) for source in manifest.sources]
-    return np.cumsum([0, *counts], dtype=np.int64), names
+def _matching(settings: DropSettings) -> list[int]:
+    """Return the documents that have an n-gram of an item, as `search` finds them."""
+    from preprocess.find.search import search
+
+    found = search(
+        settings.path, contamination=settings.matching, ngram=settings.ngram, limit=1 << 60,
+        progress=settings.progress,
+    )
+    return sorted({place["document"] for item in found["items"] for place in item["places"]})
 
 
 # --- files ---
@@ -292,17 +301,16 @@ def _manifest_without(file: TokenFile, numbers: Numbers, shards: Sequence[Shard]
     sources = [*map(dict, manifest.sources)]
     ends = file.document_ends.astype(np.int64)
     sizes = np.diff(ends, prepend=0)[numbers]
-    try:
-        starts, _ = _documents_of_sources(manifest)
-        of = np.searchsorted(starts, numbers, "right") - 1
+    if (known := sources_in_order(file)) is None:
+        sources[0][DROPPED] = sources[0].get(DROPPED, 0) + len(numbers)
+    else:
+        of = np.searchsorted(known[1], numbers, "right")
         for number in np.unique(of).tolist():
             own = sources[number]
             n_documents, n_tokens = int((of == number).sum()), int(sizes[of == number].sum())
             own["documents"] -= n_documents
             own["tokens"] -= n_tokens
             own[DROPPED] = own.get(DROPPED, 0) + n_documents
-    except SettingsError:  # the counts of sources are not known
-        sources[0][DROPPED] = sources[0].get(DROPPED, 0) + len(numbers)
     for own in sources:
         own.pop(APPENDED, None)  # positions of tokens have changed
     return structs.replace(

@@ -132,7 +132,7 @@ def test_drop_of_sources(tmp_path: Path) -> None:
           val=tmp_path / "b.txt")  # fmt: skip
     with pytest.raises(SettingsError, match="the manifest does not have the documents of each so"):
         drop(tmp_path / "s" / "train.bin", out=tmp_path / "y.bin", source="a.txt")
-    with pytest.raises(SettingsError, match=r"has several datasets, .*; give the .bin of one"):
+    with pytest.raises(TokenFileError, match="has several datasets; give one of them"):
         drop(tmp_path / "s", out=tmp_path / "y.bin", documents=[1])
 
 
@@ -247,7 +247,7 @@ def test_appends_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="and a new shard would have this name; move it away"):
         append(data, train=tmp_path / "a.txt")
     (data / "tokenizer.json").unlink()
-    with pytest.raises(SettingsError, match="missing; give the tokenizer that the dataset was bu"):
+    with pytest.raises(TokenFileError, match="missing, and no tokenizer was given"):
         append(data, train=tmp_path / "a.txt")
 
 
@@ -268,6 +268,16 @@ def test_appended_text_of_a_dataset_with_masks(tmp_path: Path) -> None:
     plain = documents_of(open_tokens(data / "train.bin"))[:15]
     assert documents_of(open_tokens(tmp_path / "chats" / "train.bin")) == [*chats, *plain, *chats]
     assert {0} < {x for _, mask in chats for x in mask}
+
+
+def test_drop_of_what_matches_items(tmp_path: Path) -> None:
+    data = build_some(tmp_path, 40)
+    (tmp_path / "evals.jsonl").write_text(json.dumps({"text": "Text 7, and MORE of it: newest?"}))
+    gone = [i for i, x in enumerate(TEXTS[:40]) if x.startswith("text 7, and more of it")]
+    drop(data, out=tmp_path / "x" / "train.bin", matching=tmp_path / "evals.jsonl", ngram=5)
+    found = documents_of(open_tokens(tmp_path / "x" / "train.bin"))
+    before = documents_of(open_tokens(data / "train.bin"))
+    assert found == [each for i, each in enumerate(before) if i not in gone]
 
 
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
