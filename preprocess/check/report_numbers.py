@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 ROW_LENGTHS = (1024, 4096, 32768)
-STRATEGY = "best_fit"  # the default of `Sampler`
 LENGTH_EDGES = tuple(dict.fromkeys(round(2 ** (i / 2)) for i in range(2 * 40 + 1)))  # of bins
 _RANKS = 200  # points of the curve of frequencies
 _LISTED = 20  # tokens in a list
@@ -182,7 +181,7 @@ def measure_counts(name: str, scanned: Scan) -> Facts:
 def _measure_rows(scanned: Scan, length: int) -> Facts:
     """Return what is lost with rows of so many tokens: cut off, or padding."""
     file, lengths = scanned.file, scanned.lengths
-    n_rows = count_rows(file, length, STRATEGY)
+    n_rows = count_rows(lengths.values, lengths.counts, length)
     cut_off, is_longer = lengths.above(length), lengths.values > length
     room, of_documents = n_rows * length, file.n_documents * length
     padding = of_documents - (file.n_tokens - cut_off)

@@ -26,6 +26,7 @@ import mmap
 import os
 import re
 import tempfile
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -364,16 +365,46 @@ def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.
     return data
 
 
-def count_rows(file: TokenFile, context_length: int, strategy: str) -> int:
-    """Return the number of rows that `PackedWindows` has, without a plan.
+def count_rows(lengths: Numbers, counts: Numbers, row_length: int) -> int:
+    """Count the rows of `PackedWindows` with the strategy "best_fit", without a plan.
 
-    Raises:
-        TokenFileError: The column of document ends is damaged.
+    Pieces of one length are placed together: the row with the least room that fits has them until
+    no other one fits.
+
+    Args:
+        lengths: int64[n], distinct lengths of documents.
+        counts: int64[n], documents of each.
+        row_length: Of a row.
+
+    >>> count_rows(np.array([2, 3, 9]), np.array([1, 2, 1]), 4)  # rows 4, 4, 3 1, 3, 2
+    5
     """
-    return _pack(file, context_length, strategy, _scratch_in(None))[3]
+    n_rows = int((lengths // row_length) @ counts)
+    pieces = np.bincount(lengths % row_length, counts, row_length).astype(np.int64)
+    rooms: list[int] = []  # ascending
+    rows_of: dict[int, int] = {}  # room -> rows
+    for size in (np.flatnonzero(pieces[1:])[::-1] + 1).tolist():
+        left = int(pieces[size])
+        while left:
+            place = bisect_left(rooms, size)
+            room = rooms[place] if place < len(rooms) else row_length
+            fit = room // size
+            there = rows_of.pop(rooms.pop(place)) if place < len(rooms) else -(-left // fit)
+            n_rows += there if room == row_length else 0
+            filled = min(there, left // fit)
+            last = min(left - filled * fit, fit) if there > filled else 0
+            left -= filled * fit + last
+            changed = {room: there - filled - (last > 0), room - fit * size: filled}
+            changed[room - last * size] = changed.get(room - last * size, 0) + (last > 0)
+            for each, n in changed.items():
+                if n and each:
+                    if each not in rows_of:
+                        insort(rooms, each)
+                    rows_of[each] = rows_of.get(each, 0) + n
+    return n_rows
 
 
-def _scratch_in(directory: str | None) -> Scratch:
+def _scratch_in(directory: str) -> Scratch:
     """Return a function for memory of a file without a name, which the system writes out."""
     def scratch(n: int, dtype: Any) -> npt.NDArray[Any]:
         with tempfile.TemporaryFile(dir=directory) as temporary:

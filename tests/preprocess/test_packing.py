@@ -21,7 +21,7 @@ from written import END, dataset, write
 from preprocess import Sampler, TokenFile, TokenFileError, open_tokens, write_rows
 from preprocess.sampling import packing
 from preprocess.sampling.data import SamplingError
-from preprocess.sampling.packing import STRATEGIES
+from preprocess.sampling.packing import STRATEGIES, PackedWindows, count_rows
 from preprocess.storage import OutputError
 
 FIELDS = (
@@ -276,3 +276,13 @@ def test_an_empty_dataset_has_no_plan(tmp_path: Path) -> None:
     with pytest.raises(SamplingError, match=r"train\.bin has 0 tokens, and packed windows of cont"):
         packed(write(tmp_path, np.zeros(0, int), []), 8, "best_fit")
     assert plans(tmp_path) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_are_counted_without_a_plan(seed: int, tmp_path: Path) -> None:
+    sizes = np.random.default_rng(seed).geometric(0.02, 3_000)
+    file = dataset(tmp_path, sizes.tolist())
+    lengths, counts = np.unique(sizes, return_counts=True)
+    for row_length in (1, 2, 7, 64, 100, 1000):
+        expected = len(PackedWindows(file, row_length, "best_fit"))
+        assert count_rows(lengths, counts, row_length) == expected
