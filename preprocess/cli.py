@@ -331,7 +331,8 @@ def _for_argparse(
     left = iter(arguments)
     for argument in left:
         if argument == "--" and any(not each.kw_only for each in options):
-            return [*spelled, *map(_as_path, left)]
+            has_texts = any(not each.kw_only and not each.is_location for each in options)
+            return [*spelled, "--", *left] if has_texts else [*spelled, *map(_as_path, left)]
         name, equals, value = argument.partition("=")
         name = name.replace("_", "-")
         other = OTHER_NAMES.get(_as_name(name), "") if name.startswith("--") else ""

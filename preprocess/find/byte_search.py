@@ -42,10 +42,12 @@ class TokenBytes(NamedTuple):
             with one, so that spaces of neighbours become one; neither is set if they should not.
             Then 24 bits of its length, and 38 of where it begins in `data`.
         data: uint8[n + padding].
+        joins_spaces: If bits 0 and 1 are set anywhere.
     """
 
     entries: NDArray[np.uint64]
     data: NDArray[np.uint8]
+    joins_spaces: bool
 
 
 class Words(NamedTuple):
@@ -78,7 +80,7 @@ class Work(NamedTuple):
     """Memory of a search: the text of a block, where its tokens end in it, and hits."""
 
     text: NDArray[np.uint8]
-    ends: Numbers
+    ends: NDArray[np.int32]
     hits: Numbers  # int64[3 * n]: pattern, first token, token after the last
 
 
@@ -93,7 +95,8 @@ def make_token_bytes(tokens: Mapping[int, bytes], vocab_size: int, joins_spaces:
     if joins_spaces:
         spaces = [x.endswith(b" ") + 2 * x.startswith(b" ") for x in contents]
         entries |= np.array(spaces, np.uint64)
-    return TokenBytes(entries, np.frombuffer(b"".join([*contents, bytes(_PADDING)]), np.uint8))
+    data = np.frombuffer(b"".join([*contents, bytes(_PADDING)]), np.uint8)
+    return TokenBytes(entries, data, joins_spaces)
 
 
 def ids_as_bytes(ids: Iterable[int], vocab_size: int) -> list[bytes]:
@@ -195,7 +198,7 @@ class Matcher:
     def _memory(self, n_ids: int) -> Work:
         longest_token = int(_lengths(self.token_bytes.entries).max(initial=0))
         n_text = BLOCK_BYTES + self.longest + 2 * longest_token + 2 * _PADDING
-        return Work(np.zeros(n_text, np.uint8), np.empty(n_ids + 1, np.int64),
+        return Work(np.zeros(n_text, np.uint8), np.empty(n_ids + 1, np.int32),
                     np.empty(3 * _HITS, np.int64))  # fmt: skip
 
     def n_bytes(self, ids: Any) -> int:
@@ -246,22 +249,33 @@ def decode(ids, place, table, work, stop, limit):
     if i > 0:
         before = entries[np.uint64(ids[np.uint64(i - 1)])]
     if i > first:
-        at = ends[np.uint64(i - first - 1)]
+        at = np.int64(ends[np.uint64(i - first - 1)])
+    while not table.joins_spaces and i < stop and at < limit:
+        at = append_token(entries[np.uint64(ids[np.uint64(i)])], np.int64(0), data, text, at)
+        ends[np.uint64(i - first)] = at
+        i += 1
     while i < stop and at < limit:
         entry = entries[np.uint64(ids[np.uint64(i)])]
         skipped = np.int64(before & (entry >> _SPACE) & _SPACE)
-        begin = np.int64(entry >> _TO_START) + skipped
-        length = np.int64(entry >> _TO_LENGTH & _LENGTH) - skipped
-        machine.copy_16_bytes(data, begin, text, at)
-        if length > 16:
-            for more in range(16, length, 16):
-                machine.copy_16_bytes(data, begin + more, text, at + more)
-        at += length
+        at = append_token(entry, skipped, data, text, at)
         ends[np.uint64(i - first)] = at
         before = entry
         i += 1
     place[2] = i
     return at
+
+
+@kernel
+def append_token(entry, skipped, data, text, at):
+    """Append a token without its first `skipped` bytes at byte `at`; return the end of the text."""
+    machine.always_inline()
+    begin = np.int64(entry >> _TO_START) + skipped
+    length = np.int64(entry >> _TO_LENGTH & _LENGTH) - skipped
+    machine.copy_16_bytes(data, begin, text, at)
+    if length > 16:
+        for more in range(16, length, 16):
+            machine.copy_16_bytes(data, begin + more, text, at + more)
+    return at + length
 
 
 @kernel

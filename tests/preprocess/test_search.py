@@ -258,6 +258,8 @@ def test_the_command_prints_lines_or_json(tmp_path: Path) -> None:
         f"item {i}: 100.0% of its 3-grams (1 of 1) in documents 0 and others (--limit): {text!r}"
         for i, text in enumerate(("two", "TWO"))
     ] + [f"2 of 2 items have a 3-gram in {tmp_path / 'out/train.bin'}, and 2 at least half of them"]
+    lines = command(tmp_path / "out", "--limit", 0, "--", "--json", "-x", "two").stdout.splitlines()
+    assert lines[::2] == ["'--json': 0 times in 0 documents", "'two': 2 times in 2 documents"]
     lines = command(tmp_path / "out", "--ids", "256", "--limit", "1").stdout.splitlines()
     assert lines[0] == "[256]: 2 times in 2 documents"
     assert lines[-1] == "  and 1 more (--limit)"
