@@ -1,0 +1,38 @@
+"""Datasets in a bucket: written document by document, compared, and read to write others."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from bpe import train_bpe
+from preprocess import DatasetWriter, SettingsError, append, diff, drop, open_tokens
+
+TEXTS = [f"text {i}, and more of it: {'low lower newest ' * (i % 5)}" for i in range(60)]
+
+
+def test_documents_in_a_bucket(bucket: str, tmp_path: Path) -> None:
+    tokenizer = train_bpe(TEXTS, 290, special_tokens=["<|endoftext|>"])
+    places = f"{bucket}/data/train.bin", str(tmp_path / "train.bin")
+    for place in places:
+        with DatasetWriter(place, tokenizer=tokenizer, shard_tokens=200) as writer:
+            for text in islice(TEXTS, writer.n_documents, None):
+                writer.write(text)
+    remote, here = (place.replace(".bin", ".json") for place in places)
+    found = diff(remote, here)
+    assert found["same"]
+    file = open_tokens(here)
+    dropped = [3, 4, 50]
+    for place, out in ((remote, tmp_path / "x" / "train.bin"), (here, tmp_path / "y" / "z.bin")):
+        drop(place, out=out, documents=dropped)
+        left = open_tokens(out.with_suffix(".json"))
+        assert left.n_documents == file.n_documents - len(dropped)
+        assert left.doc(3).tolist() == file.doc(5).tolist()
+        only = diff(here, str(out.with_suffix(".json")))["datasets"]
+        assert next(iter(only.values()))["only_in_old"]["first"] == dropped
+    drop(here, out=f"{bucket}/clean/train.bin", documents=dropped)
+    assert diff(f"{bucket}/clean/train.json", str(tmp_path / "y" / "z.json"))["same"]
+    with pytest.raises(SettingsError, match="documents are appended to a dataset on this machine"):
+        append(remote, train=lambda: TEXTS)
