@@ -909,7 +909,9 @@ DocumentNumbers = Annotated[
 class DropSettings(OverwriteSettings, ProgressSettings, function="drop"):
     """Options of `drop`: a dataset without some of its documents."""
 
-    path: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
+    path: IsReadable = option(
+        "Dataset that has the documents: a directory, .bin file or URL.", kw_only=False,
+    )
     out: IsBinFile = option("The .bin file of the new dataset.")
     documents: Option[DocumentNumbers | None, str | Iterable[int] | None] = option(
         "File with the number of a document to drop in each line, counted from 0; in Python also"

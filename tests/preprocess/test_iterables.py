@@ -19,8 +19,10 @@ from preprocess import (
     CorpusError,
     SettingsError,
     TokenFileError,
+    append,
     build,
     count,
+    drop,
     encode,
     open_tokens,
     train,
@@ -202,6 +204,24 @@ def test_documents_are_one_run(tmp_path: Path) -> None:
     tokenizer, _ = train(lambda: DOCUMENTS, out=tmp_path / "t.json", vocab_size=280)
     with pytest.raises(SettingsError, match="documents of a program are not divided among tasks"):
         build(train=lambda: DOCUMENTS, tokenizer=tokenizer, task_index=0, task_count=2)
+
+
+@pytest.mark.parametrize("kind", ["function", "iterator", "function of records"])
+def test_records_are_numbered(tmp_path: Path, kind: str) -> None:
+    """Also those that are appended, and after some are dropped."""
+    documents = ["", *DOCUMENTS[:9], "", *DOCUMENTS[9:20]]
+    options: dict[str, Any] = {"vocab_size": 280, "val_fraction": 0, "provenance": True}
+    build(train=KINDS[kind](documents), unit_size=100, out=tmp_path, **options)
+    append(tmp_path, train=lambda: documents, unit_size=100)
+    file = open_tokens(tmp_path / "train.json")
+    numbers = [number for number, text in enumerate(documents, start=1) if text]
+    assert file.column("rec")[:].tolist() == numbers * 2
+    assert file.column("src")[:].tolist() == [0] * 20 + [1] * 20
+    drop(tmp_path, documents=[1, 25], out=tmp_path / "x.bin")
+    left = open_tokens(tmp_path / "x.json")
+    assert left.column("rec")[:].tolist() == [
+        x for i, x in enumerate(numbers * 2) if i not in (1, 25)
+    ]
 
 
 def test_tables_are_no_columns(tmp_path: Path) -> None:

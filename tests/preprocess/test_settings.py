@@ -87,7 +87,7 @@ def test_an_empty_path_is_wrong_usage(
     """It is what a variable of a shell is that was not set, and was read as the directory."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("some text")
-    usual = {"to": "npy", "format": "raw"}
+    usual = {"to": "npy", "format": "raw", "out": "x.bin"}
     for name in [option.name for option in COMMANDS[command].options() if option.is_location]:
         given = []
         for option in COMMANDS[command].options():
