@@ -168,8 +168,8 @@ def train_from_counts(
         else:
             best = min(tied, key=lambda pair: (numbers[pair[0]], numbers[pair[1]]))
         merges.append(best)
-        # Only a token that is extended, and that no merge made, may have a number already.
-        numbers.setdefault(best[0] + best[1], len(numbers))
+        # A token that is extended, and that its merges do not make, had a number before.
+        numbers[best[0] + best[1]] = 255 + len(extended) + len(merges)
         words = {pretoken: merge(word, best) for pretoken, word in words.items()}
     return merges
 

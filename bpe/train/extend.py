@@ -82,10 +82,20 @@ def new_special_tokens(tokenizer: Tokenizer, special_tokens: Sequence[str]) -> l
 
 
 def unmade_tokens(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Return token -> id of those of several bytes that no merge makes; a new merge may."""
-    made = {left + right for left, right in vocabulary.merges}
-    ordinary = vocabulary.tokens.items()
-    return {token: number for number, token in ordinary if len(token) > 1 and token not in made}
+    """Return token -> id of those of several bytes that merges do not make; a new merge may.
+
+    The merge of a token may never be reached: with b c before ab c, the bytes of abc become a bc.
+    """
+    table, flat = vocabulary.pair_table(), vocabulary.flat
+    merges = np.stack([table.left_ids, table.right_ids], axis=1)
+    alone = Vocabulary(flat, None if vocabulary.has_tiktoken_ranks else merges, ())
+    encoder = Encoder(EncoderTables(alone, "gpt2"))
+    # Text, and so what is made of it, has only bytes of UTF-8.
+    outside = np.append(0, np.cumsum(np.isin(flat.data, [0xC0, 0xC1, *range(0xF5, 0x100)])))
+    joined = flat.select((np.diff(flat.offsets) > 1) & (np.diff(outside[flat.offsets]) == 0))
+    _, ends = encoder.encode_pretokens(joined.data, joined.offsets)
+    unmade = joined.select(np.diff(ends) > 1)
+    return {token: number for number, token in unmade.tokens().items()}
 
 
 def extended_tokenizer(
@@ -95,7 +105,7 @@ def extended_tokenizer(
     """Return a tokenizer with up to `n_wanted` tokens more, made by merges, and special tokens.
 
     In `merges` a number from the size of the tokenizer on is that of a merge before. A merge may
-    make a token that no other makes and that has an id already.
+    make a token that others do not make and that has an id already (`unmade_tokens`).
     """
     vocabulary = tokenizer.vocabulary
     first, unmade = vocabulary.size, unmade_tokens(vocabulary)

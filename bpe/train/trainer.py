@@ -73,7 +73,7 @@ def train_from_counts(
         progress: Called with (merges made, merges wanted) repeatedly.
         extend: Tokenizer whose ids are kept, and whose tokens are merged instead of bytes; see
             `bpe.train.extend`. New tokens, then new special tokens, follow its last id. A merge may
-            make a token that it has and no merge made.
+            make a token that it has and that its merges do not make.
 
     Returns:
         The tokenizer; if training stopped early, which is logged, with a smaller vocabulary.

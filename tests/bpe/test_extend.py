@@ -88,6 +88,27 @@ def test_merges_and_ids_are_those_of_the_reference(
         assert ids == reference_encoding(new, vocabulary.merges + merges, text)
 
 
+def test_a_token_whose_merge_is_never_reached_keeps_its_id() -> None:
+    tokens = {i: bytes([i]) for i in range(256)} | {256: b"bc", 257: b"ab", 258: b"abc"}
+    merges = [(b"b", b"c"), (b"a", b"b"), (b"ab", b"c")]
+    old = Tokenizer.from_vocabulary(Vocabulary(tokens, merges, {}))
+    assert old.encode("abc") == [97, 256]
+    new = train_bpe(["abc abcd abcd"], 261, extend=old)
+    assert new.merges[3:] == [(b"a", b"bc"), (b"abc", b"d"), (b" ", b"abcd")]
+    assert (new.encode("abc"), new.encode("abcd abcd")) == ([258], [259, 260])
+
+
+def test_ties_are_of_symbols_in_the_order_of_their_merges() -> None:
+    text = ["xy"] * 5 + ["abc"] * 3 + ["bxy", "babc"] * 2
+    old = with_unmade(train_bpe(["-"], 256), [b"abc"], ignore_merges=False)
+    new = train_bpe(text, old.vocab_size + 4, extend=old, tie_break="huggingface")
+    merges = reference.train_from_counts(
+        reference.count(text), 256 + 1 + 4, tie_break="huggingface", extended=[b"abc"]
+    )
+    assert new.merges == merges
+    assert merges[3:] == [(b"b", b"xy"), (b"b", b"abc")]  # xy was made first
+
+
 @pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)
 def test_extending_on_the_same_text_is_one_training(tie_break: str) -> None:
     chosen = random.Random(5)
