@@ -611,7 +611,8 @@ class FileSettings(Settings):
     per_file: Is[bool] = option(
         "Write the rows of each input file to a file of its own, of its name; a rerun writes"
         " those that are new, missing or damaged.", default=False,
-        excludes=dict.fromkeys(
+        excludes={"cut": "which rows are cut at turns is planned for all inputs together"} |
+        dict.fromkeys(
             ("strategy", "num_shards", "max_shard_size"), "each input has one file of its rows"
         ),
     )
@@ -792,11 +793,14 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
                 f" and special tokens are {least:,} tokens, and --vocab-size is"
                 f" {self.largest_size:,}; raise it"
             )
-        if "pattern" in self.given or "-" in self.paths:
-            raise SettingsError(
-                "--superwords has split patterns of its own, and reads the text twice: leave out"
-                " --pattern, and save standard input (-) to a file"
-            )
+        if "pattern" in self.given:
+            raise SettingsError("--superwords has split patterns of its own: leave out --pattern")
+        for each in self.paths:
+            remedy = "save standard input (-) to a file" if each == "-" else ""
+            if getattr(each, "is_one_shot", False):
+                remedy = f"give a function that returns {each}, which can be read once"
+            if remedy:
+                raise SettingsError(f"--superwords reads the text twice: {remedy}")
 
     @property
     def run_name(self) -> str:

@@ -109,7 +109,7 @@ COLUMNS: tuple[Column, ...] = (IDS, DOCUMENT_ENDS, MASK, SOURCE, RECORD)
 # Regex of what follows NAME in the names of shards.
 SHARD = r"_\d{5,}"
 # Regex of what follows NAME. in the names of plans of packed rows, also of unfinished ones.
-PLAN = r"[a-z_]+-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?"
+PLAN = r"[a-z_]+(-turns)?-\d+-[0-9a-f]{16}\.plan(\.partial(\.\d+)?)?"
 
 
 def columns_of(has_spans: bool, has_provenance: bool = False) -> tuple[Column, ...]:

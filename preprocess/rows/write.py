@@ -281,10 +281,13 @@ class _Run:
     def _differences(self, found: RowsManifest) -> list[str]:
         """Return the names of settings in which rows of any dataset differ from these."""
         own, (around, pad_id) = self._of_settings, self._ids
-        names = [name for name, value in found.settings.items() if own.get(name) != value]
+        # Options that earlier rows lack had their default's effect.
+        options = options_of(RowSettings)
+        before = {x: options[x].default for x in own if x in options} | found.settings
+        names = [name for name, value in before.items() if own.get(name) != value]
         is_padded_alike = found.pad_id == pad_id or not self._settings.is_padded
         has_same_ids = found.around == around and is_padded_alike
-        return names or ["special ids"] * (not has_same_ids or found.settings != own)
+        return names or ["special ids"] * (not has_same_ids or before != own)
 
     def _make(
         self, run: Run, progress: Progress, started: float, kept: Mapping[str, ShardFacts]

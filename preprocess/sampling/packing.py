@@ -119,7 +119,7 @@ class PackedWindows:
             a temporary file without a name.
 
     Raises:
-        SamplingError: The dataset has no loss mask, which turns are found by.
+        SamplingError: The dataset has no loss mask, which turns are found by, or one of zeros.
         TokenFileError: As `open_plan`.
         OutputError: As `open_plan`.
     """
@@ -143,6 +143,11 @@ class PackedWindows:
         self.n_tokens = self.n_inputs = header.get("n_tokens", file.n_tokens)
         self.n_short = 0
         n_trained, n_kept = header.get("trained", (0, 0))
+        if cut == "turns" and not n_trained:
+            raise SamplingError(
+                f"{file.path}: its loss mask has no token to train on, and rows that are cut at"
+                " turns (--cut turns) have some each; leave the option out"
+            )
         self.share_lost = 1 - n_kept / n_trained if n_trained else 0.0
         if cut == "turns":
             _logger.info(
@@ -219,8 +224,8 @@ def check_has_mask(file: TokenFile) -> None:
     """Raise SamplingError if a dataset has no loss mask to find turns by."""
     if not file.has_mask:
         raise SamplingError(
-            f"cut='turns' needs a loss mask, which datasets of conversations have; {file.path} has"
-            " none: leave it out"
+            f"{file.path}: has no loss mask, which turns are found by (--cut turns) and datasets of"
+            " conversations have; leave the option out"
         )
 
 

@@ -326,8 +326,8 @@ def test_what_an_overwritten_build_no_longer_makes_is_removed(
     build(**options, val_fraction=0.2, shard_tokens=900, on_bad_record="skip", overwrite=True)
     validation = names() - wanted
     assert {f"{stem}val.json", f"{stem}val_00000.bin", f"{stem}train_00001.bin"} <= validation
-    plan = f"{stem}val.greedy-32-{'0' * 16}.plan"
-    for kept in (f"{stem}val.txt", f"{stem}val_99999.bin", plan):
+    plans = [f"{stem}val.{how}-32-{'0' * 16}.plan" for how in ("greedy", "best_fit-turns")]
+    for kept in (f"{stem}val.txt", f"{stem}val_99999.bin", *plans):
         (out / kept).touch()
     pipeline.encode(paths=[corpus / "val.txt"], tokenizer=tokenizer, out=out / "other.bin")
     others = {f"{stem}val.txt", f"{stem}val_99999.bin"} | {

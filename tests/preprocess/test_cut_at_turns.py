@@ -7,16 +7,19 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from written import dataset, write
 
-from preprocess import Sampler, TokenFile, write_rows
+from preprocess import Sampler, TokenFile, cli, write_rows
+from preprocess.rows.manifest import MANIFEST_FILE
 from preprocess.sampling import packing
 from preprocess.sampling.data import SamplingError
 from preprocess.settings import SettingsError
+from preprocess.storage import OutputError
 
 
 def conversations(directory: Path, masks: list[str], **more: Any) -> TokenFile:
@@ -128,7 +131,20 @@ def test_a_state_is_of_one_way_to_cut(tmp_path: Path) -> None:
     by_length.load_state_dict(before)
 
 
-def test_refusals(tmp_path: Path) -> None:
+def test_rows_of_before_there_was_a_choice_are_known(tmp_path: Path) -> None:
+    file = conversations(tmp_path / "data", ["0011001101"])
+    options: dict[str, Any] = {"out": tmp_path / "rows", "max_length": 6, "format": "jsonl"}
+    (result,) = write_rows(file.path, **options)
+    settings = {x: y for x, y in result.manifest.settings.items() if x != "cut"}
+    earlier = msgspec.structs.replace(result.manifest, settings=settings).to_json()
+    (tmp_path / "rows" / MANIFEST_FILE).write_text(earlier)
+    (again,) = write_rows(file.path, **options)
+    assert not again.is_new
+    with pytest.raises(OutputError, match=r"has rows of other settings \(cut\)"):
+        write_rows(file.path, **options, cut="turns")
+
+
+def test_refusals(tmp_path: Path, capsys: Any) -> None:
     file = conversations(tmp_path / "chats", ["0011", "01"])
     plain = dataset(tmp_path / "plain", [5, 9])
     for options, expected in (
@@ -139,11 +155,20 @@ def test_refusals(tmp_path: Path) -> None:
     ):
         with pytest.raises(SamplingError, match=expected):
             Sampler(file, 1, 4, **{"cut": "turns", **options})  # type: ignore[arg-type]
-    with pytest.raises(SamplingError, match="cut='turns' needs a loss mask"):
+    with pytest.raises(SamplingError, match=r"which turns are found by \(cut='turns'\)"):
         Sampler(plain, 1, 4, windows="packed", cut="turns")
+    zeros = conversations(tmp_path / "zeros", ["0000", "000"])
+    for windows in ("packed", "documents"):
+        with pytest.raises(SamplingError, match=r"its loss mask has no token to train on, .*cut="):
+            Sampler(zeros, 1, 4, windows=windows, cut="turns")  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="per_file and cut were both given: which rows"):
+        write_rows(file.path, out=tmp_path / "rows", max_length=4, per_file=True, cut="turns")
     with pytest.raises(SettingsError, match="cut has no effect without"):
         write_rows(file.path, out=tmp_path / "rows", cut="turns")
     with pytest.raises(SettingsError, match="rows of documents begin where a turn does"):
         write_rows(file.path, out=tmp_path / "rows", max_length=4, stride=2, cut="turns")
     with pytest.raises(SamplingError, match="datasets of conversations have"):
         write_rows(plain.path, out=tmp_path / "rows", max_length=4, cut="turns")
+    command = ["rows", str(plain.path), "--out", str(tmp_path / "rows"), "--max-length", "4"]
+    assert cli.run([*command, "--cut", "turns"]) == 1
+    assert "found by (--cut turns) and datasets" in capsys.readouterr().err

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from bpe import load_tokenizer, reference, train_bpe
-from preprocess import cli
+from preprocess import cli, pipeline
+from preprocess.settings import SettingsError
 
 END = "<|endoftext|>"
 
@@ -126,9 +127,20 @@ def test_a_rerun_keeps_the_words(directory: Path) -> None:
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_documents_that_can_be_read_once_are_refused(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"vocab_size": 300, "superwords": 9, "out": tmp_path / "super.json"}
+    texts = ["the low of the low", "the new of the new"] * 20
+    with pytest.raises(SettingsError, match="reads the text twice: give a function that returns"):
+        pipeline.train(iter(texts), **options)
+    assert not [*tmp_path.iterdir()]
+    found, _ = pipeline.train(lambda: iter(texts), **options)
+    assert b"the low of the low" in found.vocabulary.tokens.values()
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        (["-"], "reads the text twice: save standard input (-) to a file"),
         (["--vocab-size", "282"], "--superwords 25 leaves no merge for phrases"),
         (["--vocab-size", "auto"], "is of one training, and --superwords goes on"),
         (["--pattern", "gpt2"], "--superwords has split patterns of its own"),
