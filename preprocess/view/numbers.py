@@ -73,7 +73,9 @@ class Numbers:
                 for each in tokenizers.values()
             ],
         }  # fmt: skip
-        return {"html": draw_sections(found), "lengths": measured[0]["lengths"]}
+        # Text of the dataset is escaped, so these are attributes; the page's policy allows none.
+        html = draw_sections(found).replace(' style="', ' data-style="')
+        return {"html": html, "lengths": measured[0]["lengths"]}
 
 
 def with_partner(viewed: ViewedDataset, among: Mapping[str, ViewedDataset]) -> list[str]:

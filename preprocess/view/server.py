@@ -258,7 +258,7 @@ def headers_of(html: str) -> dict[str, str]:
         allowed[tag] = " ".join(f"'sha256-{digest}'" for digest in digests)
     return {
         "content-security-policy": f"default-src 'none'; script-src {allowed['script']}; style-src"
-        f" {allowed['style']}; style-src-attr 'unsafe-inline'; connect-src 'self'; img-src data:;"
+        f" {allowed['style']}; connect-src 'self'; img-src data:;"
         " base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         "cache-control": "no-store", "cross-origin-resource-policy": "same-origin",
         "cross-origin-opener-policy": "same-origin", "referrer-policy": "no-referrer",
