@@ -13,7 +13,7 @@ import re
 import unicodedata
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,11 @@ from preprocess.check.scan import Numbers, Scan
 from preprocess.check.verify import verify
 from preprocess.dataset.columns import manifest_name
 from preprocess.dataset.places import sources_in_order
-from preprocess.dataset.reader import TokenFile, open_tokens, tokenizer_of
+from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, tokenizer_of
 from preprocess.locations import join_location, url_name
 from preprocess.options import ReportSettings
 from preprocess.report.progress import Progress, progress_of
+from preprocess.report.summary import counted
 from preprocess.run.outputs import (
     STATS_FORMAT,
     find_stats_file,
@@ -89,17 +90,15 @@ def report(settings: ReportSettings) -> Facts:
     if settings.beside is not None:
         from bpe import load_tokenizer
 
-        beside = load_tokenizer(settings.beside)
-    found = _measure(settings, beside, progress_of(settings.progress))
+        beside = _name_of(settings.beside), load_tokenizer(settings.beside)
+    found = _measure(settings, Measurements(beside), progress_of(settings.progress))
     if settings.out is not None:
         report_page.write_page(found, settings.out)
     return found
 
 
-def _measure(settings: ReportSettings, beside: AnyTokenizer | None, progress: Progress) -> Facts:
-    bad, findings, runs = list[Facts](), list[Facts](), dict[str, Facts]()
-    tokenizers: dict[str, tuple[str, AnyTokenizer]] = {}  # fingerprint -> (path, tokenizer)
-    scans, datasets = dict[str, Scan](), list[Facts]()
+def _measure(settings: ReportSettings, measured: Measurements, progress: Progress) -> Facts:
+    bad, findings = list[Facts](), list[Facts]()
     for location in _find_datasets(settings.path):
         with noted(bad, location):
             for each in verify(location, tokenizer=settings.tokenizer, progress=progress):
@@ -108,38 +107,18 @@ def _measure(settings: ReportSettings, beside: AnyTokenizer | None, progress: Pr
             file = open_tokens(location)
             name = Path(file.path).stem
             with progress.stage(f"reading {name}", len(file), "tokens") as stage:
-                scans[name] = Scan(file).run(stage.advance)
-            datasets.append(measure_counts(name, scans[name]))
-            try:
-                tokenizer = _load_tokenizer(file, settings.tokenizer, tokenizers)
-                datasets[-1] |= measure_text(scans[name], tokenizer, beside)
-            except TokenmillError as error:
-                datasets[-1]["no_text"] = str(error)
-            runs |= find_run(file)
+                scanned = Scan(file).run(stage.advance)
+            measured.add(name, scanned, functools.partial(_load, file, settings.tokenizer))
     given = settings.path
-    found: Facts = {
-        "path": shown_url(given) if is_url(given) else given, "datasets": datasets,
-        "val_in_train": compare_datasets(scans, {x: y for x, (_, y) in tokenizers.items()}),
-        "runs": list(runs.values()),
-        "tokenizers": [
-            describe_tokenizer(Path(tokenizer_path), each)
-            for tokenizer_path, each in tokenizers.values()
-        ],
-        "beside": beside and {"name": _name_of(settings.beside), "vocab_size": beside.vocab_size},
+    found = {"path": shown_url(given) if is_url(given) else given} | measured.facts() | {
         "findings": findings, "bad_files": bad,
     }
     return {"verdict": _judge(found)} | found
 
 
-def _load_tokenizer(
-    file: TokenFile, given: Any, known: dict[str, tuple[str, AnyTokenizer]]
-) -> AnyTokenizer:
-    """Return the tokenizer of a dataset, which is loaded once; see `tokenizer_of`."""
-    fingerprint = file.manifest.tokenizer_fingerprint
-    if fingerprint not in known:
-        loaded = tokenizer_of(file, given)
-        known[fingerprint] = _name_of(given or file.tokenizer_file()[1]), loaded
-    return known[fingerprint][1]
+def _load(file: TokenFile, given: Any) -> tuple[str, AnyTokenizer]:
+    """Return the location and the tokenizer of a dataset; see `tokenizer_of`."""
+    return _name_of(given or file.tokenizer_file()[1]), tokenizer_of(file, given)
 
 
 def _find_datasets(path: str) -> list[str]:
@@ -152,6 +131,53 @@ def _find_datasets(path: str) -> list[str]:
 
 def _name_of(tokenizer: Any) -> str:
     return tokenizer if isinstance(tokenizer, str) else type(tokenizer).__name__
+
+
+class Measurements:
+    """Numbers of datasets, which are added one by one, and of what they were built from.
+
+    Args:
+        beside: Name and tokenizer whose bytes per token are found, too; or None.
+    """
+
+    def __init__(self, beside: tuple[str, AnyTokenizer] | None = None) -> None:
+        self._beside, self._datasets, self._scans = beside, list[Facts](), dict[str, Scan]()
+        self._runs = dict[str, Facts]()
+        self._tokenizers: dict[str, tuple[str, AnyTokenizer]] = {}  # by fingerprint
+
+    def add(
+        self, name: str, scanned: Scan, load: Callable[[], tuple[str, AnyTokenizer]]
+    ) -> None:
+        """Add a dataset that was read, without numbers of its text if `load` raises an error.
+
+        Args:
+            name: Of the dataset.
+            scanned: What reading it found.
+            load: Returns the location and the tokenizer, of which one is loaded once.
+        """
+        fingerprint = scanned.file.manifest.tokenizer_fingerprint
+        found = measure_counts(name, scanned)
+        self._scans[name] = scanned
+        self._datasets.append(found)
+        try:
+            if fingerprint not in self._tokenizers:
+                self._tokenizers[fingerprint] = load()
+            _, tokenizer = self._tokenizers[fingerprint]
+            found |= measure_text(scanned, tokenizer, self._beside and self._beside[1])
+        except TokenmillError as error:
+            found["no_text"] = str(error)
+        self._runs |= _find_run(scanned.file)
+
+    def facts(self) -> Facts:
+        """Return what sections of the page are drawn of, as JSON."""
+        tokenizers, beside = self._tokenizers, self._beside
+        return {
+            "datasets": self._datasets,
+            "val_in_train": _compare(self._scans, {x: y for x, (_, y) in tokenizers.items()}),
+            "runs": [*self._runs.values()],
+            "tokenizers": [describe_tokenizer(Path(x), y) for x, y in tokenizers.values()],
+            "beside": beside and {"name": beside[0], "vocab_size": beside[1].vocab_size},
+        }
 
 
 # --- numbers of ids ---
@@ -215,9 +241,7 @@ def divergence(first: Numbers, second: Numbers) -> tuple[float, Any]:
     return float(parts.sum()), parts
 
 
-def compare_datasets(
-    scans: Mapping[str, Scan], tokenizers: Mapping[str, AnyTokenizer]
-) -> list[Facts]:
+def _compare(scans: Mapping[str, Scan], tokenizers: Mapping[str, AnyTokenizer]) -> list[Facts]:
     """Compare each NAMEval with NAMEtrain; `tokenizers` are by their fingerprints."""
     found = [*compare_val_with_train(scans)]
     for pair in found:
@@ -298,7 +322,7 @@ def _decode_documents(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Fact
     """Decode the beginnings of documents at equal distances, token by token."""
     n = file.n_documents
     for number in sorted({*np.linspace(0, n - 1, min(n, _SHOWN_DOCUMENTS)).astype(int).tolist()}):
-        start, stop = _bounds(file, number)
+        start, stop = read_bounds(file, number, number + 1).tolist()
         end = min(stop, start + _SHOWN_TOKENS)
         ids = file[start:end].tolist()
         yield {
@@ -308,21 +332,16 @@ def _decode_documents(file: TokenFile, tokenizer: AnyTokenizer) -> Iterator[Fact
         }
 
 
-def _bounds(file: TokenFile, number: int) -> tuple[int, int]:
-    ends = file.document_ends
-    return int(ends[number - 1]) if number else 0, int(ends[number])
-
-
 def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | None) -> Facts:
     """Decode a sample of documents: bytes per token by source and script, and broken text."""
     n = file.n_documents
     most = int(_SAMPLE_TOKENS / max(file.n_tokens / max(n, 1), 1)) + 1
     numbers = np.linspace(0, n - 1, min(n, most, _SAMPLE_DOCUMENTS)).astype(np.int64)
     of = sources_in_order(file)
-    groups: dict[tuple[str | None, str], Counter[str]] = {}
+    groups: dict[str, dict[str, Counter[str]]] = {"source": {}, "script": {}}
     broken, is_cut = Counter[str](), False
     for number in dict.fromkeys(numbers.tolist()):
-        start, stop = _bounds(file, number)
+        start, stop = read_bounds(file, number, number + 1).tolist()
         # Without the special ids around it.
         start, stop = start + (file.manifest.begin_of_text_id is not None), stop - 1
         end = min(stop, start + _MOST_OF_DOCUMENT)
@@ -330,18 +349,18 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
         data = tokenizer.decode_bytes(file[start:end]) if end > start else b""
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, end == stop)
         broken.update(_find_broken(data, text, end == stop))
-        source = None if of is None else of[0][bisect_right(of[1], number)]
-        group = groups.setdefault((source, script_of(text)), Counter())
-        group.update(documents=1, bytes=len(data), tokens=end - start)
+        counts = {"documents": 1, "bytes": len(data), "tokens": end - start}
         if beside is not None:
-            group["beside_tokens"] += len(beside.encode_ordinary(text))
+            counts["beside_tokens"] = len(beside.encode_ordinary(text))
+        groups["script"].setdefault(script_of(text), Counter()).update(counts)
+        if of is not None:
+            source = of[0][bisect_right(of[1], number)]
+            groups["source"].setdefault(source, Counter()).update(counts)
     return {
-        "documents": int(sum(x["documents"] for x in groups.values())),
+        "documents": sum(x["documents"] for x in groups["script"].values()),
         "everything": len(numbers) == n and not is_cut,
         "broken": {x: broken[x] for x in ("not_utf8", "replaced", "mojibake", "documents")},
-        "by_source": [] if of is None else _ratios("source", groups, 0, beside is not None),
-        "by_script": _ratios("script", groups, 1, beside is not None),
-    }
+    } | {f"by_{key}": [*_ratios(key, of_key)] for key, of_key in groups.items()}
 
 
 def _find_broken(data: bytes, text: str, is_whole: bool) -> Iterator[str]:
@@ -376,28 +395,20 @@ def _script_of_letter(character: str) -> str:
     return _SCRIPTS.get(word, word.title()) if character.isalpha() else ""
 
 
-def _ratios(
-    key: str, groups: Mapping[tuple[str | None, str], Counter[str]], place: int, has_beside: bool
-) -> list[Facts]:
-    """Sum groups by source or script, the most bytes first."""
-    total: dict[str | None, Counter[str]] = {}
-    for name, counts in groups.items():
-        total.setdefault(name[place], Counter()).update(counts)
-    found = []
-    for each, counts in sorted(total.items(), key=lambda x: -x[1]["bytes"]):
-        facts: Facts = {key: each} | {x: counts[x] for x in ("documents", "bytes", "tokens")}
-        facts["bytes_per_token"] = counts["bytes"] / max(counts["tokens"], 1)
-        if has_beside:
-            facts["beside_tokens"] = counts["beside_tokens"]
-            facts["beside_bytes_per_token"] = counts["bytes"] / max(counts["beside_tokens"], 1)
-        found.append(facts)
-    return found
+def _ratios(key: str, groups: Mapping[str, Counter[str]]) -> Iterator[Facts]:
+    """Yield the bytes per token of each group, the most bytes first."""
+    for name, counts in sorted(groups.items(), key=lambda x: -x[1]["bytes"]):
+        ratios = {
+            f"{of.removesuffix('tokens')}bytes_per_token": counts["bytes"] / max(counts[of], 1)
+            for of in counts if of.endswith("tokens")
+        }
+        yield {key: name} | counts | ratios
 
 
 # --- the run, and the verdict ---
 
 
-def find_run(file: TokenFile) -> dict[str, Facts]:
+def _find_run(file: TokenFile) -> dict[str, Facts]:
     """Return {location of the stats.json of the run that made a dataset: what it records}."""
     place = str(file.absolute_path)
     directory = directory_of(place) if is_url(place) else str(Path(place).parent)
@@ -430,7 +441,7 @@ def _check(about: str, ok: bool | None, text: str) -> Facts:
 def _judge_damage(found: Facts) -> Facts:
     wrong = [*(x for x in found["findings"] if not x["ok"]), *found["bad_files"]]
     if not wrong:
-        return _check("damage", True, f"no damage in {_count(len(found['datasets']), 'dataset')}")
+        return _check("damage", True, f"no damage in {counted(len(found['datasets']), 'dataset')}")
     texts = dict.fromkeys(f"{Path(x['path']).name}: {x['text']}" for x in wrong)
     return _check("damage", False, f"damage: {next(iter(texts))}")
 
@@ -438,7 +449,7 @@ def _judge_damage(found: Facts) -> Facts:
 def _judge_documents(found: Facts) -> Iterator[Facts]:
     for pair in found["val_in_train"]:
         if "in_train" in pair:
-            n, text = pair["in_train"], f"{_count(pair['documents'], 'document')} of {pair['val']}"
+            n, text = pair["in_train"], f"{counted(pair['documents'], 'document')} of {pair['val']}"
             yield _check("leaks", n == 0, f"{n:,} of {text} are in {pair['train']}, too")
         else:
             text = f"{pair['val']} was not compared with {pair['train']}: {pair['not_compared']}"
@@ -447,7 +458,7 @@ def _judge_documents(found: Facts) -> Iterator[Facts]:
         yield _check("leaks", None, "there is no validation, so leaks are not known")
     n = sum(each["copies"] for each in found["datasets"])
     n_documents = sum(each["documents"] for each in found["datasets"])
-    text = f"{n:,} of {_count(n_documents, 'document')} are copies of others in their dataset"
+    text = f"{n:,} of {counted(n_documents, 'document')} are copies of others in their dataset"
     yield _check("copies", n <= _COPIES_SHARE * n_documents, text)
 
 
@@ -466,10 +477,6 @@ def _judge_text(found: Facts) -> Iterator[Facts]:
         yield _check("broken", broken == 0, text)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 # --- text for people ---
 
 
@@ -479,8 +486,8 @@ def format_lines(found: Facts) -> list[str]:
     lines = [f"{marks[x['ok']]}  {x['about']}: {x['text']}" for x in found["verdict"]["checks"]]
     for each in found["datasets"]:
         lines.append(
-            f"{each['name']}: {_count(each['documents'], 'document')},"
-            f" {_count(each['tokens'], 'token')}, {each['bytes_per_token']:.2f} bytes per token"
+            f"{each['name']}: {counted(each['documents'], 'document')},"
+            f" {counted(each['tokens'], 'token')}, {each['bytes_per_token']:.2f} bytes per token"
         )
     lines += [
         f"{x['val']} against {x['train']}: divergence {x['divergence']:.4f} bits"

@@ -18,7 +18,7 @@ from typing import Any
 from bpe.files.atomic_write import write_atomically
 from preprocess.report.plots import PlotError, new_figure
 from preprocess.report.progress import amount, duration, percent
-from preprocess.report.summary import listed
+from preprocess.report.summary import LeftOut, counted, listed
 from preprocess.sources.registry import REPORT_BEGINS
 from preprocess.storage import OutputError, writing
 from preprocess.storage.errors import OUTPUTS_KEPT
@@ -77,7 +77,7 @@ def draw(found: Facts) -> str:
     n_tokens = sum(each["tokens"] for each in found["datasets"])
     return Template(_file("report.html")).substitute(
         title=f"Report of {escape(found['path'])}", content=draw_sections(found), style=style(),
-        about=f"{_count(len(found['datasets']), 'dataset')}, {_count(n_tokens, 'token')}",
+        about=f"{counted(len(found['datasets']), 'dataset')}, {counted(n_tokens, 'token')}",
         verdict=_verdict(found["verdict"]),
     )
 
@@ -221,7 +221,7 @@ def _bytes_per_token(found: Facts) -> Iterator[str]:
         if "sample" not in each:
             continue
         sample = each["sample"]
-        of = "all of it" if sample["everything"] else f"{_count(sample['documents'], 'document')}"
+        of = "all of it" if sample["everything"] else f"{counted(sample['documents'], 'document')}"
         yield f"<h3>{escape(each['name'])}, {of}</h3>"
         if not sample["by_source"]:
             yield _note("Which source each document is from is not recorded.")
@@ -255,7 +255,7 @@ def _validation(found: Facts) -> Iterator[str]:
         if "in_train" not in pair:
             yield _note(f"{title} are not compared: {pair['not_compared']}.")
             continue
-        text = f"{pair['in_train']:,} of {_count(pair['documents'], 'document')} of {pair['val']}"
+        text = f"{pair['in_train']:,} of {counted(pair['documents'], 'document')} of {pair['val']}"
         yield _note(f"{text} are in {pair['train']}, too, token by token.")
         if pair["divergence"] is None:
             yield _note(f"{title}: one is empty, so there is no divergence.")
@@ -313,20 +313,14 @@ def _runs(found: Facts) -> Iterator[str]:
         for key, shown in (("peak_memory_bytes", "peak memory"), ("disk_read_bytes", "read"),
                            ("disk_write_bytes", "written")):  # fmt: skip
             facts += [f"{shown} {amount(run[key])}"] * (key in run)
-        facts += [f"{key.replace('_', ' ')}: {run[key]:,}" for key in _LEFT_OUT if run.get(key)]
+        left_out = ((key, run.get(key)) for key in LeftOut.__struct_fields__)
+        facts += [f"{key.replace('_', ' ')}: {n:,}" for key, n in left_out if n]
         yield _note(f"{', '.join(facts)}. Only totals are recorded, no course over time.")
-        counted = [x for x in run.get("sources", ()) if "tokens" in x]
-        if counted:
+        if sources := [x for x in run.get("sources", ()) if "tokens" in x]:
             rows = [[x["name"], x["documents"], x["tokens"], x["bytes"],
-                     x["bytes"] / max(x["tokens"], 1)] for x in counted]  # fmt: skip
+                     x["bytes"] / max(x["tokens"], 1)] for x in sources]  # fmt: skip
             head = "source, all outputs; documents; tokens; bytes of text; bytes per token"
             yield _table(head, rows)
-
-
-_LEFT_OUT = (
-    "empty_documents", "skipped_documents", "replaced_sequences", "short_documents",
-    "long_documents", "bad_records", "duplicate_documents", "outside_documents",
-)  # of a stats.json
 
 
 def _documents(found: Facts) -> Iterator[str]:
@@ -334,7 +328,7 @@ def _documents(found: Facts) -> Iterator[str]:
         for one in each.get("decoded", ()):
             more = one["tokens"] - len(one["ids"])
             title = f"Document {one['document']:,} of {each['name']}"
-            yield f"<h3>{escape(title)}, {_count(one['tokens'], 'token')}</h3>"
+            yield f"<h3>{escape(title)}, {counted(one['tokens'], 'token')}</h3>"
             trained = one["trained"] or [1] * len(one["ids"])
             spans = [
                 f'<span class="t{i % 4}{"" if is_trained else " untrained"}" title="{number}">'
@@ -429,10 +423,6 @@ def _value(value: Any) -> str:
 
 def _note(text: str) -> str:
     return f"<p>{escape(text)}</p>\n"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _key(datasets: Sequence[Facts]) -> str:

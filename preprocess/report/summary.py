@@ -106,13 +106,13 @@ class Report(Struct):
         lines = [f"{name}: {format_counts(counts)}" for name, counts in self.outputs.items()]
         lines += format_left_out(self.left_out)
         lines += [
-            f"text that spells {token!r}, encoded as ordinary text: {_count(count, 'time')}"
+            f"text that spells {token!r}, encoded as ordinary text: {counted(count, 'time')}"
             for token, count in self.look_alikes.items()
             if count
         ]
         if stats.get("encoding_seconds"):
             lines.append(
-                f"encoding: {_count(stats['files'], 'file')},"
+                f"encoding: {counted(stats['files'], 'file')},"
                 f" {stats['megabytes_per_second']:,.1f} MB/s,"
                 f" {stats['tokens_per_second']:,.0f} tokens/s,"
                 f" {stats['documents_per_second']:,.0f} documents/s"
@@ -131,7 +131,7 @@ def run_stats(progress: Progress, left_out: LeftOut, seconds: float) -> dict[str
 def format_counts(counts: Counts) -> str:
     """Format documents, tokens and their ratios."""
     return (
-        f"{_count(counts.documents, 'document')}, {_count(counts.tokens, 'token')},"
+        f"{counted(counts.documents, 'document')}, {counted(counts.tokens, 'token')},"
         f" {_ratio(counts.bytes, counts.tokens):.2f} bytes per token,"
         f" {_ratio(counts.tokens, counts.documents):,.1f} tokens per document"
     )
@@ -149,12 +149,12 @@ def format_left_out(left_out: LeftOut) -> list[str]:
         ("left out, for being equal to an earlier one", left_out.duplicate_documents, "document"),
         ("left out, for being before the slice", left_out.outside_documents, "document"),
     ]
-    return [f"{what}: {_count(number, noun)}" for what, number, noun in kinds if number]
+    return [f"{what}: {counted(number, noun)}" for what, number, noun in kinds if number]
 
 
 def format_skipped(binary_files: Sequence[Path | str]) -> str:
     """Format the number of skipped files, of which there is one or more."""
-    return f"skipped: {_count(len(binary_files), 'binary file')}, such as {binary_files[0]}"
+    return f"skipped: {counted(len(binary_files), 'binary file')}, such as {binary_files[0]}"
 
 
 def format_tokenizer(tokenizer: AnyTokenizer) -> str:
@@ -187,7 +187,8 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Format a number of things: 1 token, 2 tokens."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 

@@ -10,7 +10,7 @@ with the least multiply-adds per byte of text is chosen, of equal ones the small
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,16 +96,15 @@ class VocabCurve(NamedTuple):
         """
         most = self.n_others + len(self.tokens) - 1
         known = {min(max(size, self.n_others), most) for size in sizes}
-        return [*self._points(sorted(known), width, layers)]
+        return [self._point(size, size * width, 12 * layers * width**2) for size in sorted(known)]
 
-    def _points(self, sizes: Iterable[int], width: int, layers: int) -> Iterator[SizePoint]:
-        for size in sizes:
-            tokens, n_bytes = int(self.tokens[size - self.n_others]), self.text.bytes
-            embedding, others = size * width, 12 * layers * width**2
-            yield SizePoint(
-                size, tokens, n_bytes / tokens, embedding, embedding / (embedding + others),
-                2 * embedding / (2 * embedding + others), tokens * (others + embedding) / n_bytes,
-            )
+    def _point(self, size: int, embedding: int, others: int) -> SizePoint:
+        """Return the point of a size, and of a model with so many weights."""
+        tokens, n_bytes = int(self.tokens[size - self.n_others]), self.text.bytes
+        return SizePoint(
+            size, tokens, n_bytes / tokens, embedding, embedding / (embedding + others),
+            2 * embedding / (2 * embedding + others), tokens * (others + embedding) / n_bytes,
+        )
 
 
 def measure_curve(

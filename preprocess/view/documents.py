@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from preprocess.view.vocabulary import (
     ViewError,
     describe_tokens,
 )
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
 
 SEARCHED = 1 << 22  # tokens of one answer
 _FIRST = 1 << 14  # tokens that are searched first
@@ -56,6 +59,12 @@ class ViewedDataset:
             "has_mask": file.has_mask, "no_tokenizer": self.no_tokenizer,
             "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
         }
+
+    def location_and_tokenizer(self) -> tuple[str, AnyTokenizer]:
+        """Return the tokenizer and where it is from; raise ViewError if there is none."""
+        if self.tokenizer is None:
+            raise ViewError(self.no_tokenizer)
+        return self.tokenizer.location, self.tokenizer.tokenizer
 
     def open_in_python(self) -> str:
         """Return Python code that opens the dataset."""

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from bpe.errors import TokenmillError
 from bpe.parallel import Task, start_thread
-from preprocess.check.inspect import describe_tokenizer
-from preprocess.check.report_numbers import (
-    compare_datasets,
-    find_run,
-    measure_counts,
-    measure_text,
-)
+from preprocess.check.report_numbers import Measurements
 from preprocess.check.report_page import draw_sections
 from preprocess.view.documents import ViewedDataset
 from preprocess.view.statistics import Statistics
@@ -49,33 +41,16 @@ class Numbers:
             each.wait()
         if any(each.error for each in self._statistics):
             return {}
-        measured, scans, runs = list[Answer](), {}, dict[str, Any]()
-        tokenizers: dict[str, Any] = {}
+        measured = Measurements()
         for viewed, statistics in zip(self._datasets, self._statistics, strict=True):
             name = Path(viewed.file.path).stem
-            scans[name] = statistics.scanned
-            measured.append(measure_counts(name, statistics.scanned))
-            runs |= find_run(viewed.file)
-            if viewed.tokenizer is None:
-                measured[-1]["no_text"] = viewed.no_tokenizer
-                continue
-            tokenizers[viewed.file.manifest.tokenizer_fingerprint] = viewed.tokenizer
-            try:
-                measured[-1] |= measure_text(statistics.scanned, viewed.tokenizer.tokenizer, None)
-            except TokenmillError as error:
-                measured[-1]["no_text"] = str(error)
-            measured[-1].pop("decoded", None)  # *Documents* shows them
-        known = {fingerprint: each.tokenizer for fingerprint, each in tokenizers.items()}
-        found = {
-            "datasets": measured, "val_in_train": compare_datasets(scans, known), "beside": None,
-            "runs": [*runs.values()], "tokenizers": [
-                describe_tokenizer(Path(each.location), each.tokenizer)
-                for each in tokenizers.values()
-            ],
-        }  # fmt: skip
+            measured.add(name, statistics.scanned, viewed.location_and_tokenizer)
+        found = measured.facts()
+        for each in found["datasets"]:
+            each.pop("decoded", None)  # *Documents* shows them
         # Text of the dataset is escaped, so these are attributes; the page's policy allows none.
         html = draw_sections(found).replace(' style="', ' data-style="')
-        return {"html": html, "lengths": measured[0]["lengths"]}
+        return {"html": html, "lengths": found["datasets"][0]["lengths"]}
 
 
 def with_partner(viewed: ViewedDataset, among: Mapping[str, ViewedDataset]) -> list[str]:

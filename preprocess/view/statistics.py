@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpe.errors import TokenmillError
 from bpe.parallel import Task, start_thread
 from preprocess.check.scan import KEPT, Numbers, Scan, spans_of_documents
 from preprocess.view.documents import ViewedDataset
@@ -16,15 +15,12 @@ class Statistics:
 
     Attributes:
         scanned: The pass.
-        error: Why the pass stopped, "" if it did not.
-        copies: Documents with copies, when the pass is over: `document`, `tokens`, the number of
-            `copies`, and the first three.
     """
 
     def __init__(self, viewed: ViewedDataset) -> None:
-        self._viewed, self.error, self.copies = viewed, "", list[Answer]()
+        self._viewed, self._is_started = viewed, False
         self.scanned = Scan(viewed.file, _sizes_of(viewed), repeats=True)
-        self._task, self._is_started, self.is_over = Task(self._run_noting_errors), False, False
+        self._task = Task(lambda: _list_copies(self.scanned.run()))
 
     def start(self) -> None:
         """Begin the pass on another thread, unless it was begun."""
@@ -32,30 +28,25 @@ class Statistics:
             self._is_started = True
             start_thread(self._task.run)
 
-    def _run_noting_errors(self) -> None:
-        try:
-            self.run()
-        except (TokenmillError, OSError, MemoryError) as error:
-            self.error = f"{type(error).__name__}: {error}"
-
-    def run(self) -> None:
-        """Make the pass."""
-        self.copies = _list_copies(self.scanned.run())
-        self.is_over = True
-
     def wait(self) -> None:
         """Wait until the pass is over, or has failed; make it unless it was begun."""
         self._task.wait()
 
+    @property
+    def error(self) -> str:
+        """Why the pass stopped, "" if it did not."""
+        error = self._task.error
+        return "" if error is None else f"{type(error).__name__}: {error}"
+
     def progress(self) -> Answer:
         """Describe how far the pass is."""
-        is_over = self.is_over or bool(self.error)
-        total = self._viewed.file.n_tokens
+        is_over, total = self._task.is_done, self._viewed.file.n_tokens
         return {"done": self.scanned.done, "total": total, "over": is_over, "error": self.error}
 
     def answer(self) -> Answer:
-        """Describe what is known so far."""
-        scanned = self.scanned
+        """Describe what is known so far: documents with copies when the pass is over."""
+        scanned, progress = self.scanned, self.progress()
+        is_whole = progress["over"] and not progress["error"]
         lists = {
             name: [
                 {"document": number, "tokens": n_tokens, "bytes": n_bytes, "repeats": n_repeats}
@@ -67,7 +58,8 @@ class Statistics:
             )
         }  # fmt: skip
         unused = int(np.count_nonzero(scanned.counts == 0))
-        return self.progress() | lists | {"unused": unused, "copies": self.copies}
+        copies = self._task.result() if is_whole else []
+        return progress | lists | {"unused": unused, "copies": copies}
 
 
 def _sizes_of(viewed: ViewedDataset) -> Numbers | None:
@@ -82,7 +74,7 @@ def _sizes_of(viewed: ViewedDataset) -> Numbers | None:
 
 
 def _list_copies(scanned: Scan) -> list[Answer]:
-    """List the documents that have most copies."""
+    """List the documents that have most copies, of each the number and the first three."""
     copies, firsts = scanned.copies
     numbers, counts = np.unique(firsts, return_counts=True)
     kept = np.argsort(-counts, kind="stable")[:KEPT]

@@ -156,7 +156,7 @@ def test_a_dataset_at_a_url(files: list[TokenFile], bucket: str) -> None:
     assert mine["hits"] == other["hits"] != []
     both = [Statistics(each) for each in (local, remote)]
     for each in both:
-        each.run()
+        each.wait()
     assert both[0].answer() == both[1].answer()
 
 
@@ -251,7 +251,7 @@ def test_numbers_of_a_dataset(viewed: ViewedDataset, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(statistics, "KEPT", 9)
     found, file = Statistics(viewed), viewed.file
     assert found.answer()["over"] is False
-    found.run()
+    found.wait()
     counts = Counter(file[:].tolist())
     assert {i: n for i, n in enumerate(found.scanned.counts.tolist()) if n} == counts
     sizes = [
@@ -343,7 +343,7 @@ def test_damage_ends_the_pass(view_root: Path, tmp_path: Path) -> None:
     library = Library()
     library.add(str(tmp_path / "data" / "train.bin"))
     found = Statistics(library.dataset("train"))
-    found._run_noting_errors()
+    found.wait()
     assert "the file is damaged" in found.answer()["error"]
 
 
