@@ -274,19 +274,26 @@ def _lay_out_tokens(
 ) -> tuple[kernels.Pairs, kernels.MergeState]:
     """Lay out the tokens of pre-tokens in rows, and their pairs, as `_lay_out` does bytes."""
     ends, least = pretokens.offsets - 1, settings[kernels.LEAST]
-    counts = np.repeat(pretokens.counts, np.diff(ends))
     is_last = np.zeros(len(ids), np.bool_)
     is_last[ends[1:] - 1] = True
-    first = np.flatnonzero(~is_last)
-    codes = ids[first].astype(np.int64) << 32 | ids[first + 1]
+    first = np.flatnonzero(~is_last).astype(np.int32)
+    # Arrays of all positions are most of the memory: few are there at a time.
+    codes = ids[first].astype(np.int64)
+    codes <<= 32
+    codes |= ids[first + 1]
     order = np.argsort(codes, kind="stable")
-    first, codes = first[order], codes[order]
+    codes = codes[order]
+    first = first[order]
     del order
-    starts = np.flatnonzero(np.diff(codes, prepend=-1))
+    is_new = np.ones(len(codes), np.bool_)
+    np.not_equal(codes[1:], codes[:-1], out=is_new[1:])
+    starts = np.flatnonzero(is_new)
     n_places = np.diff(starts, append=len(codes))
     left, right = codes[starts] >> 32, codes[starts] & 0xFFFFFFFF
-    del codes
-    counts_of = np.add.reduceat(counts[first], starts) if len(starts) else starts
+    del codes, is_new
+    counts = np.repeat(pretokens.counts, np.diff(ends))[first]
+    counts_of = np.add.reduceat(counts, starts) if len(starts) else starts
+    del counts
     is_kept = counts_of >= least
     is_kept &= n_bytes[left].astype(np.int64) + n_bytes[right] <= settings[kernels.LONGEST]
     numbers = np.where(is_kept, np.cumsum(is_kept) - 1, kernels.NO_PAIR).astype(np.int32)
@@ -296,12 +303,18 @@ def _lay_out_tokens(
         n_places[is_kept],
     )
     kept = first[of_places >= 0]
-    state.places[: len(kept)] = kept + 1
+    state.places[: len(kept)] = kept
+    state.places[: len(kept)] += 1
+    del kept
     rows = state.rows[2:-2].reshape(-1, 2) if len(ids) else state.rows.reshape(-1, 2)
     rows[first, kernels.PAIR] = of_places
     rows[is_last, kernels.PAIR] = kernels.ENDS
+    del first, of_places
+    counts = np.repeat(pretokens.counts, np.diff(ends))
     counts[counts >= kernels.BEGINS >> settings[kernels.SYMBOL_BITS]] = 0
-    rows[:, kernels.HEAD] = counts << settings[kernels.SYMBOL_BITS] | ids
+    counts <<= settings[kernels.SYMBOL_BITS]
+    counts |= ids
+    rows[:, kernels.HEAD] = counts
     rows[ends[:-1], kernels.HEAD] |= kernels.BEGINS
     return pairs, state
 

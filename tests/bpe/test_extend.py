@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from bpe import (
     reference,
     train_bpe,
 )
+from bpe.train.counts import FrozenCounts
 from bpe.train.trainer import train_from_counts
 
 END = "<|endoftext|>"
@@ -117,6 +119,19 @@ def test_extending_on_the_same_text_is_one_training(tie_break: str) -> None:
     small = train_bpe(text, 300, tie_break=tie_break)
     large = train_bpe(text, 700, tie_break=tie_break)
     assert train_bpe(text, 700, tie_break=tie_break, extend=small) == large
+
+
+def test_memory_of_the_layout_is_little_more_than_that_of_sorting() -> None:
+    n = 1_000_000
+    buffer = np.random.default_rng(3).integers(97, 123, n, np.uint8)
+    counts = FrozenCounts("gpt2", (), buffer, np.arange(0, n + 1, 10), np.ones(n // 10, np.int64))
+    old = train_bpe(["-"], 256)
+    train_from_counts(counts, 257, extend=old, workers=1)
+    tracemalloc.start()
+    train_from_counts(counts, 257, extend=old, workers=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 42 * n
 
 
 def test_ranks_of_tiktoken_are_continued(tmp_path: Path) -> None:
