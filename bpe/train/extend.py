@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bpe.byte_level import from_byte_level
 from bpe.encode.encoder import Encoder, EncoderTables
 from bpe.errors import TrainingError
 from bpe.formats.hf_read import TokenizerFiles
@@ -154,6 +155,16 @@ def check_extension(
             f"the text was split by the pattern {pattern!r:.100}; count it with that of the"
             f" tokenizer that is extended, {tokenizer.pattern!r:.100}"
         )
+    texts = dict.fromkeys(special_tokens, -1)
+    texts |= {token.text: token.id for token in tokenizer.vocabulary.added_tokens}
+    for text, number in texts.items():
+        ordinary = from_byte_level(text)
+        known = None if ordinary is None else tokenizer.vocabulary.token_id(ordinary)
+        if known not in (None, number):
+            raise TrainingError(
+                f"the special token {text!r} and the ordinary token {ordinary!r} of the tokenizer"
+                " that is extended would be one in tokenizer.json; rename it, such as '<|name|>'"
+            )
     if vocab_size < (least := tokenizer.vocab_size + len(special_tokens)):
         raise TrainingError(
             f"vocab_size {vocab_size:,} is too small: the tokenizer that is extended has"

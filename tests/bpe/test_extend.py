@@ -162,6 +162,8 @@ def test_refusals(caplog: pytest.LogCaptureFixture) -> None:
     old = train_bpe(["aba abab abab"], 260, [END])
     with pytest.raises(TrainingError, match="has 260 ids, and 1 new special tokens need at least"):
         train_bpe(["aba"], 260, [END, "<x>"], extend=old)
+    with pytest.raises(TrainingError, match="that is extended would be one in tokenizer"):
+        train_bpe(["zz"], 300, ["ab"], extend=old)
     counts = PretokenCounts("o200k")
     counts.add(np.frombuffer(b"aba", np.uint8), np.array([0, 3]))
     with pytest.raises(TrainingError, match="count it with that of the tokenizer that is extended"):
