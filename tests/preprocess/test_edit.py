@@ -252,6 +252,7 @@ def test_appends_that_cannot_be(tmp_path: Path) -> None:
 
 
 def test_appended_text_of_a_dataset_with_masks(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
     data = build_some(tmp_path, 30, special_tokens=["<|im_start|>", "<|im_end|>"])
     lines = [
         json.dumps({"messages": [

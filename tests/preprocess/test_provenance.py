@@ -147,6 +147,7 @@ def test_rows_of_parquet_are_counted_from_zero(tmp_path: Path) -> None:
 
 
 def test_conversations_have_the_number_of_their_line(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra `chat`")
     (tmp_path / "text").write_text("words to train on " * 30)
     build(train=tmp_path / "text", val_fraction=0, vocab_size=270, out=tmp_path / "first",
           end_of_text="<|endoftext|>")  # fmt: skip

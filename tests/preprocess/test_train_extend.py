@@ -70,6 +70,7 @@ def test_refusals(directory: Path, options: list[str], expected: str, capsys: An
 
 
 def test_a_tokenizer_without_merges_is_refused(directory: Path, capsys: Any) -> None:
+    pytest.importorskip("tokenizers", reason="needs the extra hf")
     word_level = (
         '{"version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},'
         ' "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}}'
