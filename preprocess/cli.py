@@ -193,7 +193,7 @@ COMMANDS = {
         lambda console, found: console.report([
             f"{found.n_documents:,} documents, {found.n_tokens:,} tokens remain"
         ]),
-        "Write a dataset without some of its documents, with a record of what went.",
+        "Write a dataset without some of its documents, and list those that were dropped.",
     ),
     "decode": Command(
         "preprocess.check.decode.decode_range", "DecodeSettings", "debug", _Console.text,
@@ -204,14 +204,14 @@ COMMANDS = {
         lambda console, found: console.show(
             found, imported("preprocess.find.search.format_lines")(found)
         ),
-        "Find texts, ids or evaluation items in a dataset: counts, documents, places.",
+        "Find texts, ids or evaluation items in a dataset, and print where they occur.",
     ),
     "where": Command(
         "preprocess.find.where.where", "WhereSettings", "json debug",
         lambda console, found: console.show(
             found, imported("preprocess.find.where.format_places")(found)
         ),
-        "Tell which document and source a token is from, with the text around it.",
+        "Find the document and source of a token, and show the text around it.",
     ),
     "show": Command(
         "preprocess.find.steps.show", "ShowSettings", "json debug",
@@ -234,21 +234,22 @@ COMMANDS = {
         lambda console, result: console.show(
             result, imported("preprocess.check.compare.format_lines")(result)
         ),
-        "Encode the same text with two tokenizers: tokens, bytes per token, speed.",
+        "Encode the same text with two tokenizers, and compare tokens and speed.",
     ),
     "vocab-curve": Command(
         "preprocess.check.vocab_curve.vocab_curve", "VocabCurveSettings", f"json {_RUN}",
         lambda console, result: console.show(
             result, imported("preprocess.check.vocab_curve.format_lines")(result)
         ),
-        "Compare sizes of a vocabulary by held-out text, from one training; recommend one.",
+        "Train once, compare sizes of the vocabulary on held-out text, and recommend one.",
     ),
     "report": Command(
         "preprocess.check.report_numbers.report", "ReportSettings", "json debug",
         lambda console, found: console.show(
             found, imported("preprocess.check.report_numbers.format_lines")(found)
         ) and not found["bad_files"],
-        "Measure datasets, and write a page to look at before training.", "report.html",
+        "Write a page that reports leaks, copies, lengths and unused tokens of datasets.",
+        "report.html",
     ),
     "verify": Command(
         "preprocess.check.verify.verify", "VerifySettings", f"json {_RUN}",
@@ -260,7 +261,7 @@ COMMANDS = {
         lambda console, found: console.show(
             found, imported("preprocess.check.diff.format_lines")(found)
         ) and found["same"],
-        "Compare two datasets: documents in any order, sources; exit code 1 if they differ.",
+        "Compare the documents of two datasets, in any order; exit code 1 if they differ.",
     ),
     "doctor": Command(
         "preprocess.check.doctor.run_doctor", "DoctorSettings", "json debug",
@@ -281,10 +282,23 @@ class _Parser(argparse.ArgumentParser):
         raise ArgumentError(f"{message}; see {self.prog} --help")
 
 
+class _Formatter(argparse.HelpFormatter):
+    """A formatter that does not break lines inside of options."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        """Split a help text into lines."""
+        import textwrap  # as argparse does, only for a help
+
+        return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
 def _parser_of(name: str, command: Command) -> _Parser:
     """Make the parser of a command from its options, in the order of its help, and its usage."""
     # An abbreviation could become ambiguous when options are added.
-    parser = _Parser(prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False)
+    parser = _Parser(
+        prog=f"tokenmill {name}", description=command.summary, allow_abbrev=False,
+        formatter_class=_Formatter,
+    )
     usage = [f"tokenmill {name} [OPTION...]"]
     for option in command.options():
         default = f" [default: {option.shown_default}]" if option.shown_default else ""

@@ -102,7 +102,7 @@ class OverwriteSettings(Settings):
     """Whether outputs may be replaced."""
 
     overwrite: Is[bool] = run_option(
-        "Replace outputs that exist, and give up an unfinished run of something else.",
+        "Replace outputs that exist, and discard an unfinished run with other text or options.",
         default=False,
     )
 
@@ -111,8 +111,8 @@ class RepeatableSettings(OverwriteSettings):
     """Options of runs that the same command resumes."""
 
     max_minutes: Is[Annotated[float, Meta(gt=0)] | None] = run_option(
-        "Stop after so many minutes and report how long all of it takes; the same command"
-        " resumes.", default=None,
+        "Stop after so many minutes and report the expected time of the whole run; the same"
+        " command resumes.", default=None,
     )
 
 
@@ -235,14 +235,15 @@ class SelectSettings(Settings):
         default=0, excludes=_OF_ALL_TEXT,
     )
     max_characters: Is[Count | None] = option(
-        "Leave out documents that begin so many characters after start_character, or later.",
+        "Leave out documents that begin so many characters after --start-character, or later.",
         default=None, excludes=_OF_ALL_TEXT,
     )
     max_documents: Is[Count | None] = option(
         "Keep at most so many documents.", default=None, excludes=_OF_ALL_TEXT,
     )
     cut_documents: Is[bool] = option(
-        "Cut the documents in which start_character and max_characters fall.",
+        "Cut documents at --start-character and --max-characters, instead of keeping or leaving"
+        " out all of each.",
         default=False, needs=("start_character", "max_characters"),
     )
     shuffle_documents: Is[Seed | None] = option(
@@ -291,7 +292,8 @@ class ProvenanceSettings(Settings):
     """The option for where documents are from."""
 
     provenance: Is[bool] = option(
-        "Write source and record number of each document, 12 bytes, for `where` and `search`.",
+        "Write source and record number of each document, 12 bytes for each, for `where` and"
+        " `search`.",
         default=False, excludes=dict.fromkeys(
             ("task_count", "executor"),
             "records are counted from the beginning of a file, and tasks divide files",
@@ -353,27 +355,28 @@ class DocumentSettings(SpecialTokenSettings, ReadSettings, SelectSettings):
         " changes the outputs.", default=None,
     )
     profile: Is[Literal["memory", "balanced", "speed"] | None] = run_option(
-        "Workers, unit_size and memory_limit together, unless they are given: 1, 256KiB, 500MB;"
-        " half of the processors, 1MiB, 2GB; or all processors, 4MiB, no limit. Limits that are"
-        " below the minimum of the run are raised to it.", default=None,
+        "Values of --workers, --unit-size and --memory-limit that are not given. memory: 1,"
+        " 256KiB, 500MB; balanced: half of the processors, 1MiB, 2GB; speed: all processors, 4MiB,"
+        " no limit. A limit below the minimum of the run is raised to it.", default=None,
     )
     chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
-        "Conversations in records: found by their fields, off, or fields of this kind.",
+        "Kind of the conversations in records; auto: found by their fields, off: records are text.",
         default="auto",
     )
     chat_template: Is[Token | None] = option(
-        "File with a Jinja template that makes text of conversations, or chatml.",
+        "File with a Jinja template that renders conversations as text, or chatml.",
         default=None, default_text="the tokenizer's",
     )
     train_on: Is[Literal["assistant", "all", "last-assistant"]] = option(
-        "What of a conversation the mask says to train on.", default="assistant",
+        "Part of a conversation to train on, which the loss mask marks.", default="assistant",
     )
     chat_date: Is[Date | None] = option(
-        "Day that a chat template writes as that of today.",
+        "Date that a chat template writes as today's.",
         default=None, default_text="none, an error if a template writes it",
     )
     chat_template_kwargs: Option[TemplateVariables | None, str | Mapping[str, Any] | None] = option(
-        "More variables of the chat template, such as {\"enable_thinking\": false}.", default=None,
+        "Further variables for the chat template, such as {\"enable_thinking\": false}.",
+        default=None,
     )
 
     def check(self) -> None:
@@ -389,8 +392,8 @@ class RunSettings(DocumentSettings, RepeatableSettings):
     """Options of runs that write outputs: where their workers are."""
 
     executor: Is[Literal["threads", "ray"]] = run_option(
-        "Where the workers are: threads, or on Ray, also on other machines, where each makes"
-        " parts of the outputs (task_count).", default="threads",
+        "Where the workers run: in threads of this process, or on Ray, also on other machines.",
+        default="threads",
     )
     ray_address: Is[str | None] = run_option(
         "Address of a cluster of Ray, such as auto or ray://HOST:10001.",
@@ -440,7 +443,7 @@ class ModelSettings(Settings):
     """Options for the model whose compute a size of the vocabulary is chosen for."""
 
     width: Is[Count] = option(
-        "Width of the model that the size of the vocabulary is chosen for.", default=768,
+        "Width of the model for which a size of the vocabulary is chosen.", default=768,
         needs=("vocab_size auto",),
     )
     layers: Is[Count] = option("Layers of that model.", default=12, needs=("vocab_size auto",))
@@ -454,8 +457,8 @@ class LearningSettings(Settings):
         " .tiktoken file needs it.", default=lambda: "gpt2", default_text="gpt2",
     )
     special_tokens: Option[Tokens, Iterable[str]] = option(
-        "Further special tokens of a tokenizer that is trained; on the command line one at a"
-        " time.", default=(), flag="--special-token",
+        "Further special tokens for a new tokenizer; on the command line one at a time.",
+        default=(), flag="--special-token",
     )
     tie_break: Is[Literal["greatest-bytes", "huggingface"]] = option(
         "Which of equally frequent pairs is merged first: the one with the greatest bytes"
@@ -543,15 +546,16 @@ class WindowSettings(Settings):
     """Options for rows of documents."""
 
     max_length: Is[Count | None] = option(
-        "Tokens of a row at most; a longer document has several rows.",
+        "Most tokens of a row; a longer document has several rows.",
         default=None, default_text="a document is a row", excludes=_OF_STREAM,
     )
     stride: Is[Count | None] = option(
-        "Distance of the rows of a document; below max_length they overlap.",
-        default=None, default_text="max_length", needs=("max_length",), excludes=_OF_STREAM,
+        "Distance between the beginnings of rows of a document; rows overlap if it is less than"
+        " --max-length.",
+        default=None, default_text="--max-length", needs=("max_length",), excludes=_OF_STREAM,
     )
     truncation: Is[bool] = option(
-        "Leave out what follows the first max_length tokens of a document.",
+        "Leave out what follows the first --max-length tokens of a document.",
         default=False, needs=("max_length",),
         excludes=_OF_STREAM | {"stride": "a document has one row"},
     )
@@ -559,22 +563,24 @@ class WindowSettings(Settings):
         "Leave out the id at the end of each document.", default=False, excludes=_OF_STREAM,
     )
     drop_short: Is[bool] = option(
-        "Leave out rows of fewer tokens than max_length, or seq_length, so that all have the"
+        "Leave out rows of fewer tokens than --max-length, or --seq-length, so that all have the"
         " same length.",
         default=False, needs=("max_length", "seq_length"),
         excludes={"strategy": "packed rows are padded (--padding max-length)"},
     )
     add_special_tokens: Is[bool] = option(
         "Put the special tokens around each row that the tokenizer puts around a text, instead of"
-        " those of the dataset; max_length counts them.", default=False, excludes=_OF_STREAM,
+        " those of the dataset; --max-length counts them.", default=False, excludes=_OF_STREAM,
     )
     padding: Option[Padding, bool | Literal["none", "longest", "max-length", "max_length"]] = (
         option(
-            "Pad rows to the longest, or to max_length or seq_length; none: rows of npz to the"
-            " longest.", default="none",
+            "Pad rows to the longest, or to --max-length or --seq-length; with none, only rows of"
+            " npz are padded, to the longest.", default="none",
         )
     )
-    padding_side: Is[Literal["right", "left"]] = option("Where padding stands.", default="right")
+    padding_side: Is[Literal["right", "left"]] = option(
+        "Side on which rows are padded.", default="right",
+    )
     pad_token: Is[PadToken | None] = option(
         "Special token to pad with, in Python also an id.", default=None,
         default_text="the tokenizer's, else <|pad|>, <pad> or [PAD], else end-of-text",
@@ -609,20 +615,20 @@ class FileSettings(Settings):
         " npz zlib.", default=None, default_text="of parquet zstd, of npz zlib, else none",
     )
     per_file: Is[bool] = option(
-        "Write the rows of each input file to a file of its own, of its name; a rerun writes"
-        " those that are new, missing or damaged.", default=False,
+        "Write the rows of each input file to a file with its name; a rerun writes those that are"
+        " new, missing or damaged.", default=False,
         excludes={"cut": "which rows are cut at turns is planned for all inputs together"} |
         dict.fromkeys(
             ("strategy", "num_shards", "max_shard_size"), "each input has one file of its rows"
         ),
     )
     num_shards: Is[Count | None] = option(
-        "Number of files, which differ by one row at most; fewer if there are fewer rows.",
+        "Number of files, whose numbers of rows differ by at most one; fewer for fewer rows.",
         default=None, default_text="as many as needed",
     )
     max_shard_size: OptionalSize = option(
-        "Bytes of arrays in a file, about; there are more than num_shards files if those would"
-        " have more.", default=None, default_text="500MiB, with num_shards any",
+        "Most bytes of arrays in a file, approximately; there are more files than --num-shards if"
+        " those would be larger.", default=None, default_text="500MiB; with --num-shards no limit",
     )
 
 
@@ -630,16 +636,17 @@ class RowSettings(WindowSettings, FormatSettings, FileSettings, WorkerSettings, 
     """Options for rows: which tokens a row has, its arrays, and their files."""
 
     seq_length: Is[Count | None] = option(
-        "Cut all tokens into rows of so many, across documents, instead of documents.",
+        "Cut the whole dataset into rows of so many tokens, across documents.",
         default=None,
     )
     strategy: Is[Strategy | None] = option(
-        "Pack documents, and parts of them, into rows of seq_length tokens at most; see"
+        "Pack documents, and parts of them, into rows of at most --seq-length tokens; see"
         " docs/sampling.md.", default=None, default_text="not packed", needs=("seq_length",),
     )
     cut: Is[Literal["length", "turns"]] = option(
-        "Where longer documents are cut: after max_length or seq_length tokens, or, conversations"
-        " with a loss mask, between turns; the end of an answer that does not fit is left out.",
+        "Where longer documents are cut: after --max-length or --seq-length tokens, or between"
+        " turns, for conversations with a loss mask; the end of an answer that does not fit is"
+        " left out.",
         default="length", needs=("strategy", "max_length"), excludes=dict.fromkeys(
             ("stride", "truncation", "drop_short", "drop_end_of_text", "add_special_tokens"),
             "rows of documents begin where a turn does, and have any length",
@@ -689,7 +696,7 @@ class BuildSettings(
         " order; in Python also documents.", default=(), default_text=DEFAULT_CORPUS,
     )
     val: GivenTexts = option(
-        "The same for validation.", default=(), default_text="documents of train",
+        "Validation text, given in the same way.", default=(), default_text="documents of train",
         excludes={"val_fraction": "validation is of files of its own, or out of train"},
     )
     val_fraction: Is[Fraction | None] = option(
@@ -701,7 +708,7 @@ class BuildSettings(
         "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
         " (s3://BUCKET/data), where they are shards.", default="data",
     )
-    name: Is[Prefix] = run_option("NAME makes the outputs NAME_train.bin and so on.", default="")
+    name: Is[Prefix] = run_option("Prefix of the outputs: NAME_train.bin and so on.", default="")
     tokenizer: Tokenizer = option(
         "Tokenizer to use instead of training one: a tokenizer.json or a directory that has one, or"
         " its URL, a .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
@@ -755,11 +762,11 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
         "Tokenizer file to write, or its URL in a bucket.", default="tokenizer.json",
     )
     extend: Tokenizer = option(
-        "Tokenizer to add tokens to: its ids keep their meaning, and merges of its tokens are"
-        " learnt from this text. --vocab-size counts its ids, too.", default=None,
+        "Tokenizer to add tokens to: its ids keep their meaning, and further merges are learnt"
+        " from the text. --vocab-size counts its ids, too.", default=None,
     )
     val_fraction: Is[OpenFraction | None] = option(
-        "Share of the documents, chosen by a hash of each, by which vocab_size auto is chosen;"
+        "Share of the documents, chosen by a hash of each, that --vocab-size auto is chosen by;"
         " they are not trained on.", default=None, needs=("vocab_size auto",),
         default_text=f"with auto {DEFAULT_VALIDATION_FRACTION}, else none",
     )
@@ -772,8 +779,8 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
         return self.val_fraction or DEFAULT_VALIDATION_FRACTION
 
     superwords: Is[Count | None] = option(
-        "Merges within words, after which merges may cross the blanks between words: tokens of"
-        " several words (SuperBPE). The rest of vocab_size is learnt from phrases.",
+        "Number of merges within words; later ones, up to --vocab-size, may join words into phrases"
+        " (SuperBPE).",
         default=None, excludes={"extend": "it has merges already"},
     )
 
@@ -947,7 +954,8 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
         default=(), kw_only=False, default_text=DEFAULT_CORPUS,
     )
     max_bytes: Option[Size, int | str] = option(
-        "Stop after so much text, at the end of a unit.", default=64 << 20, default_text="64MiB",
+        "Stop after so much text, at the end of a work unit.",
+        default=64 << 20, default_text="64MiB",
     )
 
 
@@ -987,7 +995,7 @@ class DecodeSettings(BuiltWithSettings):
     """Options of `decode`: the text of a token file."""
 
     path: IsReadable = option("Token file, or its URL.", kw_only=False)
-    start: Is[Index] = option("First token.", default=0)
+    start: Is[Index] = option("Position of the first token.", default=0)
     count: Is[Index | None] = option("Number of tokens.", default=None, default_text="all")
 
 
@@ -1068,9 +1076,9 @@ class ShowSettings(SampledSettings):
     """Options of `show`: what the rows of a training step are."""
 
     config: IsPath = option("JSON file with the arguments of a Sampler or Mixture.")
-    step: Is[Index] = option("The step.", default=0)
-    row: Is[Index] = option("First row that is shown.", default=0)
-    rows: Is[Count] = option("Number of rows that are shown.", default=4)
+    step: Is[Index] = option("Number of the step, counted from 0.", default=0)
+    row: Is[Index] = option("First row to show, counted from 0.", default=0)
+    rows: Is[Count] = option("Number of rows to show.", default=4)
 
 
 _ONE_PLACE = "one place is looked up at a time"
@@ -1080,21 +1088,21 @@ class WhereSettings(SampledSettings):
     """Options of `where`: where a token is from."""
 
     token: Is[Index | None] = option(
-        "Position of a token in the dataset.", default=None,
+        "Position of a token in the dataset, counted from 0.", default=None,
         excludes=dict.fromkeys(("document", "step"), _ONE_PLACE),
     )
     document: Is[Index | None] = option(
-        "Number of a document.", default=None, excludes={"step": _ONE_PLACE},
+        "Number of a document, counted from 0.", default=None, excludes={"step": _ONE_PLACE},
     )
     step: Is[Index | None] = option(
-        "A step of a sampler: the documents of one of its rows.", default=None,
+        "Step of a sampler: the documents of one of its rows are looked up.", default=None,
         needs=("config",),
     )
     row: Is[Index | None] = option(
-        "Row of the step.", default=None, default_text="0", needs=("step",),
+        "Row of the step, counted from 0.", default=None, default_text="0", needs=("step",),
     )
     config: OptionalPath = option(
-        "JSON file of the sampler of the step, as `show` takes it.", default=None,
+        "JSON file with the arguments of the sampler, as `show` takes it.", default=None,
         needs=("step",),
     )
 
@@ -1129,7 +1137,7 @@ class ReportSettings(BuiltWithSettings, ProgressSettings, function="report"):
         default_text="report.html, with --json none",
     )
     beside: Tokenizer = option(
-        "Another tokenizer, as `encode` takes it, whose bytes per token are shown beside.",
+        "Another tokenizer, as `encode` takes it, whose bytes per token are also reported.",
         default=None,
     )
 
@@ -1142,9 +1150,9 @@ class ViewSettings(Settings, function="open_viewer"):
         kw_only=False,
     )
     port: Is[Annotated[int, Meta(ge=0, le=65535)]] = run_option(
-        "Port of 127.0.0.1.", default=0, default_text="a free one",
+        "Port of 127.0.0.1 to listen on.", default=0, default_text="a free one",
     )
-    no_browser: Is[bool] = run_option("Print the address only; open no browser.", default=False)
+    no_browser: Is[bool] = run_option("Print the address, but open no browser.", default=False)
 
 
 class DiffSettings(ProgressSettings, function="diff"):
@@ -1152,7 +1160,7 @@ class DiffSettings(ProgressSettings, function="diff"):
 
     old: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
     new: IsReadable = option("Another.", kw_only=False)
-    limit: Is[Index] = option("Documents of each that are listed by number.", default=10)
+    limit: Is[Index] = option("Number of differing documents to list for each dataset.", default=10)
 
 
 class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
@@ -1168,8 +1176,8 @@ class VerifySettings(BuiltWithSettings, ProgressSettings, function="verify"):
 class MergeSettings(OverwriteSettings, function="merge_parts"):
     """Options of `merge`: one dataset from the parts of several tasks."""
 
-    path: IsOutput = option("Directory or URL with the parts, which stay.", kw_only=False)
-    name: Is[Prefix] = run_option("The name that was given to the tasks.", default="")
+    path: IsOutput = option("Directory or URL with the parts, which are kept.", kw_only=False)
+    name: Is[Prefix] = run_option("The --name that was given to the tasks.", default="")
 
 
 class DoctorSettings(Settings):
@@ -1189,7 +1197,7 @@ class RowsSettings(RowSettings, ProgressSettings, function="write_rows"):
         " NAME.bin are in OUT/NAME.", default="rows",
     )
     tokenizer: Tokenizer = option(
-        "Tokenizer that the dataset was built with, for add_special_tokens and pad_token.",
+        "Tokenizer that the dataset was built with, for --add-special-tokens and --pad-token.",
         default=None, default_text="tokenizer.json beside it",
     )
 
@@ -1201,17 +1209,17 @@ class ExportSettings(OverwriteSettings, ProgressSettings, function="export_token
         "A directory with datasets, or one .bin file; or its URL.", kw_only=False,
     )
     to: Is[Literal["megatron", "llmc", "datatrove", "mds", "litdata", "npy"]] = option(
-        "Format, which docs/exports.md describes."
+        "Format of the export; see docs/exports.md."
     )
     out: IsPath = option(
         "Directory of the export; made if it does not exist.", default="export",
     )
     name: Is[Prefix] = option(
-        "NAME of the outputs, if one dataset is exported.",
+        "Prefix of the outputs, if one dataset is exported.",
         default="", default_text="that of the dataset",
     )
     shard_tokens: Is[Count | None] = option(
-        "Most tokens of a file of llmc, mds and litdata; a larger document of mds has a file of"
+        "Most tokens of a file, for llmc, mds and litdata; in mds a larger document has a file of"
         " its own.",
         default=None, default_text="of llmc 100,000,000, of mds and litdata 16,777,216",
     )
@@ -1229,7 +1237,7 @@ class ImportSettings(
         "Format: Megatron's .bin and .idx, or ids without a header."
     )
     dtype: Is[Literal["uint8", "uint16", "uint32", "int32", "int64"] | None] = option(
-        "Type of raw ids, little-endian; required for them. The .idx of Megatron says it.",
+        "Type of the ids, little-endian; required for raw files. The .idx of Megatron has it.",
         default=None,
     )
     end_of_text_id: Is[Index] = option("Id at the end of each document.")
@@ -1237,10 +1245,10 @@ class ImportSettings(
         "Append the end-of-text id to documents that lack it.", default=False,
     )
     tokenizer: Tokenizer = option(
-        "Tokenizer that made the ids; required without vocab_size.", default=None,
+        "Tokenizer that made the ids; required without --vocab-size.", default=None,
     )
     vocab_size: Is[Annotated[int, Meta(ge=1, le=2**32)] | None] = option(
-        "Number of tokens of the vocabulary; required without tokenizer.", default=None,
+        "Number of tokens of the vocabulary; required without --tokenizer.", default=None,
     )
     out: IsBinFile = option(
         "The .bin file of the dataset, with its .docs and .json beside it.",
@@ -1272,11 +1280,11 @@ class ConsoleSettings(Settings):
     verbose: Is[bool] = option(
         "Report memory, processors and disk rates with the progress.", default=False,
     )
-    quiet: Is[bool] = option("No progress and no closing lines.", default=False)
+    quiet: Is[bool] = option("Show no progress, and no summary at the end.", default=False)
     dry_run: Is[bool] = option(
         "Show what would be read and written, and the first documents; write nothing.",
         default=False,
     )
     log_file: OptionalPath = option(
-        "Append everything that is reported to this file.", default=None,
+        "Append all messages to this file.", default=None,
     )
