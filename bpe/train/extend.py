@@ -26,6 +26,7 @@ from bpe.errors import TrainingError
 from bpe.formats.hf_read import TokenizerFiles
 from bpe.formats.hf_write import config_json
 from bpe.parallel import run_in_order
+from bpe.split.patterns import to_huggingface
 from bpe.tokenizer import Tokenizer
 from bpe.train.counts import Arrays
 from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
@@ -148,8 +149,12 @@ def extended_tokenizer(
 def check_extension(
     tokenizer: Tokenizer, pattern: str, vocab_size: int, special_tokens: Sequence[str]
 ) -> None:
-    """Raise TrainingError or VocabularyError if the tokenizer cannot be extended in this way."""
+    """Raise TrainingError if the tokenizer cannot be extended in this way.
+
+    Or VocabularyError or PatternError, if a tokenizer.json cannot say its ranks or its pattern.
+    """
     tokenizer.vocabulary.check_expressible_as_merges()
+    to_huggingface(tokenizer.pattern)
     if pattern != tokenizer.pattern:
         raise TrainingError(
             f"the text was split by the pattern {pattern!r:.100}; count it with that of the"

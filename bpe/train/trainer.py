@@ -82,6 +82,7 @@ def train_from_counts(
         TrainingError: Invalid arguments, no text, or too many unique pre-tokens; or the counts are
             not of the split pattern of `extend`.
         VocabularyError: No list of merges is equivalent to the ranks of `extend`.
+        PatternError: The pattern of `extend` was written for tiktoken alone.
     """
     special_tokens = list(special_tokens)
     vocab_size, min_frequency, max_token_length, workers = _check(
@@ -428,7 +429,9 @@ def train_bpe(
     name, cut_out = pattern_name(pattern), special_tokens
     if extend is not None:
         name = extend.pattern
-        cut_out = [*added_texts(extend), *new_special_tokens(extend, special_tokens)]
+        new = new_special_tokens(extend, special_tokens)
+        check_extension(extend, name, vocab_size, new)
+        cut_out = [*added_texts(extend), *new]
     counted: list[PretokenCounts] = []
 
     def make_work() -> Callable[[_Documents], None]:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bpe import (
+    PatternError,
     PretokenCounts,
     Tokenizer,
     TrainingError,
@@ -174,5 +175,8 @@ def test_refusals(caplog: pytest.LogCaptureFixture) -> None:
     )
     with pytest.raises(VocabularyError, match="cannot be written as a list of merges"):
         train_bpe(["abc"], 300, extend=Tokenizer.from_vocabulary(ranks))
+    of_tiktoken = train_bpe(["aba abab"], 258, pattern="tiktoken:[a-z]+|[^a-z]+")
+    with pytest.raises(PatternError, match="was written for tiktoken"):
+        train_bpe(map(pytest.fail, ["read"]), 300, extend=of_tiktoken)  # before text is read
     assert train_bpe(["aba"], 300, extend=old).vocab_size == 260
     assert "training stopped early" in caplog.text
