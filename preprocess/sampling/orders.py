@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,9 @@ def epoch(positions: Numbers, n: int, seed: int) -> Numbers:
     return found
 
 
-def permute(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
+def permute(
+    places: Numbers, n: int, seed: int, epoch: int, inverse: bool = False
+) -> Numbers:
     """Return the images of places in a random permutation of range(n), without memory for it.
 
     A Feistel network on pairs (high, low) of a grid that has at least n cells, and not many more:
@@ -55,24 +58,30 @@ def permute(places: Numbers, n: int, seed: int, epoch: int) -> Numbers:
         n: At least 1.
         seed: Of the permutation, with `epoch`.
         epoch: See `seed`.
+        inverse: True for the places that have these images.
     """
     n_low = math.isqrt(n - 1) + 1
     n_high = -(-n // n_low)
     sizes = _U64(n_low), _U64(n_high)
     n_rounds = _ROUNDS if n_low > _SMALL else _ROUNDS_OF_SMALL
-    keys = _keys(seed, epoch, n_rounds)
+    rounds = [*enumerate(_keys(seed, epoch, n_rounds))][:: -1 if inverse else 1]
     found, left = places.astype(np.uint64), np.arange(len(places))
     while len(left):
         high, low = np.divmod(found[left], sizes[0])
-        for number, key in enumerate(keys):
+        for number, key in rounds:
             if number % 2:
-                high = (high + mix(low ^ key)) % sizes[1]
+                high = _add(high, mix(low ^ key), sizes[1], inverse)
             else:
-                low = (low + mix(high ^ key)) % sizes[0]
+                low = _add(low, mix(high ^ key), sizes[0], inverse)
         values = high * sizes[0] + low
         found[left] = values
         left = left[values >= _U64(n)]
     return found.astype(np.int64)
+
+
+def _add(values: Any, moves: Any, size: np.uint64, inverse: bool) -> Any:
+    """Return (values + moves) % size, or the values of which these are that."""
+    return (values + (size - moves % size if inverse else moves)) % size
 
 
 @functools.lru_cache(maxsize=16)

@@ -196,10 +196,14 @@ def _search(library: Library, given: Mapping[str, str]) -> Answer:
 
 
 def _step(library: Library, given: Mapping[str, str]) -> Answer:
-    sizes = [_integer(given, name) for name in ("step", "batch_size", "context_length")]
-    options: dict[str, Any] = {name: _integer(given, name, 0) for name in ("seed", "row", "column")}
-    options |= {name: given[name] for name in ("order", "windows") if name in given}
-    return steps.step(library.dataset(given.get("dataset", "")), *sizes, **options)
+    viewed = library.dataset(given.get("dataset", ""))
+    sizes = [_integer(given, name) for name in ("batch_size", "context_length")]
+    options: dict[str, Any] = {name: given[name] for name in ("order", "windows") if name in given}
+    options["seed"] = _integer(given, "seed", 0)
+    if "token" in given:
+        return steps.step_with(viewed, _integer(given, "token"), *sizes, **options)
+    options |= {name: _integer(given, name, 0) for name in ("row", "column")}
+    return steps.step(viewed, _integer(given, "step"), *sizes, **options)
 
 
 def _encode(library: Library, given: Mapping[str, str]) -> Answer:

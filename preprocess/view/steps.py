@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import functools
+from bisect import bisect_right
 from typing import Any
+
+import numpy as np
 
 from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.describe import describe_rows
+from preprocess.sampling.orders import permute
 from preprocess.sampling.sampler import Sampler
 from preprocess.view.documents import ViewedDataset
 from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
 
 ROWS, COLUMNS = 4, 500  # of one answer
 _LARGEST, _MOST_ROWS = 1 << 24, 1 << 14  # tokens and rows of a batch, all of which is made
+_EPOCHS = 64  # in which a token is looked for: each leaves out other windows than the one before
 
 
 class _Sampler(Sampler):
     _keeps_plan = False  # nothing is written
 
+    def find(self, token: int) -> tuple[int, int, int] | None:
+        """Return the first step that has a token, its row and column there; None if none has."""
+        pieces, numbers = self._windows.pieces, range(self.n_windows)
+        number = bisect_right(numbers, token, key=lambda x: int(pieces(np.array([x]))[0, 0])) - 1
+        start, n_inputs = pieces(np.array([max(number, 0)]))[:2, 0].tolist()
+        for epoch in range(_EPOCHS if start <= token < start + n_inputs else 0):
+            place = np.array([number])
+            if self.layout["order"] == "epoch":
+                place = permute(place, self.n_windows, self.layout["seed"], epoch, inverse=True)
+            step, row = divmod(int(place[0]), self.layout["global_batch_size"])
+            if step < len(self):
+                return epoch * len(self) + step, row, token - start
+        return None
+
 
 @functools.lru_cache(4)
-def _sampler(file: TokenFile, *sizes: int, **options: Any) -> Sampler:
+def _sampler(file: TokenFile, *sizes: int, **options: Any) -> _Sampler:
     return _Sampler(file, *sizes, fields=("inputs", "segment_ids", "loss_mask"), **options)
 
 
@@ -80,3 +99,30 @@ def step(
         "n_steps": None if order == "random" else len(sampler), "row": row, "column": column,
         "rows": rows, "python": code,
     }  # fmt: skip
+
+
+def step_with(
+    viewed: ViewedDataset, token: int, batch_size: int, context_length: int, *, seed: int = 0,
+    order: str = "epoch", windows: str = "stride",
+) -> Answer:
+    """Return rows of the first training step that has the token at a position, as `step` does.
+
+    Raises:
+        ViewError: No step has it, or it cannot be known which.
+        SamplingError: An option has a value that cannot work.
+    """
+    options: dict[str, Any] = {"seed": seed, "order": order, "windows": windows}
+    if order == "random" or windows == "packed":
+        raise ViewError(
+            f"the step of a token is not known with order {order!r} and windows {windows!r}; choose"
+            " another order than 'random', and other windows than 'packed'"
+        )
+    found = _sampler(viewed.file, batch_size, context_length, **options).find(token)
+    if found is None:
+        raise ViewError(
+            f"token {token:,} is an input of no row: the last window and the last batch are left"
+            " out unless they are full, and documents without a target are, too"
+        )
+    number, row, column = found
+    column -= column % COLUMNS
+    return step(viewed, number, batch_size, context_length, row=row, column=column, **options)

@@ -330,6 +330,25 @@ def test_rows_of_a_step(page: Any, url: str, view_root: Path) -> None:
     playwright.expect(page.locator("#step-about")).to_contain_text("Step 3 ")
 
 
+def test_the_step_of_a_document(page: Any, url: str, view_root: Path) -> None:
+    file = dataset(view_root, "masked")
+    begins = int(file.document_ends[40])
+    sampler = Sampler(file, 6, 80, order="epoch", seed=4)
+    rows = ((step, row) for step in range(len(sampler)) for row in sampler.describe(step))
+    step, row = next((i, row) for i, row in rows if any(
+        x["document"] == 41 and x["token"] == begins for x in row["documents"]
+    ))  # fmt: skip
+    options = "batch_size=6&context_length=80&seed=4"
+    show(page, url, f"tab=documents&dataset=train&number=41&{options}")
+    page.click("#to-step")
+    playwright.expect(page.locator("#step-about")).to_contain_text(f"Step {step} ")
+    playwright.expect(page.locator("#rows h2").first).to_have_text(f"Row {row['row']}")
+    page.locator("#rows .tokens").first.get_by_role("link", name="document 41").click()
+    playwright.expect(page.locator("#document-title")).to_contain_text("Document 41 of")
+    show(page, url, "tab=documents&dataset=train&number=41&windows=packed")
+    playwright.expect(page.locator("#to-step")).to_be_hidden()
+
+
 def test_the_address_has_the_state(page: Any, url: str) -> None:
     title = page.locator("#document-title")
     page.fill("#number", "5")
@@ -390,6 +409,21 @@ def test_lists_of_documents(page: Any, url: str, view_root: Path, view_library: 
     page.get_by_role("link", name="46").click()
     playwright.expect(page.locator("#document-title")).to_contain_text("Document 46 of")
     playwright.expect(hits).to_have_count(6)
+
+
+def test_keys_go_to_documents_of_a_length(page: Any, url: str, view_root: Path) -> None:
+    file = dataset(view_root, "masked")
+    expected = [i for i in range(file.n_documents) if 29 <= len(file.doc(i)) <= 40]
+    show(page, url, "tab=documents&dataset=train&length=29-40&number=0")
+    title = page.locator("#document-title")
+    for key, numbers in (("ArrowRight", expected[1:]), ("ArrowLeft", expected[-2::-1])):
+        for number in numbers:
+            page.keyboard.press(key)
+            playwright.expect(title).to_contain_text(f"Document {number} of")
+    page.keyboard.press("ArrowLeft")
+    page.click("#close-found")
+    page.click("#next")
+    playwright.expect(title).to_contain_text("Document 1 of")
 
 
 def test_bars_list_the_documents_of_a_length(page: Any, url: str, view_root: Path) -> None:

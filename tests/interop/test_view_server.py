@@ -46,6 +46,7 @@ REQUESTS = [
               "windows": "documents", "order": "random", "seed": "7", "row": "4", "column": "3"}),
     ("step", {"dataset": "train", "step": "1", "batch_size": "6", "context_length": "33",
               "windows": "packed"}),
+    ("step", {"dataset": "train", "token": "1234", "batch_size": "5", "context_length": "40"}),
     ("vocabulary", {"tokenizer": "masked/tokenizer.json", "script": "Latin"}),
     ("statistics", {"dataset": "train"}),
     ("lengths", {"dataset": "sharded/train", "least": "20", "most": "40", "start": "3"}),

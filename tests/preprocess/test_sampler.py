@@ -105,6 +105,13 @@ def test_permutations_are_uniform() -> None:
     assert ((following[~np.eye(8, dtype=bool)] - 125) ** 2 / 125).sum() < 105
 
 
+@given(st.integers(1, 10**12), st.integers(0, 2**64), st.integers(0, 5), st.data())
+def test_permutations_are_undone(n: int, seed: int, epoch: int, data: st.DataObject) -> None:
+    places = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=9)), np.int64)
+    images = permute(places, n, seed, epoch)
+    assert permute(images, n, seed, epoch, inverse=True).tolist() == places.tolist()
+
+
 def test_epochs_and_seeds_differ() -> None:
     def order(seed: int, epoch: int) -> list[int]:
         sampler = Sampler(np.arange(500), 7, 2, order="epoch", seed=seed)

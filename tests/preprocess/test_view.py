@@ -506,6 +506,26 @@ def test_rows_of_a_step(
     assert answer["n_steps"] == (None if order == "random" else len(sampler))
 
 
+@pytest.mark.parametrize("windows", ["stride", "documents"])
+@pytest.mark.parametrize("order", ["epoch", "sequential"])
+def test_the_first_step_of_a_token(viewed: ViewedDataset, windows: str, order: str) -> None:
+    how: Any = {"windows": windows, "order": order, "seed": 5}
+    sampler, first = Sampler(viewed.file, 7, 90, **how), dict[int, tuple[int, int]]()
+    for number in range(len(sampler) * (3 if order == "epoch" else 1)):
+        for row in sampler.describe(number):
+            for each in row["documents"]:
+                for place in range(each["stop"] - each["start"]):
+                    first.setdefault(each["token"] + place, (number, row["row"]))
+    for token in range(0, viewed.file.n_tokens, 37):
+        if token not in first:
+            with pytest.raises(ViewError, match="is an input of no row"):
+                steps.step_with(viewed, token, 7, 90, **how)
+            continue
+        answer = as_shown(steps.step_with(viewed, token, 7, 90, **how))
+        assert (answer["step"], answer["row"]) == first[token]
+        assert viewed.file[token] in answer["rows"][0]["ids"]
+
+
 def check_documents(file: TokenFile, answer: dict[str, Any], batch: dict[str, Any]) -> None:
     """The documents of each row have its tokens, and are those of its segments that are shown."""
     ends = file.document_ends
@@ -582,6 +602,10 @@ def test_a_dataset_without_its_tokenizer(view_root: Path, tmp_path: Path) -> Non
          "global_batch_size should be at least 1"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
                   "windows": "x"}, "windows"),
+        ("step", {"dataset": "train", "token": "1", "batch_size": "9", "context_length": "9",
+                  "windows": "packed"}, "the step of a token is not known with order 'epoch' and"),
+        ("step", {"dataset": "train", "token": "99999", "batch_size": "9", "context_length": "9"},
+         "token 99,999 is an input of no row: the last window and"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
                   "row": "9"}, "row 9 and column 0 are not among them"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "99999", "context_length": "9999"},
