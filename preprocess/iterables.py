@@ -39,6 +39,7 @@ class Documents:
         self, begin: Callable[[], Iterable[Any]], name: str, is_one_shot: bool = False
     ) -> None:
         self._begin, self.name, self.is_one_shot = begin, name, is_one_shot
+        self._whole: tuple[int, str] | None = None
 
     def __str__(self) -> str:
         return _SHOWN % self.name
@@ -47,7 +48,7 @@ class Documents:
 
     def __iter__(self) -> Iterator[Any]:
         given = self._begin()
-        if not isinstance(given, Iterable):
+        if not isinstance(given, Iterable) or isinstance(given, _NO_DOCUMENTS):
             raise CorpusError(
                 f"{self.name}: expected a function that returns documents, one after another; it"
                 f" returned {given!r:.80}"
@@ -57,15 +58,41 @@ class Documents:
     @cached_property
     def are_records(self) -> bool:
         """True if the first document is a record."""
-        return isinstance(self.first(), Mapping)
+        return any(isinstance(each, Mapping) for each in self.first)
 
-    def first(self) -> Any:
-        """Return the first document, None if there is none; a one-shot iterator keeps it."""
+    @cached_property
+    def first(self) -> list[Any]:
+        """The first document, if there is one; a one-shot iterator keeps it."""
         documents = iter(self)
         found = [*itertools.islice(documents, 1)]
         if self.is_one_shot:
             self._begin = lambda: itertools.chain(found, documents)
-        return next(iter(found), None)
+        return found
+
+    def encoded(self) -> Iterator[bytes]:
+        """Yield each document as `records` or `texts` do.
+
+        Raises:
+            CorpusError: A document is wrong, or the first is not that of before.
+        """
+        encode = Documents.records if self.are_records else Documents.texts
+        documents = encode(self)
+        first = next(documents, None)
+        if first != next(encode(Documents(lambda: self.first, self.name)), None):
+            raise self._others("another first one")
+        yield from () if first is None else itertools.chain([first], documents)
+
+    def check_whole(self, number: int, digest: str) -> None:
+        """Raise CorpusError if documents are not those that were read to their end before."""
+        if self._whole not in (None, (number, digest)):
+            raise self._others(f"{number:,}, not the {self._whole[0]:,} of before")
+        self._whole = number, digest
+
+    def _others(self, found: str) -> CorpusError:
+        return CorpusError(
+            f"{self.name}: gives other documents each time that it is read ({found}); return the"
+            " same each time, or give an iterator, which is read once"
+        )
 
     def texts(self) -> Iterator[bytes]:
         """Yield the text of each document, as UTF-8; lone surrogates are no UTF-8.
@@ -97,7 +124,7 @@ class Documents:
                 what = "expected a record, as the first document is"
                 raise self._error(number, f"{what}; got {record!r:.80}")
             try:
-                yield encode(record)
+                yield encode(record if isinstance(record, dict) else dict(record))
             except UnicodeEncodeError:  # a lone surrogate, which the reader of JSON reports
                 yield json.dumps(record).encode()
             except TypeError as error:
@@ -135,8 +162,8 @@ def documents_of(given: Any) -> Any:
     if not isinstance(given, Iterable):
         return given
     found = Documents(lambda: given, name, is_one_shot=hasattr(given, "__next__"))
-    first = found.first()
-    if isinstance(first, os.PathLike) or first is None:
+    first = next(iter(found.first), found)
+    if isinstance(first, os.PathLike) or not found.first:
         return [*found]
     if isinstance(first, str) and _LIKE_A_PATH.fullmatch(first):
         raise ValueError(

@@ -53,9 +53,8 @@ class _Reader:
     """
 
     def __init__(self, documents: Documents) -> None:
-        is_records = documents.are_records
-        self._name, self._mark = documents.name, b"\n" if is_records else TEXT_END
-        self._documents = documents.records() if is_records else documents.texts()
+        self._name, self._mark = documents.name, b"\n" if documents.are_records else TEXT_END
+        self._documents = documents.encoded()
         self._next = next(self._documents, None)
         self.start, self.number, self._digest = 0, 0, xxhash.xxh3_64()
 
@@ -73,10 +72,14 @@ class _Reader:
         return content
 
     @property
+    def digest(self) -> str:
+        """Digest of what was read."""
+        return self._digest.hexdigest()
+
+    @property
     def point(self) -> ResumePoint | None:
         """The position, as of `WorkUnit.after`."""
-        at_end = self._next is None
-        return None if at_end else [self.start, self.number, self._digest.hexdigest()]
+        return None if self._next is None else [self.start, self.number, self.digest]
 
     def pieces(self, before: ResumePoint | None) -> Iterator[tuple[int, Bytes]]:
         """Yield (its start, bytes) of pieces up to a position; raise if others are given there."""
@@ -85,7 +88,7 @@ class _Reader:
         while content := self.read(_PIECE_BYTES, last - self.number):
             yield start, np.frombuffer(content, np.uint8)
             start = self.start
-        if before is not None and before != [self.start, self.number, self._digest.hexdigest()]:
+        if before is not None and before != [self.start, self.number, self.digest]:
             raise DamagedStateError(
                 f"{self._name}: gives other documents than before the interruption, among the first"
                 f" {before[1]:,}; give the same again to resume, or start over (--overwrite)"
@@ -183,6 +186,7 @@ class _Streamed(JsonLinesSource):
             held = _Held(self.name, start, reader.read(self.reading.unit_size))
             yield self.held_unit(held, start, first, reader.point)
             if reader.point is None:
+                self._documents.check_whole(reader.number, reader.digest)
                 self.n_bytes = reader.start  # for the progress of later passes
                 return
 

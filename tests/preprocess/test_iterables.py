@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import deque
+from collections import UserDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -165,6 +165,9 @@ def test_what_is_finished_is_compared(tmp_path: Path) -> None:
         (lambda: [{"text": "a", "x": object()}], "give records with the fields that are read"),
         (lambda: [{"text": "a"}, {"text": 5}], "document 2 (byte 13): lacks the field that"),
         (lambda: 7, "expected a function that returns documents, one after another; it returned 7"),
+        (lambda: "a text", "one after another; it returned 'a text'"),
+        (lambda: {"text": "a"}, "one after another; it returned {'text': 'a'}"),
+        (partial(iter, [None, "a"]), "list_iterator: document 1: expected text, or (id, text); go"),
         (lambda: ["a", "b\ud800"], "<lambda>: document 2: not valid UTF-8"),
         (lambda: ["ab"] * 9 + ["b\ud800"], "<lambda>: document 10: not valid UTF-8"),
         (lambda: [{"text": "b\ud800"}], "which may be the escape of a lone surrogate"),
@@ -185,6 +188,40 @@ def test_wrong_documents(
     with pytest.raises((CorpusError, SettingsError)) as caught:
         build(train=documents, out=tmp_path, unit_size=unit_size, val_fraction=0, vocab_size=270)
     assert message in str(caught.value)
+
+
+class Shared:
+    """An iterable whose iterators are one."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = iter(texts)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._texts
+
+
+@pytest.mark.parametrize("kind", ["one iterator", "generators of one", "one object", "others"])
+def test_documents_are_the_same_each_time(tmp_path: Path, kind: str) -> None:
+    """Else the first one, or all of a pass, would be missing."""
+    one, times = iter(DOCUMENTS), iter(range(9))
+    documents = {
+        "one iterator": lambda: one,
+        "generators of one": lambda: (text for text in one),
+        "one object": Shared(DOCUMENTS),
+        "others": lambda: DOCUMENTS[: -(next(times) // 2) or None],
+    }[kind]
+    found = r"59, not the 60 of before" if kind == "others" else "another first one"
+    match = rf"gives other documents each time that it is read \({found}\); return the same"
+    with pytest.raises(CorpusError, match=match):
+        build(train=documents, out=tmp_path, **OPTIONS)
+    with pytest.raises(TokenFileError):
+        open_tokens(tmp_path / "train.bin")
+
+
+def test_records_are_any_mappings() -> None:
+    tokenizer, _ = train(lambda: DOCUMENTS, vocab_size=280)
+    found = count(lambda: [UserDict(text="a b"), {"text": "c"}], tokenizer=tokenizer)
+    assert found.total().documents == 2
 
 
 def test_a_lone_surrogate_of_an_iterator(tmp_path: Path) -> None:
