@@ -1,8 +1,8 @@
 """Compare two datasets: tokenizers, sources, documents whatever their order, the first difference.
 
 A document is compared by a digest of its ids without those around it, and of its loss mask if both
-datasets have one; of its text, if the tokenizers differ. Digests are in temporary files, and are
-compared in parts, so memory is bounded.
+datasets have one; of its text alone, if the tokenizers differ. Digests are in temporary files, and
+are compared in parts, so memory is bounded.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _compare(
         "sources": _different_sources(manifests),
         "compared": "ids" if tokenizers["old"] == tokenizers["new"] else "text",
     }
-    has_mask = old.has_mask and new.has_mask
+    has_mask = old.has_mask and new.has_mask and tokenizers["old"] == tokenizers["new"]
     with temporary_directory() as directory:
         rows = []
         for name, file, content in zip(_SIDES, (old, new), contents, strict=True):

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from written import END, write
 
-from preprocess import TokenFileError, build, diff
+from bpe import train_bpe
+from preprocess import DatasetWriter, TokenFileError, build, diff
 from preprocess.check import diff as module
 from preprocess.cli import run
 
@@ -83,6 +84,20 @@ def test_masks_are_of_documents(tmp_path: Path) -> None:
     assert not found["same"]
     assert found["columns"] == {"old": ["bin", "docs", "mask"], "new": ["bin", "docs"]}
     assert found["first_difference"] is None
+
+
+def test_masks_of_other_tokenizers_are_not_compared(tmp_path: Path) -> None:
+    texts = [f"text {i}, and more of it: {i * i}" for i in range(20)]
+    for name, size in (("a", 290), ("b", 270)):
+        tokenizer = train_bpe(texts, size, special_tokens=["<|endoftext|>"])
+        path = tmp_path / name / "train.bin"
+        with DatasetWriter(path, tokenizer=tokenizer, loss_mask=True) as writer:
+            for text in texts:
+                writer.write(text)
+        tokenizer.save(tmp_path / name / "tokenizer.json")
+    found = diff(tmp_path / "a", tmp_path / "b")["datasets"]["train"]
+    assert found["compared"] == "text"
+    assert found["only_in_old"]["documents"] == found["only_in_new"]["documents"] == 0
 
 
 @pytest.fixture(scope="module")
