@@ -211,10 +211,14 @@ class DatasetWriter:
             OutputError, SettingsError: As `write`.
         """
         self._check_open()
-        document = _Ids(np.asarray(ids), None if mask is None else np.asarray(mask))
+        # Copied, for the program may use its arrays again.
+        document = _Ids(np.array(ids), None if mask is None else np.array(mask))
         if not len(document.ids):
             document = document._replace(ids=np.zeros(0, token_dtype(self._vocab_size)))
         self._check_ids(document)
+        around = {self._special.begin_of_text, self._special.end_of_text}
+        if len(document.ids) <= 2 and not {*document.ids.tolist()} - around:
+            document = _Ids(document.ids[:0], None)  # it has no text
         self._hold(document, document.ids.nbytes)
 
     def _check_open(self) -> None:
@@ -263,18 +267,22 @@ class DatasetWriter:
         self._held.append(document)
         self._n_held_bytes += n_bytes
         self.n_documents += 1
+        run = self._run
+        assert run is not None
         if self._n_held_bytes >= _BATCH_BYTES:
             self._submit()
+        elif run.journal.due():  # of a program that writes slowly, all is durable then
+            self._submit(waits=not self._under_way)
 
     # --- batches ---
 
-    def _submit(self) -> None:
-        """Let a thread encode the batch; append those before it that are ready, or too many."""
+    def _submit(self, waits: bool = False) -> None:
+        """Let a thread encode the batch; append those that are ready, or too many, or all."""
         if not self._held:
             return
         held, self._held, self._n_held_bytes = self._held, [], 0
         self._under_way.append(self._threads.submit(self._encode, held))
-        most = 2 * self._settings.workers
+        most = 0 if waits else 2 * self._settings.workers
         while self._under_way and (len(self._under_way) > most or self._under_way[0].is_done):
             self._append()
 

@@ -83,6 +83,8 @@ def test_ids_and_masks(tmp_path: Path) -> None:
         writer.write_ids([])
         writer.write_ids(np.array([begin, 65, end]), mask=[1, 0, 0])
         writer.write_ids([68])
+        for of_no_text in ([end], [begin], [begin, end]):
+            writer.write_ids(of_no_text, [1] * len(of_no_text))
     file, ab = open_tokens(path), tokenizer().encode("ab")
     expected = [begin, 65, 66, 67, end, begin, *ab, end, begin, 65, end, begin, 68, end]
     assert file.tokens.tolist() == expected
@@ -92,7 +94,18 @@ def test_ids_and_masks(tmp_path: Path) -> None:
     assert file.manifest.n_bytes == 3 + 2 + 1 + 1
     assert DatasetWriter(
         path, tokenizer=tokenizer(), begin_of_text="<|begin|>", loss_mask=True
-    ).n_documents == 5
+    ).n_documents == 8
+
+
+def test_arrays_are_used_again(tmp_path: Path) -> None:
+    ids, mask = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    with DatasetWriter(tmp_path / "x.bin", tokenizer=tokenizer(), loss_mask=True) as writer:
+        for number in (1, 2):
+            ids[:], mask[:] = number, number - 1
+            writer.write_ids(ids, mask)
+    file = open_tokens(tmp_path / "x.bin")
+    assert [file.doc(number)[:2].tolist() for number in (0, 1)] == [[1, 1], [2, 2]]
+    assert file.column("mask").tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_wrong_documents_leave_the_writer_usable(tmp_path: Path) -> None:
@@ -157,6 +170,24 @@ def test_an_error_of_the_program_loses_nothing(tmp_path: Path) -> None:
         again.write(text)
     again.close()
     assert torture.contents(tmp_path / "out") == expected
+
+
+def test_documents_that_are_written_slowly_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those of less than a batch: a second after the last checkpoint there is another."""
+    monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
+
+    def die() -> None:
+        writer = DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer())
+        for text in TEXTS[:20]:
+            writer.write(text)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert torture.in_a_child(die, 1 << 60, None) == -signal.SIGKILL
+    with DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer()) as writer:
+        assert writer.n_documents >= 19  # the last may be under way
+        writer.write("more")
 
 
 @pytest.mark.parametrize("shard_tokens", [None, 300])
