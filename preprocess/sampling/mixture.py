@@ -63,15 +63,15 @@ class Mixture:
             the first from step 0 on.
         unit: What weights are shares of: "tokens" that are no padding, "documents" or "windows".
         seed: Of the order in which datasets take turns.
-        continue_from: State of another mixture: datasets that it had, or that documents were
-            appended to since, continue, see `Sampler`; weights, other datasets and the order in
-            which they take turns are new. None: all begin.
+        continue_from: State of another mixture. Datasets that it, or one that it continued, had
+            continue, also if documents were appended to them, see `Sampler`; weights, other
+            datasets and the order in which they take turns are new. None: all begin.
         exhausted: "repeat": a dataset whose epoch is over begins another. "stop": an iteration ends
             before the first batch for which that would be needed.
 
     Attributes:
         step: The next step of an iteration.
-        samplers: As given.
+        samplers: As given, or copies that continue.
         layout: Options that all samplers have in common, and the order of the first.
 
     Raises:
@@ -115,18 +115,21 @@ class Mixture:
         self._continue_from = None if continue_from is None else dict(continue_from)
         if self._continue_from is not None:
             _check_mixture(self._continue_from)
-            for name in self.samplers.keys() & self._continue_from["samplers"].keys():
-                after = self._reached(name, self._continue_from)
-                self.samplers[name] = copy(self.samplers[name])
-                self.samplers[name].continue_after(after)
+            for name, sampler in samplers.items():
+                if after := self._reached(name, self._continue_from):
+                    self.samplers[name] = copy(sampler)
+                    self.samplers[name].continue_after(after)
         self.step = 0
 
-    def _reached(self, name: str, state: Mapping[str, Any]) -> tuple[Stream, int]:
-        """Return the stream of a dataset in a mixture with a state, and how far it came."""
-        inner, of_sampler = state.get("continue_from"), state["samplers"][name]
-        after = None
-        if inner is not None and name in inner["samplers"]:
-            after = self._reached(name, inner)
+    def _reached(self, name: str, state: Mapping[str, Any]) -> tuple[Stream, int] | None:
+        """Return the stream of a dataset in a mixture with a state, and how far it came.
+
+        Of a dataset that only a mixture before had, its stream there; None: none had it.
+        """
+        inner, of_sampler = state.get("continue_from"), state["samplers"].get(name)
+        after = None if inner is None else self._reached(name, inner)
+        if of_sampler is None:
+            return after
         stream, _ = self.samplers[name].reached(of_sampler, after)
         schedule = [(step, [*map(int, ends)]) for step, *ends in state["shares"]]
         offset, size = int(key_of(state["seed"])[0]), of_sampler["global_batch_size"]

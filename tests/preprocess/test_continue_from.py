@@ -157,6 +157,20 @@ def test_mixtures_whose_weights_and_members_change(tmp_path: Path) -> None:
         plain.load_state_dict(third.state_dict())
 
 
+def test_a_dataset_that_returns_to_a_mixture(tmp_path: Path) -> None:
+    files = {x: write_one(tmp_path / x, first) for x, first in (("a", 2**18), ("b", 2**19))}
+    found: Counter[tuple[int, ...]] = Counter()
+    state = None
+    for names, n_steps in (("ab", 6), ("b", 2), ("b", 1), ("ab", None)):
+        samplers = {name: Sampler(files[name], **options_of_mixtures()) for name in names}
+        mixture = Mixture(samplers, dict.fromkeys(names, 1), unit="windows", continue_from=state,
+                          exhausted="stop")  # fmt: skip
+        found += given_in(mixture, n_steps)
+        state = json.loads(json.dumps(mixture.state_dict()))
+    assert set(found.values()) == {1}
+    assert found.total() > 36 + 40
+
+
 def write_one(directory: Path, first: int) -> TokenFile:
     sizes = [9] * 50
     ends = np.cumsum(sizes)
