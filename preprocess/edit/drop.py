@@ -70,7 +70,7 @@ def drop(settings: DropSettings) -> Manifest:
     file = open_one(settings.path)
     gone = _chosen(file, settings)
     (directory, _), name = split_location(settings.out), settings.name
-    if str(file.path).removesuffix(".json").removesuffix(".bin") == settings.out[:-4]:
+    if _stem(str(file.path)) == _stem(settings.out):
         raise SettingsError(f"--out {settings.out} is the dataset that is read; choose another")
     source = SourceRecord(
         os.path.basename(str(file.path)), file.n_tokens, file.manifest.digest, file.absolute_path
@@ -104,6 +104,13 @@ def drop(settings: DropSettings) -> Manifest:
     return manifest
 
 
+def _stem(path: str) -> str:
+    """Return the place of a dataset without suffix, in its directory without links."""
+    stem = os.path.splitext(path)[0]
+    directory, name = os.path.split(stem)
+    return stem if is_url(path) else os.path.join(os.path.realpath(directory), name)
+
+
 # --- which documents ---
 
 
@@ -112,12 +119,12 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
     n, gone = file.n_documents, np.zeros(file.n_documents, np.bool_)
     if settings.documents is not None:
         numbers = _numbers(settings.documents)
-        if len(wrong := numbers[(numbers < 0) | (numbers >= n)]):
+        if wrong := [number for number in numbers if not 0 <= number < n]:
             raise SettingsError(
-                f"there is no document {int(wrong[0]):,}; {file.path} has those from 0 to"
+                f"there is no document {wrong[0]:,}; {file.path} has those from 0 to"
                 f" {n - 1:,}; correct the numbers (--documents)"
             )
-        gone[numbers] = True
+        gone[np.array(numbers, np.int64)] = True
     for wanted in settings.source:
         if (known := sources_in_order(file)) is None:
             raise SettingsError(
@@ -144,21 +151,21 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
     return gone
 
 
-def _numbers(given: Any) -> Numbers:
+def _numbers(given: Any) -> list[int]:
     """Return numbers of documents, of a file one in each line."""
     if not isinstance(given, str):
-        return np.array(given, np.int64)
+        return [*map(int, given)]
     place, name = split_location(given)
     content = open_files(place).get(name)
     if content is None:
         raise SettingsError(f"--documents {given}: no such file; check the path")
     lines = [line.strip() for line in content.decode("utf-8", "replace").split("\n")]
     for number, line in enumerate(lines, start=1):
-        if line and not line.isdecimal():
+        if line and not (line.isdecimal() and len(line) < 20):
             raise SettingsError(
                 f"--documents {given}: line {number:,} is no number of a document: {line!r:.80}"
             )
-    return np.array([int(line) for line in lines if line], np.int64)
+    return [int(line) for line in lines if line]
 
 
 def _matching(settings: DropSettings) -> list[int]:

@@ -113,14 +113,20 @@ def test_drop_of_sources(tmp_path: Path) -> None:
     assert again.n_documents == 38
     with pytest.raises(TokenFileError, match="its inputs were different"):
         drop(data, out=tmp_path / "two" / "x.bin", documents=[4])
+    (tmp_path / "link").symlink_to(data)
+    (large := tmp_path / "large.txt").write_text("9" * 5000)
     for options, message in [
         ({"documents": [40]}, "there is no document 40; .* has those from 0 to 39"),
+        ({"documents": [10**30]}, "there is no document 1,000,000,"),
+        ({"documents": large}, "line 1 is no number of a document: '99999"),
         ({"documents": numbers.with_name("a.txt")}, "line 1 is no number of a document"),
         ({"documents": tmp_path / "missing"}, "missing: no such file; check the path"),
         ({"source": "c.txt"}, "there is no source 'c.txt' .*; those of .* are a.txt, b.txt"),
         ({}, "no document is chosen of .*, so nothing is written; choose others"),
         ({"documents": range(40)}, "all documents are chosen"),
         ({"documents": [1], "out": data / "train.bin"}, "is the dataset that is read; choose anot"),
+        ({"documents": [1], "out": tmp_path / "link" / "train.bin", "overwrite": True},
+         "is the dataset that is read; choose another"),
     ]:
         with pytest.raises(SettingsError, match=message):
             drop(data, **{"out": tmp_path / "y.bin"} | options)
