@@ -50,6 +50,14 @@ def describe_place(
     return found
 
 
+def check_number(name: str, noun: str, number: int, n: int) -> None:
+    """Raise TokenFileError unless `name` has a token or document of this number, of n."""
+    if not 0 <= number < n:
+        raise TokenFileError(
+            f"{name}: there is no {noun} {number:,}; its {n:,} {noun}s are numbered from 0"
+        )
+
+
 @takes(WhereSettings)
 def where(settings: WhereSettings) -> Facts:
     """Tell which document and source a token, a document or the documents of a row are from.
@@ -71,10 +79,7 @@ def where(settings: WhereSettings) -> Facts:
         number, noun, n = settings.token, "token", file.n_tokens
     else:
         number, noun, n = settings.document or 0, "document", file.n_documents
-    if number >= n:
-        raise TokenFileError(
-            f"{file.path}: there is no {noun} {number:,}; its {n:,} {noun}s are numbered from 0"
-        )
+    check_number(str(file.path), noun, number, n)
     document = number if noun == "document" else document_at(file, number)
     start, stop = read_bounds(file, document, document + 1).tolist()
     span = (start, min(stop, start + _OF_DOCUMENT)) if noun == "document" else (number, number + 1)

@@ -17,7 +17,7 @@ from preprocess.dataset.places import source_of
 from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
 from preprocess.find.occurrences import Occurrences, ids_of_tokens, text_of_tokens
 from preprocess.find.search import occurrences_of
-from preprocess.find.where import describe_place
+from preprocess.find.where import check_number, describe_place
 from preprocess.view.vocabulary import (
     TOKENS,
     Answer,
@@ -79,15 +79,11 @@ def document(viewed: ViewedDataset, number: int, page: int = 0) -> Answer:
     """Return a page of up to `TOKENS` tokens of a document.
 
     Raises:
-        ViewError: There is no such document, or no such page.
-        TokenFileError: The file is damaged.
+        ViewError: There is no such page.
+        TokenFileError: There is no such document, or the file is damaged.
     """
     file = viewed.file
-    if not 0 <= number < file.n_documents:
-        raise ViewError(
-            f"{viewed.name}: there is no document {number:,}; its {file.n_documents:,} documents"
-            " are numbered from 0"
-        )
+    check_number(viewed.name, "document", number, file.n_documents)
     start, stop = read_bounds(file, number, number + 1).tolist()
     n_pages = max(-(-(stop - start) // TOKENS), 1)
     if not 0 <= page < n_pages:
@@ -117,14 +113,10 @@ def document_with(viewed: ViewedDataset, token: int) -> Answer:
     """Return the page of a document that has the token at a position of the dataset.
 
     Raises:
-        ViewError: There is no such token.
+        TokenFileError: There is no such token, or the file is damaged.
     """
     file = viewed.file
-    if not 0 <= token < file.n_tokens:
-        raise ViewError(
-            f"{viewed.name}: there is no token {token:,}; its {file.n_tokens:,} tokens are numbered"
-            " from 0"
-        )
+    check_number(viewed.name, "token", token, file.n_tokens)
     number = document_at(file, token)
     start = int(read_bounds(file, number, number + 1)[0])
     return document(viewed, number, (token - start) // TOKENS) | {"token": token}

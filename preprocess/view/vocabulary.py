@@ -35,26 +35,25 @@ class ViewError(TokenmillError, ValueError):
 
 
 class ViewedTokenizer:
-    """A tokenizer, its name on the page and its location in Python code."""
+    """A tokenizer, its name on the page and its location in Python code.
+
+    Attributes:
+        has_bytes: True if the bytes of tokens, joined, are those of the text.
+    """
 
     def __init__(self, name: str, location: str, tokenizer: AnyTokenizer) -> None:
-        self.name, self.location, self.tokenizer = name, location, tokenizer
-
-    @cached_property
-    def has_bytes(self) -> bool:
-        """True if the bytes of tokens, joined, are those of the text."""
         from bpe import Tokenizer
 
-        return isinstance(self.tokenizer, Tokenizer)
+        self.name, self.location, self.tokenizer = name, location, tokenizer
+        self._vocabulary = tokenizer.vocabulary if isinstance(tokenizer, Tokenizer) else None
+        self.has_bytes = self._vocabulary is not None
 
     @cached_property
     def bytes_of_id(self) -> Mapping[int, bytes]:
         """Id -> bytes, special tokens included; without `has_bytes` as the file spells them."""
-        from bpe import Tokenizer
-
-        if isinstance(self.tokenizer, Tokenizer):
-            return self.tokenizer.vocabulary.bytes_of_id  # without a copy
-        return self.tokenizer.vocab
+        if self._vocabulary is None:
+            return self.tokenizer.vocab
+        return self._vocabulary.bytes_of_id  # without a copy
 
     @cached_property
     def special_ids(self) -> frozenset[int]:
@@ -79,12 +78,10 @@ class ViewedTokenizer:
     @cached_property
     def merges(self) -> dict[bytes, tuple[int, bytes, bytes]]:
         """Token -> (rank, left, right) of the first merge that makes it."""
-        from bpe import Tokenizer
-
         found: dict[bytes, tuple[int, bytes, bytes]] = {}
-        if isinstance(self.tokenizer, Tokenizer):
-            for rank, (left, right) in enumerate(self.tokenizer.vocabulary.merges):
-                found.setdefault(left + right, (rank, left, right))
+        merges = [] if self._vocabulary is None else self._vocabulary.merges
+        for rank, (left, right) in enumerate(merges):
+            found.setdefault(left + right, (rank, left, right))
         return found
 
     @cached_property
