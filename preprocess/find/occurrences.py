@@ -118,7 +118,9 @@ class Occurrences:
         """Return the occurrences that begin in tokens [begin, stop), as `chunks`."""
         file, stop = self._file, min(stop, len(self._file))
         number = document_at(file, begin)
-        bounds = read_bounds(file, number, document_at(file, stop - 1) + 1)
+        # Where spaces are joined, the one before a document's first word is of the token before.
+        last = min(stop - 1 + self._joins_spaces, len(file) - 1)
+        bounds = read_bounds(file, number, document_at(file, last) + 1)
         end = self._end(stop, int(bounds[-1]))
         # Where spaces are joined, with the token before, or a special token before the first one.
         base = begin - self._joins_spaces

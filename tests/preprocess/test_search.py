@@ -184,6 +184,21 @@ def test_contamination_is_the_share_of_ngrams_of_words(
     assert found["contaminated"] == sum(x["found"] > 0 for x in found["items"])
 
 
+@pytest.mark.parametrize("chunk", range(1, 10))
+def test_the_first_words_of_documents_are_found_where_a_chunk_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
+) -> None:
+    monkeypatch.setattr(occurrences, "CHUNK", chunk)
+    texts = ["a b", "c d.", " e f ", "g"]
+    (tmp_path / "text.txt").write_text(END.join(texts))
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps({"text": x}) + "\n" for x in texts))
+    build(train=tmp_path / "text.txt", out=tmp_path / "out", vocab_size=257, val_fraction=0)
+    found = search(
+        tmp_path / "out", contamination=tmp_path / "items.jsonl", ngram=2, progress=False
+    )["items"]
+    assert [[x["document"] for x in each["places"]] for each in found] == [[0], [1], [2], [3]]
+
+
 def words(text: bytes) -> list[bytes]:
     return re.findall(rb"[a-z0-9\x80-\xff]+", text.lower())
 
