@@ -463,7 +463,7 @@ def read_ids(file: TokenFile, start: int, stop: int) -> Values:
     if len(found) and int(found.max()) >= file.vocab_size:
         place = start + int((found >= file.vocab_size).argmax())
         expected = f"should be an id of 0 to {file.vocab_size - 1:,}"
-        raise _damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
+        raise damaged(file, f"token {place:,} {expected} and is {file[place]:,}")
     return found
 
 
@@ -501,15 +501,16 @@ def read_bounds(file: TokenFile, first: int, stop: int) -> npt.NDArray[np.int64]
             place = int(bad.argmax())
             expected = f"should end after {filled[place]:,} and at {most:,} at most"
             end, document = int(here[place]) + n_tokens, begin + n_read + place
-            raise _damaged(file, f"document {document:,} {expected}, and ends at {end:,}")
+            raise damaged(file, f"document {document:,} {expected}, and ends at {end:,}")
         n_read, n_documents, n_tokens = n_read + len(here), n_documents + len(ends), most
     if stop == file.n_documents and bounds[-1] != file.n_tokens:
         expected = f"should end at {file.n_tokens:,}, the number of tokens,"
-        raise _damaged(file, f"the last document {expected} and ends at {bounds[-1]:,}")
+        raise damaged(file, f"the last document {expected} and ends at {bounds[-1]:,}")
     return bounds[1:] if first else bounds
 
 
-def _damaged(file: TokenFile, what: str) -> TokenFileError:
+def damaged(file: TokenFile, what: str) -> TokenFileError:
+    """Return the error for values that only damage explains."""
     rebuilt = "it" if isinstance(file.path, Path) else "a copy on this machine"
     return TokenFileError(
         f"{file.path}: {what}; the file is damaged: 'tokenmill verify {file.path}' reports where,"

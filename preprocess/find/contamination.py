@@ -90,7 +90,7 @@ def find_contamination(file: TokenFile, texts: list[str], settings: SearchSettin
     occurrences = Occurrences(file, [*of_ngram], words_of_tokens(file, tokenizer), margin=1)
     progress = progress_of(settings.progress)
     for hits, documents in occurrences.chunks(settings.workers, progress):
-        for document, found in _distinct(documents, hits[:, 0]):
+        for document, found in _distinct(documents, hits[:, 0], len(having)):
             for number in having[found]:
                 items[number].add(found, document, settings.limit)
     return {
@@ -100,12 +100,11 @@ def find_contamination(file: TokenFile, texts: list[str], settings: SearchSettin
     }
 
 
-def _distinct(documents: Numbers, ngrams: Numbers) -> list[list[int]]:
+def _distinct(documents: Numbers, ngrams: Numbers, n_ngrams: int) -> list[list[int]]:
     """Return the distinct pairs, sorted."""
-    if not len(ngrams):
-        return []
-    found: list[list[int]] = np.unique(np.stack([documents, ngrams]), axis=1).T.tolist()
-    return found
+    found = np.divmod(np.unique(documents * n_ngrams + ngrams), n_ngrams)
+    pairs: list[list[int]] = np.stack(found, axis=1).tolist()
+    return pairs
 
 
 def format_items(found: Facts) -> list[str]:
@@ -114,13 +113,24 @@ def format_items(found: Facts) -> list[str]:
     for each in found["items"]:
         if each["found"]:
             places = ", ".join(f"{x['document']:,}" for x in each["places"])
-            more = " and others (--limit)" * (each["documents"] > len(each["places"]))
+            where = f"documents {places}" if places else count(each["documents"], "document")
+            if 0 < len(each["places"]) < each["documents"]:
+                where += " and others (--limit)"
             lines.append(
                 f"item {each['item']:,}: {each['share']:.1%} of its {n}-grams"
-                f" ({each['found']:,} of {each['ngrams']:,}) in documents {places}{more}:"
+                f" ({each['found']:,} of {each['ngrams']:,}) in {where}:"
                 f" {each['text']!r}"
             )
     items = found["items"]
     half = sum(each["share"] >= 0.5 for each in items)
     return [*lines, f"{len(lines):,} of {len(items):,} items have a {n}-gram in {found['path']},"
             f" and {half:,} at least half of them"]  # fmt: skip
+
+
+def count(number: int, noun: str) -> str:
+    """Format a number of things.
+
+    >>> count(1, "time"), count(1000, "time")
+    ('1 time', '1,000 times')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

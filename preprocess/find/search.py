@@ -14,7 +14,7 @@ from preprocess.dataset.reader import (
     tokenizer_of,
 )
 from preprocess.find.byte_search import Numbers, ids_as_bytes
-from preprocess.find.contamination import find_contamination, format_items
+from preprocess.find.contamination import count, find_contamination, format_items
 from preprocess.find.occurrences import (
     Occurrences,
     SearchError,
@@ -142,7 +142,7 @@ class Tally:
         self._names = None if known is None else known[0]
         self.counts, self.documents = (np.zeros(n_patterns, np.int64) for _ in range(2))
         self._last = np.full(n_patterns, -1, np.int64)  # document that had the pattern
-        self._of_sources: Counter[tuple[int, int]] = Counter()  # (pattern, source) -> occurrences
+        self._of_sources: dict[int, Counter[int]] = {}  # pattern -> source -> occurrences
         self._places: dict[int, list[tuple[int, int, int]]] = {}
 
     def add(self, hits: Numbers, documents: Numbers) -> None:
@@ -162,17 +162,17 @@ class Tally:
         self._last[patterns] = documents  # the last assignment of a pattern stays
         self.counts += np.bincount(patterns, minlength=len(self.counts))
         if (found := sources_of(self._file, documents)) is not None:
-            sources = found[1]
-            pairs, n = np.unique(np.stack([patterns, sources]), axis=1, return_counts=True)
-            counted = zip(pairs.T.tolist(), n.tolist(), strict=True)
-            self._of_sources.update({(pattern, of): each for (pattern, of), each in counted})
+            n = len(found[0])
+            pairs, counts = np.unique(patterns * n + found[1], return_counts=True)
+            for pair, each in zip(pairs.tolist(), counts.tolist(), strict=True):
+                self._of_sources.setdefault(pair // n, Counter())[pair % n] += each
 
     def facts(self, pattern: int, tokenizer: AnyTokenizer | None) -> Facts:
         """Describe the occurrences of a pattern."""
         sources = None
         if (names := self._names) is not None:
-            of_pattern = sorted(x for x in self._of_sources if x[0] == pattern)
-            sources = [{"name": names[x[1]], "count": self._of_sources[x]} for x in of_pattern]
+            of_pattern = sorted(self._of_sources.get(pattern, {}).items())
+            sources = [{"name": names[of], "count": n} for of, n in of_pattern]
         return {
             "count": int(self.counts[pattern]), "documents": int(self.documents[pattern]),
             "sources": sources, "places": [
@@ -204,12 +204,3 @@ def format_lines(found: Facts) -> list[str]:
         if n > len(each["places"]) > 0:
             lines.append(f"  and {n - len(each['places']):,} more (--limit)")
     return lines
-
-
-def count(number: int, noun: str) -> str:
-    """Format a number of things.
-
-    >>> count(1, "time"), count(1000, "time")
-    ('1 time', '1,000 times')
-    """
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from run_cases import assert_goes_on
 
+from bpe import TokenmillError
 from preprocess import append, build, drop, open_tokens, search
 from preprocess.check.verify import verify
 from preprocess.find.where import where
@@ -127,6 +128,17 @@ def test_damage_is_found_and_repaired(tmp_path: Path, suffix: str) -> None:
     assert any(f"{path.name}" in str(x.path) for x in verify(tmp_path / "out") if not x.sound)
     assert any("were rebuilt" in each.text for each in verify(tmp_path / "out", repair=True))
     assert path.read_bytes() == sound
+
+
+def test_a_source_that_the_manifest_lacks_is_damage(tmp_path: Path) -> None:
+    build(train=write_sources(tmp_path / "text", 30)[:1], vocab_size=270, val_fraction=0,
+          provenance=True, out=tmp_path / "out")  # fmt: skip
+    path = tmp_path / "out" / "train.bin"
+    n = open_tokens(path).n_documents
+    path.with_suffix(".src").write_bytes(b"\x09\0\0\0" * n)
+    for look in (lambda: where(path, token=0), lambda: search(path, "a", progress=False)):
+        with pytest.raises(TokenmillError, match=r"document 0 should be of a source from 0 to 0 "):
+            look()
 
 
 def test_rows_of_parquet_are_counted_from_zero(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from remote_cases import upload
 
 from bpe import Tokenizer, TokenmillError, Vocabulary, WordLevelTokenizer
 from preprocess import TokenFile, build, search
+from preprocess.dataset import places
 from preprocess.find import byte_search, occurrences
 
 END, TURN = "<|endoftext|>", "<|turn|>"
@@ -221,6 +222,22 @@ def test_many_patterns_with_equal_words_are_found(tmp_path: Path) -> None:
         assert each["count"] == len(places_of(file, tokenizer, each["text"].encode()))
 
 
+def test_the_sources_of_places_are_looked_up_in_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[object]()
+
+    def accumulated(counts: list[int]) -> Iterator[int]:
+        made.append(counts)
+        return accumulate(counts)
+
+    monkeypatch.setattr(places, "accumulate", accumulated)
+    make(tmp_path, 5)
+    (found,) = search(tmp_path / "train.bin", "a", limit=9, progress=False)["searched"]
+    assert len(found["places"]) == 9
+    assert len(made) == 1
+
+
 def test_a_dataset_at_a_url_is_searched(bucket: str, tmp_path: Path) -> None:
     file, tokenizer = make(tmp_path / "local", 7, shard_tokens=100)
     url = f"{upload(tmp_path / 'local', bucket)}/train.json"
@@ -273,6 +290,11 @@ def test_the_command_prints_lines_or_json(tmp_path: Path) -> None:
         f"item {i}: 100.0% of its 3-grams (1 of 1) in documents 0 and others (--limit): {text!r}"
         for i, text in enumerate(("two", "TWO"))
     ] + [f"2 of 2 items have a 3-gram in {tmp_path / 'out/train.bin'}, and 2 at least half of them"]
+    lines = command(
+        tmp_path / "out", "--contamination", tmp_path / "prompts.jsonl", "--content-field",
+        "prompt", "--ngram", 3, "--limit", 0,
+    ).stdout.splitlines()  # fmt: skip
+    assert lines[0] == "item 0: 100.0% of its 3-grams (1 of 1) in 2 documents: 'two'"
     lines = command(tmp_path / "out", "--limit", 0, "--", "--json", "-x", "two").stdout.splitlines()
     assert lines[::2] == ["'--json': 0 times in 0 documents", "'two': 2 times in 2 documents"]
     lines = command(tmp_path / "out", "--ids", "256", "--limit", "1").stdout.splitlines()
