@@ -326,12 +326,18 @@ def open_tokens(
         )
     bin_path = location if is_remote else Path(f"{stem}.bin")
     manifest = _read_manifest(bin_path)
-    if tokenizer is None:
-        return TokenFile(bin_path, manifest)
-    found = None if _is_fingerprint(tokenizer) else _load(tokenizer)
+    found = None if tokenizer is None or _is_fingerprint(tokenizer) else _load(tokenizer)
     wanted = tokenizer if found is None else found
-    check_tokenizer(shown if is_remote else bin_path, manifest, wanted)
-    return TokenFile(bin_path, manifest, found)
+    while True:
+        if wanted is not None:
+            check_tokenizer(shown if is_remote else bin_path, manifest, wanted)
+        try:
+            return TokenFile(bin_path, manifest, found)
+        except TokenFileError:
+            before, manifest = manifest, _read_manifest(bin_path)
+            if manifest == before:
+                raise
+            # Documents were appended since the manifest was read, and its files renamed.
 
 
 def _is_fingerprint(tokenizer: Any) -> bool:

@@ -33,6 +33,7 @@ from preprocess import (
     verify,
 )
 from preprocess.cli import run
+from preprocess.dataset import reader
 from preprocess.edit import drop as drop_module
 from preprocess.run import journal
 
@@ -226,6 +227,25 @@ def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         append(data, train=more)
         assert documents_of(open_tokens(data / "train.bin")) == expected
     assert n_cuts > 8
+
+
+def test_append_while_the_dataset_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of the manifest that was read have other names when they are opened."""
+    data, read = build_some(tmp_path, 30), reader._read_manifest
+
+    def read_before(path: Any) -> Any:
+        found = read(path)
+        monkeypatch.setattr(reader, "_read_manifest", read)
+        append(data, train=lambda: TEXTS[30:])
+        return found
+
+    monkeypatch.setattr(reader, "_read_manifest", read_before)
+    assert open_tokens(data / "train.bin").n_documents == 60
+    (data / "train_00001.bin").unlink()
+    with pytest.raises(TokenFileError, match="missing, though its manifest"):
+        open_tokens(data / "train.bin")
 
 
 def test_appends_that_cannot_be(tmp_path: Path) -> None:
