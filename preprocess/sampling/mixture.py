@@ -114,7 +114,6 @@ class Mixture:
         ]
         self._continue_from = None if continue_from is None else dict(continue_from)
         if self._continue_from is not None:
-            _check_mixture(self._continue_from)
             for name, sampler in samplers.items():
                 if after := self._reached(name, self._continue_from):
                     self.samplers[name] = copy(sampler)
@@ -126,14 +125,16 @@ class Mixture:
 
         Of a dataset that only a mixture before had, its stream there; None: none had it.
         """
+        _check_mixture(state)
         inner, of_sampler = state.get("continue_from"), state["samplers"].get(name)
         after = None if inner is None else self._reached(name, inner)
         if of_sampler is None:
             return after
         stream, _ = self.samplers[name].reached(of_sampler, after)
-        schedule = [(step, [*map(int, ends)]) for step, *ends in state["shares"]]
-        offset, size = int(key_of(state["seed"])[0]), of_sampler["global_batch_size"]
-        counts = _counts(schedule, offset, size, state["step"])
+        seed = check_integer("the seed of a state", state["seed"], 0, math.inf)
+        step = check_integer("the step of a state", state["step"], 0)
+        offset, size = int(key_of(seed)[0]), of_sampler["global_batch_size"]
+        counts = _counts(_schedule_in(state), offset, size, step)
         return stream, counts[[*state["samplers"]].index(name)]
 
     def _shares(self, weights: Weights, unit: str) -> tuple[int, ...]:
@@ -306,6 +307,20 @@ def _check_mixture(state: Any) -> None:
     """Raise SamplingError if a state is not that of a mixture."""
     check_state(state, ("step", "seed", "shares", "samplers"), "a mixture")
     check_state(state["samplers"], (), "the samplers of a mixture")
+
+
+def _schedule_in(state: Mapping[str, Any]) -> list[tuple[int, list[int]]]:
+    """Return (first step, where the share of each dataset ends) of the state of a mixture."""
+    try:
+        found = [(int(step), [*map(int, ends)]) for step, *ends in state["shares"]]
+        if found[0][0] == 0 and {len(ends) for _, ends in found} == {len(state["samplers"])}:
+            return found
+    except (TypeError, ValueError, IndexError):
+        pass  # as if they were of others
+    raise SamplingError(
+        "the state of a mixture should have the shares of all of its samplers; give what its"
+        " state_dict() returned"
+    )
 
 
 def _counts(

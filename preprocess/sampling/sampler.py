@@ -247,7 +247,8 @@ class Sampler:
         n_before = self._windows_before(state["dataset"], name)
         stream = Stream(own["order"], n_before, own["seed"], after)
         step = check_integer("the step of a state", state["step"], 0)
-        firsts, _ = stream.batches([step], state["global_batch_size"], state["drop_last"])
+        size = check_integer("the global_batch_size of a state", state["global_batch_size"], 1)
+        firsts, _ = stream.batches([step], size, state["drop_last"])
         return stream, int(firsts[0])
 
     def _windows_before(self, fingerprint: str, name: str) -> int:

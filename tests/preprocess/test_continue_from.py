@@ -201,6 +201,8 @@ def test_states_that_do_not_fit(tmp_path: Path) -> None:
         (new, {"seed": 1}, "continue_from is the state of a sampler with seed 0, and here it is 1"),
         (new, {"order": "random"}, "continue_from is not of order 'random', whose windows are dra"),
         (new, {"continue_from": {}}, "the state of a sampler has no 'step'"),
+        (new, {"continue_from": state | {"global_batch_size": 0}},
+         "the global_batch_size of a state should be at least 1; got 0"),
     ]:
         with pytest.raises(SamplingError, match=message):
             Sampler(file, **options | {"continue_from": state} | more)
@@ -211,3 +213,23 @@ def test_states_that_do_not_fit(tmp_path: Path) -> None:
     sampler = Sampler(new, **options, continue_from=Sampler(old, **options).state_dict())
     with pytest.raises(SamplingError, match="its continue_from is"):
         Sampler(new, **options).load_state_dict(sampler.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shares": 5}, "the state of a mixture should have the shares of all of its samplers"),
+        ({"shares": []}, "the shares of all of its samplers"),
+        ({"shares": [[0, "x"]]}, "the shares of all of its samplers"),
+        ({"shares": [[0, "1", "2"]]}, "the shares of all of its samplers"),
+        ({"seed": "x"}, "the seed of a state should be an integer; got 'x'"),
+        ({"step": -1}, "the step of a state should be at least 0; got -1"),
+        ({"continue_from": 5}, "the state of a mixture should be a dictionary"),
+        ({"samplers": {"a": 5}}, "the state of a sampler should be a dictionary"),
+    ],
+)
+def test_states_of_mixtures_that_are_damaged(changes: dict[str, Any], message: str) -> None:
+    samplers = {"a": Sampler(np.arange(99), 2, LENGTH, order="epoch")}
+    state = Mixture(samplers, {"a": 1}).state_dict() | changes
+    with pytest.raises(SamplingError, match=message):
+        Mixture(samplers, {"a": 1}, continue_from=state)
