@@ -189,8 +189,13 @@ class TokenFile:
 
     @property
     def has_tokenizer(self) -> bool:
-        """True if `decode` has a tokenizer, given or beside the file."""
-        return self._tokenizer is not None or self.tokenizer_file()[0] is not None
+        """True if `decode` has a tokenizer, given or beside the file.
+
+        One beside ids that were imported without a tokenizer is of another dataset.
+        """
+        if self._tokenizer is not None:
+            return True
+        return bool(self.manifest.tokenizer_fingerprint) and self.tokenizer_file()[0] is not None
 
     def tokenizer_file(self) -> tuple[Path | None, str]:
         """Return the tokenizer.json of the dataset, None if there is none, and its location."""

@@ -57,7 +57,7 @@ def search(settings: SearchSettings) -> Facts:
         items = read_texts(settings, settings.contamination)
         return find_contamination(file, items, settings)
     tokenizer = None
-    if settings.ids is None or settings.tokenizer or file.tokenizer_file()[0] is not None:
+    if settings.ids is None or settings.tokenizer or file.has_tokenizer:
         tokenizer = tokenizer_of(file, settings.tokenizer)
     if settings.ids is not None:
         wanted: list[Any] = [[*settings.ids]]

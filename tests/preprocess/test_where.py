@@ -18,7 +18,7 @@ import written
 from remote_cases import upload
 
 from bpe import Tokenizer, TokenmillError, Vocabulary
-from preprocess import Mixture, Sampler, TokenFile, open_tokens
+from preprocess import Mixture, Sampler, TokenFile, open_tokens, search
 from preprocess.find.steps import show
 from preprocess.find.where import where
 
@@ -234,6 +234,19 @@ def test_wrong_use_is_answered_with_a_line(tmp_path: Path) -> None:
         assert done.returncode in (1, 2), arguments
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert expected in done.stderr
+
+
+def test_ids_without_a_tokenizer_beside_that_of_another_dataset(tmp_path: Path) -> None:
+    make(tmp_path)
+    file = written.write(
+        tmp_path, [5, 6, 7, 299, 6, 299], [4, 6], name="ids", fields={"tokenizer_fingerprint": ""}
+    )
+    path = tmp_path / "ids.bin"
+    assert (where(path, token=1)["places"][0]["ids"], file.has_tokenizer) == ([6], False)
+    assert search(path, ids=[6, 7], progress=False)["searched"][0]["count"] == 1
+    assert "texts" not in Sampler(file, 1, 3).describe(0)[0]["documents"][0]
+    with pytest.raises(TokenmillError, match="imported without a tokenizer"):
+        search(path, "a", progress=False)
 
 
 def test_a_row_of_a_step_of_a_rebuilt_dataset(tmp_path: Path) -> None:
