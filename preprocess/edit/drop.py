@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from bpe.files.locations import is_url
 from preprocess.dataset.columns import DOCUMENT_ENDS, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, DROPPED, Manifest, Shard
-from preprocess.dataset.places import sources_in_order
+from preprocess.dataset.places import sources_in_order, sources_of
 from preprocess.dataset.reader import TokenFile, open_tokens, read_ids
 from preprocess.dataset.writer import ColumnFile
 from preprocess.edit.append import link_or_copy
@@ -126,19 +125,23 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
             )
         gone[np.array(numbers, np.int64)] = True
     for wanted in settings.source:
-        if (known := sources_in_order(file)) is None:
+        if (known := sources_of(file, np.zeros(0, np.int64))) is None:
             raise SettingsError(
-                "the manifest does not have the documents of each source, as of all datasets that"
-                " are shuffled; give their numbers (--documents)"
+                "the manifest does not have the documents of each source, as of datasets that are"
+                " shuffled without --provenance; give their numbers (--documents)"
             )
-        named, stops = known
+        named, _ = known
         if wanted not in named:
             raise SettingsError(
                 f"there is no source {wanted!r} (--source); those of {file.path} are"
                 f" {', '.join(dict.fromkeys(named))}"
             )
-        for each, (start, stop) in zip(named, pairwise([0, *stops]), strict=True):
-            gone[start:stop] |= each == wanted
+        is_wanted = np.array([each == wanted for each in named])
+        for start in range(0, n, _BLOCK):
+            block = np.arange(start, min(start + _BLOCK, n))
+            known = sources_of(file, block)
+            assert known is not None
+            gone[block] |= is_wanted[known[1]]
     if settings.matching is not None:
         gone[_matching(settings)] = True
     n_gone = int(gone.sum())
@@ -308,16 +311,15 @@ def _manifest_without(file: TokenFile, numbers: Numbers, shards: Sequence[Shard]
     sources = [*map(dict, manifest.sources)]
     ends = file.document_ends.astype(np.int64)
     sizes = np.diff(ends, prepend=0)[numbers]
-    if (known := sources_in_order(file)) is None:
-        sources[0][DROPPED] = sources[0].get(DROPPED, 0) + len(numbers)
-    else:
-        of = np.searchsorted(known[1], numbers, "right")
-        for number in np.unique(of).tolist():
-            own = sources[number]
-            n_documents, n_tokens = int((of == number).sum()), int(sizes[of == number].sum())
+    known = sources_of(file, numbers)
+    of = np.zeros(len(numbers), np.int64) if known is None else known[1]  # unknown: the first
+    for number in np.unique(of).tolist():
+        own = sources[number]
+        n_documents, n_tokens = int((of == number).sum()), int(sizes[of == number].sum())
+        if sources_in_order(file) is not None:
             own["documents"] -= n_documents
             own["tokens"] -= n_tokens
-            own[DROPPED] = own.get(DROPPED, 0) + n_documents
+        own[DROPPED] = own.get(DROPPED, 0) + n_documents
     for own in sources:
         own.pop(APPENDED, None)  # positions of tokens have changed
     return structs.replace(

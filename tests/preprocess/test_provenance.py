@@ -207,7 +207,16 @@ def test_documents_that_are_appended_and_dropped(tmp_path: Path, shuffle: int | 
     assert assert_right(path) > n + 60
     (tmp_path / "drop.txt").write_text("0\n3\n")
     drop(path, documents=tmp_path / "drop.txt", out=tmp_path / "less.bin", progress=False)
-    assert assert_right(tmp_path / "less.json") == open_tokens(path).n_documents - 2
+    n = assert_right(tmp_path / "less.json")
+    assert n == open_tokens(path).n_documents - 2
+    drop(tmp_path / "less.json", source=["d.jsonl", "a.txt"], out=tmp_path / "some.bin",
+         progress=False)  # fmt: skip
+    some = open_tokens(tmp_path / "some.json")
+    assert 60 < assert_right(tmp_path / "some.json") < n
+    assert {some.decode(some.doc(i))[0] for i in range(some.n_documents)} == {"b", "c"}
+    dropped = {x["name"]: x.get("dropped", 0) for x in some.manifest.sources}
+    assert dropped["d.jsonl"] == 59
+    assert sum(dropped.values()) == 2 + n - some.n_documents
 
 
 def test_tasks_divide_files() -> None:
