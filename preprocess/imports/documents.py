@@ -81,7 +81,8 @@ class DatasetWriter:
     It is a context manager: leaving the `with` finishes the dataset. After an error or a kill, the
     files keep their temporary names, and a writer with the same arguments goes on with document
     `n_documents`. If the dataset is finished already, `n_documents` is the number of all, and
-    nothing is left to write. Documents without text are left out, as `build` leaves them out.
+    nothing is left to write. Documents without text are left out, as `build` leaves them out. One
+    thread writes. Until it is closed, no other run writes to the directory.
 
     Args:
         out: The .bin file, or its URL in a bucket, where the dataset has shards.

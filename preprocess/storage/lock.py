@@ -238,6 +238,11 @@ def _describe(holder: dict[str, Any]) -> str:
 
 
 def _locked(where: str, holder: dict[str, Any]) -> LockedError:
+    if (holder.get("pid"), holder.get("host")) == (os.getpid(), os.uname().nodename):
+        return LockedError(
+            f"{where}: this process is writing in this directory; wait until it is finished, close"
+            " its DatasetWriter, or choose another directory"
+        )
     return LockedError(
         f"{where}: {_describe(holder)} is writing in this directory; wait until it is finished,"
         " stop it, or choose another directory"

@@ -20,6 +20,7 @@ from bpe import Tokenizer, train_bpe
 from preprocess import (
     CorpusError,
     DatasetWriter,
+    OutputError,
     SettingsError,
     TokenFileError,
     encode,
@@ -141,6 +142,15 @@ def test_a_finished_dataset(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="loss_mask was False and is True"):
         DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer(), loss_mask=True)
     assert written(tmp_path, TEXTS[:3], overwrite=True) != before
+
+
+def test_a_writer_that_is_not_closed(tmp_path: Path) -> None:
+    """As of a cell of a notebook that is run again."""
+    writer = DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer())
+    with pytest.raises(OutputError, match="this process is writing in this directory; wait until"):
+        DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer())
+    writer.write("a")
+    writer.close()
 
 
 def test_nothing_was_written(tmp_path: Path) -> None:
