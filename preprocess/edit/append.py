@@ -92,7 +92,9 @@ def append(settings: AppendSettings) -> Manifest:
     stats_file = f"{name}_append_stats.json"
     with Run(directory or ".", f"{name}_append", record, overwrite=settings.overwrite) as run:
         if run.is_complete or (not run.resumed and _is_appended(run, stats_file, name, part)):
-            return open_tokens(path).manifest
+            manifest = open_tokens(path).manifest
+            _remove_old(run, manifest, name)  # a run may have been killed before it did
+            return manifest
         file = open_tokens(path)  # nobody changes it now
         run.begin()
         compile_encoding(tokenizer, progress)
@@ -103,7 +105,6 @@ def append(settings: AppendSettings) -> Manifest:
         )
         made = passed.fill()[name]
         joined = _join(file.manifest, made)
-        old = [] if file.manifest.shards else file.manifest.own_files(name)
         _link_files(run, file, made, name)
         run.put(manifest_name(name), joined.to_json().encode(), last=True)
         put_stats(run, stats_file, {
@@ -111,8 +112,7 @@ def append(settings: AppendSettings) -> Manifest:
             "digest_after": joined.digest, "documents": made.n_documents, "tokens": made.n_tokens,
         })  # fmt: skip
         run.publish(replaces=True)
-        if old:
-            run.storage.remove_finished(old)
+        _remove_old(run, joined, name)
     return joined
 
 
@@ -159,6 +159,18 @@ def _link_files(run: Run, file: TokenFile, new: Manifest, name: str) -> None:
                 )
             link_or_copy(directory / f"{stem}{column.suffix}", Path(storage.path(final)))
             run.add(final)
+
+
+def _remove_old(run: Run, manifest: Manifest, name: str) -> None:
+    """Remove the names that the files of the first shard had before there were shards."""
+    size, first = run.storage.final.size, shard_name(name, 0)
+    suffixes = [column.suffix for column in manifest.columns]
+    old = [
+        f"{name}{x}" for x in suffixes
+        if size(f"{name}{x}") is not None and size(f"{name}{x}") == size(f"{first}{x}")
+    ]
+    if old:
+        run.storage.remove_finished(old)
 
 
 def link_or_copy(source: Path, target: Path) -> None:

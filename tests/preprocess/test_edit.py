@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import faults
 import numpy as np
 import pytest
 import torture
@@ -36,6 +37,7 @@ from preprocess.cli import run
 from preprocess.dataset import reader
 from preprocess.edit import drop as drop_module
 from preprocess.run import journal
+from preprocess.storage import LocalStorage
 
 TEXTS = [f"text {i}, and more of it: {'low lower newest ' * (i % 5)}" for i in range(60)]
 SEPARATOR = "<|endoftext|>"
@@ -227,6 +229,29 @@ def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         append(data, train=more)
         assert documents_of(open_tokens(data / "train.bin")) == expected
     assert n_cuts > 8
+
+
+def test_old_names_are_removed_by_the_same_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_off(*_: object) -> None:
+        raise faults.CutOff
+
+    data = build_some(tmp_path, 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "remove_finished", cut_off)
+        with pytest.raises(faults.CutOff):
+            append(data, train=lambda: TEXTS[30:])
+    assert open_tokens(data / "train.bin").n_documents == 60
+    assert (data / "train.bin").exists()
+    append(data, train=lambda: TEXTS[30:])
+    assert open_tokens(data / "train.bin").n_documents == 60
+    assert [x.name for x in sorted(data.glob("train*.bin"))] == [
+        "train_00000.bin", "train_00001.bin"
+    ]
+    (data / "train.bin").write_bytes(b"of another program")
+    append(data, train=lambda: TEXTS[30:])
+    assert (data / "train.bin").exists()
 
 
 def test_append_while_the_dataset_is_opened(
