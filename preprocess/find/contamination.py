@@ -1,8 +1,8 @@
 """Find out which evaluation items are in a dataset: the share of their n-grams of words.
 
 As in the paper of GPT-3 (Brown et al., 2020), an n-gram is of words, in lower case and without
-punctuation, so neither the tokenizer nor quotes and line ends hide a copy. An item of fewer words
-is one n-gram.
+punctuation, so neither the tokenizer nor ASCII quotes and line ends hide a copy; other characters
+than ASCII are compared as they are. An item of fewer words is one n-gram.
 """
 
 from __future__ import annotations
