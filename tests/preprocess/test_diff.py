@@ -143,3 +143,13 @@ def test_the_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["datasets"]["train"]["compared"] == "text"
     assert run(["diff", old, f"{root}/missing"]) == 1
     assert "no such file or directory" in capsys.readouterr().err
+
+
+def test_a_shuffled_dataset_lacks_counts_of_sources(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("<|endoftext|>".join(f"text {i}" for i in range(9)))
+    options: dict[str, Any] = {"train": tmp_path / "text.txt", "vocab_size": 257, "val_fraction": 0}
+    build(**options, out=tmp_path / "old")
+    build(**options, out=tmp_path / "new", shuffle_documents=1)
+    found = diff(old=tmp_path / "old", new=tmp_path / "new")["datasets"]["train"]
+    assert (found["sources"], found["only_in_new"]["documents"]) == ([], 0)
+    assert found["first_difference"]
