@@ -28,6 +28,7 @@ _PACKAGES = {  # in the order of the page; others follow
     "preprocess.run": "Builds",
     "preprocess.storage": "Places of outputs",
     "preprocess.dataset": "Datasets",
+    "preprocess.edit": "Changes of datasets",
     "preprocess.sampling": "Sampling",
     "preprocess.rows": "Rows",
     "preprocess.export": "Exports",

@@ -451,7 +451,13 @@ def _parse_and_run(arguments: list[str]) -> int:
     ignored: list[str] = []
     try:
         if name not in COMMANDS:
-            # Prints the help, or raises ArgumentError for an unknown command.
+            if not name.startswith("-"):
+                from bpe.arguments import nearest
+
+                near = nearest(name, COMMANDS)
+                question = f"; did you mean {near}?" if near else ""
+                raise ArgumentError(f"there is no command {name!r}{question}; see tokenmill --help")
+            # Prints the help or the version.
             _parser_of_commands().parse_args([name])
             # Slower than all other work of `--help`.
             from importlib.metadata import version

@@ -781,7 +781,7 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
     superwords: Is[Count | None] = option(
         "Number of merges within words; later ones, up to --vocab-size, may join words into phrases"
         " (SuperBPE).",
-        default=None, excludes={"extend": "it has merges already"},
+        default=None, excludes={"extend": "tokens of several words need a new tokenizer"},
     )
 
     def check(self) -> None:

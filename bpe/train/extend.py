@@ -172,7 +172,7 @@ def check_extension(
             )
     if vocab_size < (least := tokenizer.vocab_size + len(special_tokens)):
         raise TrainingError(
-            f"vocab_size {vocab_size:,} is too small: the tokenizer that is extended has"
-            f" {tokenizer.vocab_size:,} ids, and {len(special_tokens)} new special tokens need at"
-            f" least {least:,}"
+            f"--vocab-size {vocab_size:,} is too small: it counts the {tokenizer.vocab_size:,} ids"
+            f" of the tokenizer to extend and {len(special_tokens)} new special tokens; choose more"
+            f" than {least:,}"
         )

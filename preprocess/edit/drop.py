@@ -166,7 +166,8 @@ def _numbers(given: Any) -> list[int]:
     for number, line in enumerate(lines, start=1):
         if line and not (line.isdecimal() and len(line) < 20):
             raise SettingsError(
-                f"--documents {given}: line {number:,} is no number of a document: {line!r:.80}"
+                f"--documents {given}: line {number:,}: expected the number of a document, found"
+                f" {line!r:.80}"
             )
     return [int(line) for line in lines if line]
 

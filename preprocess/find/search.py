@@ -127,8 +127,8 @@ def _checked(file: TokenFile, ids: Iterable[int]) -> list[int]:
     found = [*ids]
     if not found or not all(0 <= i < file.vocab_size for i in found):
         raise SearchError(
-            f"ids: should be at least one, of 0 to {file.vocab_size - 1:,}, the vocabulary of"
-            f" {file.path}; got {found!r:.100}"
+            f"--ids {found!r:.100}: expected at least one id, from 0 to {file.vocab_size - 1:,}, of"
+            f" the vocabulary of {file.path}"
         )
     return found
 

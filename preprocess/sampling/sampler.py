@@ -177,7 +177,7 @@ class Sampler:
             )
         if cut == "turns" and (windows == "stride" or stride is not None or drop_short):
             raise SamplingError(
-                "cut='turns' is of windows='packed' and 'documents', without stride and drop_short:"
+                "cut='turns' needs windows='packed' or 'documents', without stride and drop_short:"
                 " windows begin where a turn does, and have any length"
             )
         if windows == "stride":

@@ -131,7 +131,8 @@ def test_options_of_other_programs(tmp_path: Path, capsys: Any) -> None:
         ("decode x.bin --start two", "argument --start: invalid int value: 'two'; see tokenmill"),
         ("decode x.bin --start -1", "error: --start: should be a whole number of at least 0; got"),
         ("import", "required: PATH, --format, --end-of-text-id; see tokenmill import --help"),
-        ("bild", "error: argument COMMAND: invalid choice: 'bild'"),
+        ("bild", "error: there is no command 'bild'; did you mean build?; see tokenmill --help"),
+        ("train.txt", "error: there is no command 'train.txt'"),
     ]:
         assert run(arguments.split()) == 2
         (said,) = capsys.readouterr().err.splitlines()

@@ -148,7 +148,7 @@ def test_refusals(tmp_path: Path, capsys: Any) -> None:
     file = conversations(tmp_path / "chats", ["0011", "01"])
     plain = dataset(tmp_path / "plain", [5, 9])
     for options, expected in (
-        ({"windows": "stride"}, "cut='turns' is of windows='packed' and 'documents'"),
+        ({"windows": "stride"}, "cut='turns' needs windows='packed' or 'documents'"),
         ({"windows": "documents", "stride": 2}, "windows begin where a turn does"),
         ({"windows": "documents", "drop_short": True}, "without stride and drop_short"),
         ({"windows": "packed", "cut": "answers"}, "cut should be one of length, turns"),

@@ -121,8 +121,8 @@ def test_drop_of_sources(tmp_path: Path) -> None:
     for options, message in [
         ({"documents": [40]}, "there is no document 40; .* has those from 0 to 39"),
         ({"documents": [10**30]}, "there is no document 1,000,000,"),
-        ({"documents": large}, "line 1 is no number of a document: '99999"),
-        ({"documents": numbers.with_name("a.txt")}, "line 1 is no number of a document"),
+        ({"documents": large}, "line 1: expected the number of a document, found '99999"),
+        ({"documents": numbers.with_name("a.txt")}, "line 1: expected the number of a document"),
         ({"documents": tmp_path / "missing"}, "missing: no such file; check the path"),
         ({"source": "c.txt"}, "there is no source 'c.txt' .*; those of .* are a.txt, b.txt"),
         ({}, "no document is chosen of .*, so nothing is written; choose others"),

@@ -57,7 +57,7 @@ def test_a_build_with_it_keeps_the_ids_of_old_text(directory: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--vocab-size", "279"], "the tokenizer that is extended has 280 ids"),
+        (["--vocab-size", "279"], "it counts the 280 ids of the tokenizer to extend"),
         (["--vocab-size", "auto"], "is of one training, and --extend goes on after another"),
         (["--vocab-size", "300", "--pattern", "gpt2"], "is extended splits text by 'cl100k'"),
         (["--vocab-size", "300", "--extend", "nothing.json"], "nothing.json: No such file"),
@@ -145,7 +145,7 @@ def test_documents_that_can_be_read_once_are_refused(tmp_path: Path) -> None:
         (["--vocab-size", "282"], "--superwords 25 leaves no merge for phrases"),
         (["--vocab-size", "auto"], "is of one training, and --superwords goes on"),
         (["--pattern", "gpt2"], "--superwords has split patterns of its own"),
-        (["--extend", "old.json"], "it has merges already"),
+        (["--extend", "old.json"], "tokens of several words need a new tokenizer"),
     ],
 )
 def test_refusals_of_superwords(
