@@ -179,8 +179,9 @@ def format_lines(found: dict[str, Any]) -> list[str]:
         *table([[*columns], *rows]),
         f"text: {text['documents']:,} documents, {text['bytes']:,} bytes{all_of_it};"
         " one thread each",
-        f"the second makes {second['tokens'] / max(first['tokens'], 1):.3f} tokens for one of the"
-        f" first; {found['same_tokens']:,} tokens are in both vocabularies",
+        "tokens of the second per token of the first:"
+        f" {second['tokens'] / max(first['tokens'], 1):.3f};"
+        f" {found['same_tokens']:,} tokens are in both vocabularies",
     ]
     if found["same_vocabulary"]:
         result.append(f"documents with the same ids: {found['same_ids']:.2%}")

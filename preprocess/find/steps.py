@@ -51,6 +51,8 @@ def read_sampler(settings: ShowSettings) -> Sampler | Mixture:
     path = settings.config
     try:
         given = json.loads(Path(path).read_bytes())
+    except FileNotFoundError:
+        raise SamplingError(f"{path}: no such file; check the path (--config)") from None
     except (OSError, ValueError) as error:
         raise SamplingError(
             f"{path}: expected the arguments of a Sampler as JSON, such as"

@@ -210,9 +210,9 @@ def choose_fields(
     if kind not in KINDS or reading.chat == "off":
         if len(usual) == 1:
             return "off", tuple(usual)
-        which = f"several have a usual name ({listed(usual)})" if usual else "none is named text"
+        which = f"several are {listed(usual)}" if usual else f"no field is {listed(USUAL_FIELDS)}"
         raise CorpusError(
-            f"{path}: the field with the text is not known, for {which}: choose it with"
+            f"{path}: the field with the text is not known, because {which}: choose it with"
             f" --content-field; the first record has {listed(names)}"
         )
     if usual and reading.chat == "auto":

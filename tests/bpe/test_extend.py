@@ -161,7 +161,7 @@ def test_settings_of_the_files_are_kept(tmp_path: Path) -> None:
 
 def test_refusals(caplog: pytest.LogCaptureFixture) -> None:
     old = train_bpe(["aba abab abab"], 260, [END])
-    with pytest.raises(TrainingError, match="counts the 260 ids of the tokenizer to extend and 1 new"):
+    with pytest.raises(TrainingError, match="counts the 260 ids of the tokenizer to extend and 1"):
         train_bpe(["aba"], 260, [END, "<x>"], extend=old)
     with pytest.raises(TrainingError, match="that is extended would be one in tokenizer"):
         train_bpe(["zz"], 300, ["ab"], extend=old)

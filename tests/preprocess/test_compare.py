@@ -51,7 +51,7 @@ def test_both_get_the_same_text(directory: Path) -> None:
     assert found["same_tokens"] == 257
     assert (first["only_here"], second["only_here"]) == (600, 0)
     assert found["text"]["everything"]
-    assert "tokens for one of the first" in format_lines(found)[-1]
+    assert "tokens of the second per token of the first" in format_lines(found)[-1]
 
 
 @pytest.mark.parametrize("unit_size", [50, 1 << 20])

@@ -136,11 +136,11 @@ def test_a_field_that_is_not_known_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"; the first record has 'x0', .* 'x49' and 2 more$"):
         documents_of(path)
     path.write_text('{"body": "a", "id": 1}\n')
-    message = r"field with the text is not known, for none is named text: choose it with c"
+    message = "text is not known, because no field is 'text', 'content', 'code': choose it with c"
     with pytest.raises(CorpusError, match=message + r".*; the first record has 'body', 'id'"):
         documents_of(path)
     path.write_text('{"text": "a", "code": 1}\n')
-    message = r"for several have a usual name \('text', 'code'\): choose it with content_field"
+    message = r"because several are 'text', 'code': choose it with content_field"
     with pytest.raises(CorpusError, match=message):
         documents_of(path)
     # What is no record is reported when it is read.
