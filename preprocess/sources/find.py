@@ -395,7 +395,8 @@ class _Directory:
             journal = inside / JOURNAL_FILE if isinstance(inside, Path) else files.get(JOURNAL_FILE)
             last = _content(journal).rstrip(b"\n").rpartition(b"\n")[2]
             with suppress(msgspec.MsgspecError, RecursionError):
-                own.update(*msgspec.json.decode(last, type=_Line).entry.value.values())
+                said = msgspec.json.decode(last, type=_Line).entry.value.values()
+                own.update(*(names for names in said if isinstance(names, list)))
         return own & {*self.files, *self.directories}
 
 
@@ -474,7 +475,7 @@ def _is_ignored(place: Any, ignored: tuple[tuple[Path, Any], ...], end: str = ""
 
 
 class _Entry(Struct):
-    value: dict[str, list[str]]  # names of files
+    value: dict[str, list[str] | bool]  # names of files, and how they are renamed
 
 
 class _Line(Struct):

@@ -194,7 +194,7 @@ def test_output_directory_that_fails_later(text: Path) -> None:
         ({"max_minutes": 10**400}, "max_minutes: should be a number that is not as large; got 1"),
         ({"tie_break": ["coin"]}, r"tie_break: should be .* or 'huggingface'; got \['coin'\]"),
         ({"out": 7}, "out: should be a path; got 7"),
-        ({"train": [7]}, r"train: should be a path or URL, or a list of them; got \[7\]"),
+        ({"train": [7]}, r"train: should be a path or URL, a list of them, or doc.*; got \[7\]"),
         ({"train": []}, r"train: should not be empty; leave it out for text that Python"),
         ({"workers": 0, "x": 1}, "workers: .* at most 65,536; got 0; x: there is no such"),
     ],

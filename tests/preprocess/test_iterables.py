@@ -218,8 +218,8 @@ def test_documents_are_the_same_each_time(tmp_path: Path, kind: str) -> None:
         open_tokens(tmp_path / "train.bin")
 
 
-def test_records_are_any_mappings() -> None:
-    tokenizer, _ = train(lambda: DOCUMENTS, vocab_size=280)
+def test_records_are_any_mappings(tmp_path: Path) -> None:
+    tokenizer, _ = train(lambda: DOCUMENTS, out=tmp_path / "t.json", vocab_size=280)
     found = count(lambda: [UserDict(text="a b"), {"text": "c"}], tokenizer=tokenizer)
     assert found.total().documents == 2
 
