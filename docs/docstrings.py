@@ -1,4 +1,4 @@
-"""What the site changes of docstrings and signatures, as an extension of griffe."""
+"""Change docstrings and signatures for the pages of the site, as an extension of griffe."""
 
 from __future__ import annotations
 

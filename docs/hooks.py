@@ -45,7 +45,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def public(package: Any) -> dict[str, str]:
-    """Each public name of a package, also those that need PyTorch -> its path."""
+    """Return each public name of a package, also those that need PyTorch, and its path."""
     names = sorted({*package.__all__, *package._MODULE_OF}, key=str.lower)
     return {name: f"{package._MODULE_OF.get(name, 'bpe.errors')}.{name}" for name in names}
 

@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from preprocess.dataset.places import sources_of
-from preprocess.dataset.reader import (
-    TokenFile,
-    tokenizer_of,
-)
+from preprocess.dataset.reader import TokenFile, tokenizer_of
 from preprocess.find.byte_search import Numbers, ids_as_bytes
 from preprocess.find.contamination import count, find_contamination, format_items
 from preprocess.find.occurrences import (
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 
-_AROUND = 16  # tokens that are shown before and after a place
 _SHOWN = 60  # characters of a text in a line
 
 
@@ -48,8 +44,8 @@ def search(settings: SearchSettings) -> Facts:
 
     Raises:
         SearchError: There is nothing to search for, or text cannot be searched for.
-        TokenFileError: There is not one dataset, or it is damaged.
-        TokenizerFileError: The tokenizer is missing.
+        TokenFileError: There is not one dataset, it is damaged, or its tokenizer is missing.
+        TokenizerFileError: The tokenizer cannot be read.
         CorpusError: The file of texts cannot be read.
     """
     file = open_one(settings.path)

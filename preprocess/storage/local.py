@@ -242,8 +242,8 @@ class LocalStorage(LocalFiles):
         """Give files their final names: `names`, then `last`, which describe the others.
 
         Finished files in `last` are removed first, unless the new ones just replace them
-        (`replaces`), then those in `gone`. After an interruption it
-        may be called again with the same names.
+        (`replaces`), then those in `gone`. After an interruption it may be called again with the
+        same names.
         """
         with writing(self._location, PUBLISHED_KEPT):
             self._check_lock()
