@@ -347,8 +347,8 @@ class SpecialTokenSettings(Settings):
         return tuple(dict.fromkeys(token for token in wanted if token))
 
 
-class DocumentSettings(SpecialTokenSettings, ReadSettings, SelectSettings):
-    """Options for the text of documents: conversations, special ids; and for memory."""
+class MemorySettings(Settings):
+    """Options for memory."""
 
     memory_limit: OptionalSize = run_option(
         "Memory that the run may take, such as 500MB: counts that do not fit go to files; never"
@@ -359,6 +359,11 @@ class DocumentSettings(SpecialTokenSettings, ReadSettings, SelectSettings):
         " 256KiB, 500MB; balanced: half of the processors, 1MiB, 2GB; speed: all processors, 4MiB,"
         " no limit. A limit below the minimum of the run is raised to it.", default=None,
     )
+
+
+class DocumentSettings(MemorySettings, SpecialTokenSettings, ReadSettings, SelectSettings):
+    """Options for the text of documents: conversations, special ids; and for memory."""
+
     chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
         "Kind of the conversations in records; auto: found by their fields, off: records are text.",
         default="auto",

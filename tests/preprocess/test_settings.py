@@ -124,6 +124,16 @@ def test_tables_are_those_of_the_declarations() -> None:
     assert docs.page() == (ROOT / "docs" / "options.md").read_text("utf-8"), docs.__doc__
 
 
+def test_tables_have_all_options_of_each_command() -> None:
+    page = docs.page()
+    for name, command in COMMANDS.items():
+        section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+        for option in command.options():
+            shown = option.flag if option.kw_only else option.metavar
+            assert re.search(rf"`{re.escape(shown)}[ `.]", section), (name, shown)
+            assert option.help.replace("|", r"\|") in page
+
+
 def test_an_option_is_declared_once() -> None:
     """The same name with the same help in two classes should be inherited."""
     found = [x for x in vars(declared).values() if isinstance(x, type)]
