@@ -127,8 +127,8 @@ class TextSettings(Settings):
         " document).", default=END_OF_TEXT,
     )
     content_field: Names = option(
-        "Field or column of records that has the text, such as data.text; on the command line"
-        " one at a time, several are joined by a newline.",
+        "Field or column with the text, such as data.text; may be repeated: several are joined by"
+        " a newline.",
         default=(), default_text="text, content or code",
         excludes={"text_preset": "--text-preset has fields of its own"},
     )
@@ -198,8 +198,8 @@ class ShardSettings(Settings):
         default=None, default_text="one file; in a bucket 500,000,000",
     )
     split_documents: Is[bool] = option(
-        "Let a document continue in the next shard, so that all shards but the last are full;"
-        " without it a larger document has a shard of its own.",
+        "Let a document continue in the next shard, so that all shards but the last are full, and"
+        " none is larger.",
         default=False, needs=("shard_tokens",),
     )
 
@@ -405,8 +405,7 @@ class RunSettings(DocumentSettings, RepeatableSettings):
         default=None, default_text="Ray is started on this machine", needs=("executor ray",),
     )
     ray_resources: Option[Resources, Iterable[str] | Mapping[str, float]] = run_option(
-        "Resource of Ray that each worker needs, such as CPU=2; on the command line one at a"
-        " time.",
+        "Resource of Ray that each worker needs, such as CPU=2; may be repeated.",
         default=(), default_text="CPU=1", flag="--ray-resource", needs=("executor ray",),
     )
 
@@ -462,12 +461,12 @@ class LearningSettings(Settings):
         " .tiktoken file needs it.", default=lambda: "gpt2", default_text="gpt2",
     )
     special_tokens: Option[Tokens, Iterable[str]] = option(
-        "Further special tokens for a new tokenizer; on the command line one at a time.",
+        "Further special token for a new tokenizer; may be repeated.",
         default=(), flag="--special-token",
     )
     tie_break: Is[Literal["greatest-bytes", "huggingface"]] = option(
-        "Which of equally frequent pairs is merged first: the one with the greatest bytes"
-        " (Stanford CS336), or the one that Hugging Face's trainer takes.",
+        "Which of equally frequent pairs is merged: that with the greatest bytes (Stanford CS336),"
+        " or that of Hugging Face's trainer.",
         default="greatest-bytes",
     )
     min_frequency: Is[Index] = option("Pairs that occur less often are not merged.", default=2)
@@ -478,7 +477,7 @@ class VocabularySettings(LearningSettings, ModelSettings):
 
     vocab_size: Option[VocabularySize, int | str] = option(
         "Bytes, merges and special tokens together; auto: of 1k, 2k, 4k, and so on to 128k the size"
-        " with the least compute per byte of validation text, for a model of width and layers.",
+        " with the least compute per byte of validation text, by --width and --layers.",
         default=32_000,
     )
 
@@ -611,7 +610,7 @@ class FileSettings(Settings):
 
     columns: Names = option(
         "Arrays to write, in this order: input_ids, attention_mask, labels, segment_ids,"
-        " position_ids; on the command line one at a time.",
+        " position_ids; may be repeated.",
         default=(), flag="--column",
         default_text="the first three, of npz two; with a strategy all but attention_mask",
     )
@@ -706,17 +705,17 @@ class BuildSettings(
     )
     val_fraction: Is[Fraction | None] = option(
         "Share of the documents of train, chosen by a hash of each, that becomes validation"
-        " where no files are given for it; 0: no validation file.",
+        " without --val; 0: no validation file.",
         default=None, default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
     out: IsOutput = option(
-        "Directory of the outputs, made if it does not exist; or URL of a place in a bucket"
-        " (s3://BUCKET/data), where they are shards.", default="data",
+        "Directory of the outputs, or URL of a place in a bucket (s3://BUCKET/data), where they"
+        " are shards.", default="data",
     )
     name: Is[Prefix] = run_option("Prefix of the outputs: NAME_train.bin and so on.", default="")
     tokenizer: Tokenizer = option(
-        "Tokenizer to use instead of training one: a tokenizer.json or a directory that has one, or"
-        " its URL, a .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
+        "Tokenizer to use instead of training one: a tokenizer.json, its directory or URL, a"
+        " .tiktoken file, or a name (tiktoken, Hugging Face).", default=None,
     )
 
     @property
@@ -771,8 +770,8 @@ class TrainFileSettings(TrainSettings, ProgressSettings):
         " from the text. --vocab-size counts its ids, too.", default=None,
     )
     val_fraction: Is[OpenFraction | None] = option(
-        "Share of the documents, chosen by a hash of each, that --vocab-size auto is chosen by;"
-        " they are not trained on.", default=None, needs=("vocab_size auto",),
+        "Share of the documents, chosen by a hash of each, that --vocab-size auto is chosen by,"
+        " and not trained on.", default=None, needs=("vocab_size auto",),
         default_text=f"with auto {DEFAULT_VALIDATION_FRACTION}, else none",
     )
 
@@ -831,8 +830,8 @@ class CountSettings(RanksSettings, ReadSettings, ProgressSettings):
         "Text: files, directories and URLs; in Python also documents.", kw_only=False,
     )
     tokenizer: Option[GivenTokenizer, TokenizerSource] = option(
-        "A tokenizer.json or a directory that has one, or its URL, a .tiktoken file, or a name"
-        " (tiktoken, Hugging Face).",
+        "A tokenizer.json, its directory or URL, a .tiktoken file, or a name (tiktoken, Hugging"
+        " Face).",
     )
 
 
@@ -934,8 +933,8 @@ class DropSettings(OverwriteSettings, ProgressSettings, function="drop"):
         " a list.", default=None,
     )
     source: Names = option(
-        "Name of a source whose documents are dropped, as `inspect` shows it; on the command line"
-        " one at a time.", default=(),
+        "Source whose documents are dropped, named as `inspect` shows it; may be repeated.",
+        default=(),
     )
     matching: Option[Readable | None, StrPath | None] = option(
         "File of evaluation items: drop documents that have an n-gram of one, as `search"
@@ -978,8 +977,7 @@ class VocabCurveSettings(
         excludes={"val_fraction": "held-out text is of files of its own, or out of PATH"},
     )
     val_fraction: Is[OpenFraction | None] = option(
-        "Share of the documents of PATH, chosen by a hash of each as in `build`, that is held out"
-        " where no files are given for it.",
+        "Share of the documents of PATH, chosen as in `build`, that is held out without --val.",
         default=None, default_text=str(DEFAULT_VALIDATION_FRACTION),
     )
     sizes: Option[VocabularySizes, int | str | Iterable[int | str]] = option(
@@ -1125,8 +1123,7 @@ class InspectSettings(RanksSettings):
     """Options of `inspect`: a description of a file or directory."""
 
     path: IsReadable = option(
-        "A .bin file, a tokenizer (as `encode` takes it), or a directory of outputs; or the URL of"
-        " a .bin file or of a directory with some.",
+        "A directory of outputs or a .bin file, or its URL; or a tokenizer, as `encode` takes it.",
         kw_only=False,
     )
 
@@ -1217,7 +1214,7 @@ class ExportSettings(OverwriteSettings, ProgressSettings, function="export_token
         "Format of the export; see docs/exports.md."
     )
     out: IsPath = option(
-        "Directory of the export; made if it does not exist.", default="export",
+        "Directory of the export.", default="export",
     )
     name: Is[Prefix] = option(
         "Prefix of the outputs, if one dataset is exported.",
