@@ -340,19 +340,28 @@ class Option(Generic[Stored, Given]):
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
         self.flag = self.flag or (f"--{name.replace('_', '-')}" if self.kw_only else name)
-        self._stored, given = get_args(inspect.get_annotations(owner)[name])
-        self.accepts = _without_metadata(given)  # the type of the argument in calls
+        self._stored, self._given = get_args(owner.__annotations__[name])
         self.takes_none = type(None) in get_args(self._stored)
         inner = get_args(self._stored)[0] if self.takes_none else self._stored
-        base, *metadata = get_args(inner) if get_origin(inner) is Annotated else (inner,)
-        kinds = [each for each in metadata if isinstance(each, Kind)]
+        base, *self._metadata = get_args(inner) if get_origin(inner) is Annotated else (inner,)
+        kinds = [each for each in self._metadata if isinstance(each, Kind)]
         self.kind = kinds[0] if kinds else _PLAIN.get(base) or _choice(get_args(base))
-        self.expected = f"{self.kind.expected or noun(base)}{_bounds(metadata)}"
+        self._base = base
         self.is_list, self.is_switch = get_origin(base) is tuple, base is bool
         self.is_location = self.kind.is_location
         self.metavar = self.kind.metavar if self.kw_only or self.is_list else name.upper()
         # What makes a value of text on the command line, before `read`.
         self.parse: type = {"N": int, "X": float}.get(self.kind.metavar, str)
+
+    @property
+    def accepts(self) -> Any:
+        """The type of the argument in calls."""
+        return _without_metadata(self._given)
+
+    @property
+    def expected(self) -> str:
+        """Description of the values."""
+        return f"{self.kind.expected or noun(self._base)}{_bounds(self._metadata)}"
 
     @property
     def shown_name(self) -> str:
@@ -485,6 +494,17 @@ def advice(
     return ""
 
 
+class _Signature:
+    """The signature of a function that takes the options of a class as its arguments."""
+
+    def __get__(self, settings: object, owner: type[Settings]) -> inspect.Signature:
+        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+        return inspect.Signature([
+            inspect.Parameter(x.name, kinds[x.kw_only], default=x.default, annotation=x.accepts)
+            for x in sorted(owner._options.values(), key=lambda each: each.kw_only)
+        ])  # fmt: skip
+
+
 @dataclass_transform(kw_only_default=True, field_specifiers=(option, run_option))
 class Settings:
     """Base of the settings of one command: options with values; None is a computed default.
@@ -494,22 +514,18 @@ class Settings:
             contradictory.
     """
 
+    _declared: ClassVar[list[str]] = []  # the own ones
     _options: ClassVar[dict[str, Option[Any, Any]]] = {}
     _of_functions: ClassVar[dict[str, dict[str, Option[Any, Any]]]] = {}  # those of users
-    __signature__: ClassVar[inspect.Signature]  # of a function that takes these options
+    __signature__ = _Signature()
 
     def __init_subclass__(cls, function: str = "") -> None:
         """Note the options, also as those of a function for users, if it is named."""
-        declared = [vars(each).items() for each in cls.__mro__]
-        names = [name for own in declared for name, x in own if isinstance(x, Option)]
-        cls._options = {name: getattr(cls, name) for name in names}
+        cls._declared = [name for name, x in vars(cls).items() if isinstance(x, Option)]
+        declared = (vars(each).get("_declared", []) for each in cls.__mro__)
+        cls._options = {name: getattr(cls, name) for own in declared for name in own}
         if function:
             Settings._of_functions[function] = cls._options
-        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
-        cls.__signature__ = inspect.Signature([
-            inspect.Parameter(x.name, kinds[x.kw_only], default=x.default, annotation=x.accepts)
-            for x in sorted(cls._options.values(), key=lambda each: each.kw_only)
-        ])  # fmt: skip
 
     def __init__(self, /, **given: Any) -> None:
         read, wrong = read_values(given, type(self))

@@ -10,10 +10,10 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -169,8 +169,7 @@ class NamedTokens(msgspec.Struct):
         return text if text in special_tokens else None
 
 
-@dataclass(frozen=True)
-class TokenizerFiles:
+class TokenizerFiles(NamedTuple):
     """Content of a tokenizer.json, and text of the configuration in its directory, if any."""
 
     path: Path

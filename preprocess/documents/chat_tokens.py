@@ -7,7 +7,6 @@ where each begins. A tokenizer that changes text is run by Hugging Face's librar
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +89,8 @@ class SpecialTextEncoder:
             text = tokenizer.to_huggingface().to_str()
         else:
             text = tokenizer.to_json()
+        from random import SystemRandom
+
         from tokenizers import AddedToken
         from tokenizers import Tokenizer as Engine
 
@@ -100,7 +101,7 @@ class SpecialTextEncoder:
         self._engine.no_truncation()
         self._engine.no_padding()
         # At their places, special tokens have names of their lengths that no text contains.
-        private, known = random.SystemRandom(), tokenizer.special_tokens
+        private, known = SystemRandom(), tokenizer.special_tokens
         self._names, self._special_ids = dict[int, str](), dict[int | None, int]()
         for each in top.get("added_tokens") or []:
             if each["content"] in known:

@@ -22,8 +22,6 @@ import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import NamedTuple, TypeVar
 
 from msgspec import Struct, field
@@ -207,6 +205,8 @@ class _Process:
     """A process that reads units, one at a time."""
 
     def __init__(self) -> None:
+        from multiprocessing import Pipe
+
         self._connection, other = Pipe()
         with other:
             command = [sys.executable, "-c", _PROGRAM, str(other.fileno()), *sys.path]
@@ -237,6 +237,8 @@ class _Process:
 
 def serve(descriptor: int) -> None:
     """Read the units that come through a pipe until it is closed, and send their batches."""
+    from multiprocessing.connection import Connection
+
     # A unit is many small objects without cycles: fewer looks for cycles make reading 5 to 9 %
     # faster.
     gc.set_threshold(100_000)

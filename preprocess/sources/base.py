@@ -8,10 +8,9 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import dataclass
 from typing import Any, Self
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from bpe.errors import CorpusError
 from preprocess.documents.batch import DocumentBatch, Kept, ReadOptions
@@ -31,8 +30,7 @@ _STRIDE_BYTES = 1024 * 1024
 ResumePoint = list[Any]
 
 
-@dataclass(frozen=True)
-class WorkUnit(ABC):
+class WorkUnit(Struct, frozen=True, eq=False):
     """Bytes [start, stop) of a file, which are processed at a time.
 
     The units of a source are contiguous. A unit is a value, which can be pickled and read by

@@ -16,7 +16,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +53,7 @@ FILE_MAGIC = b"ARROW1"
 END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-@dataclass(frozen=True, eq=False)
-class RowsUnit(RecordUnit):
+class RowsUnit(RecordUnit, frozen=True):
     """Rows [first, end) of a file: record batches of the columns with text, or conversations.
 
     `json_in` is what `_json_in` returns of a conversation.

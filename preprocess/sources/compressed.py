@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -250,8 +249,7 @@ class DecompressedFile(InputFile):
         return able[-1]
 
 
-@dataclass(frozen=True)
-class CompressedUnit(WorkUnit):
+class CompressedUnit(WorkUnit, frozen=True):
     """A unit of another format with its text, and bytes [start, stop) of the compressed file."""
 
     unit: WorkUnit
@@ -296,7 +294,7 @@ class CompressedSource(Source):
         text, source = self._open()
         start = after[0] if after else 0
         for unit in source.units(after[1:] if after else None):
-            unit = replace(unit, file=text.hold(unit.start, unit.stop))
+            unit = structs.replace(unit, file=text.hold(unit.start, unit.stop))
             stop = self.n_bytes if unit.after is None else max(start, text.n_read)
             yield CompressedUnit(self.file, unit.reading, start, stop, unit)
             start = stop

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import xxhash
@@ -95,8 +94,7 @@ class _Reader:
             )
 
 
-@dataclass(frozen=True)
-class TextsUnit(WorkUnit):
+class TextsUnit(WorkUnit, frozen=True):
     """Texts, each of which ends with a mark."""
 
     n_before: int | None = None  # documents; None: to be counted
@@ -122,8 +120,7 @@ class TextsUnit(WorkUnit):
         return f"{self.file.path}: document {number + 1:,}"
 
 
-@dataclass(frozen=True)
-class HeldTextsUnit(TextsUnit):
+class HeldTextsUnit(TextsUnit, frozen=True):
     """Texts in memory."""
 
     point: ResumePoint | None = None
@@ -133,8 +130,7 @@ class HeldTextsUnit(TextsUnit):
         return self.point
 
 
-@dataclass(frozen=True)
-class HeldRecordsUnit(JsonLinesUnit):
+class HeldRecordsUnit(JsonLinesUnit, frozen=True):
     """Records in memory."""
 
     noun = "document"

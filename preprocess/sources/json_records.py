@@ -14,7 +14,6 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
@@ -54,8 +53,7 @@ _decode_text: Callable[[Any], str] = msgspec.json.Decoder(str).decode
 _decode_names: Callable[[Any], dict[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-@dataclass(frozen=True)
-class JsonUnit(RecordUnit):
+class JsonUnit(RecordUnit, frozen=True):
     """Whole records of a file of JSON."""
 
     noun: ClassVar[str]  # for messages
@@ -186,8 +184,7 @@ class JsonSource(RecordSource):
 # Lines.
 
 
-@dataclass(frozen=True)
-class JsonLinesUnit(JsonUnit):
+class JsonLinesUnit(JsonUnit, frozen=True):
     """Whole lines of a file."""
 
     noun = "line"
@@ -286,8 +283,7 @@ def _first_byte(file: InputFile, start: int = 0) -> tuple[int, bytes]:
     return file.clip(sys.maxsize), b""
 
 
-@dataclass(frozen=True)
-class JsonArrayUnit(JsonUnit):
+class JsonArrayUnit(JsonUnit, frozen=True):
     """Whole elements of an array, with what is around them."""
 
     noun = "element"

@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from bpe.errors import CorpusError, listed
 from preprocess.documents.batch import DocumentBatch, Offsets, ReadOptions, Rejected, prepare
@@ -73,8 +72,7 @@ class Record(NamedTuple):
     byte: int | None = None
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """What is left out of a unit, or replaced in it, before its documents are prepared."""
 
     n_skipped: int = 0
@@ -83,8 +81,7 @@ class Tally:
     numbers: list[int] = field(default_factory=list)  # of good records
 
 
-@dataclass(frozen=True)
-class RecordUnit(WorkUnit):
+class RecordUnit(WorkUnit, frozen=True):
     """Whole records of a file; `fields` are the dotted names of those that are read."""
 
     fields: tuple[str, ...]

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
 from typing import Any
@@ -51,8 +50,7 @@ class Ends(Enum):
     FILE = "at the end of the file"
 
 
-@dataclass(frozen=True)
-class TextUnit(WorkUnit):
+class TextUnit(WorkUnit, frozen=True):
     """Bytes [start, stop) of a text file, starting after a separator or inside a document.
 
     `in_validation` and `skipped` are the decisions for the document of which the unit is a part.

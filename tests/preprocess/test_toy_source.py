@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,7 @@ from preprocess.sources.text import Cutter, Ends
 from preprocess.sources.text_file import new_array
 
 
-@dataclass(frozen=True)
-class LinesUnit(WorkUnit):
+class LinesUnit(WorkUnit, frozen=True):
     """Documents are lines; capital letters are spans."""
 
     line: int
