@@ -129,18 +129,11 @@ def test_workers_and_units_change_nothing(
     if "val_fraction" not in options:
         options = options | {"val": corpus / "val.txt"}
     built = []
-    for number, (workers, unit_size) in enumerate(
-        [(1, "256MiB"), (2, 200), (7, 1000), (7, 50)]
-    ):
+    for number, (workers, unit_size) in enumerate([(1, "256MiB"), (2, 200), (7, 1000), (7, 50)]):
         out = tmp_path / str(number)
         build(
-            train=corpus / "train",
-            out=out,
-            vocab_size=300,
-            workers=workers,
-            unit_size=unit_size,
-            special_tokens=["<|pad|>", "low lower"],
-            **options,
+            train=corpus / "train", out=out, vocab_size=300, workers=workers, unit_size=unit_size,
+            special_tokens=["<|pad|>", "low lower"], **options,
         )
         stats = json.loads((out / "stats.json").read_text())
         built.append((contents(out), stats["look_alikes"], stats["empty_documents"]))
@@ -158,25 +151,16 @@ def test_workers_and_units_change_nothing(
     begin=st.booleans(),
 )
 def test_the_law_of_the_bin(
-    tokenizer: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    pieces: list[str],
-    separator: str,
-    unit_size: int,
-    workers: int,
-    begin: bool,
+    tokenizer: Path, tmp_path_factory: pytest.TempPathFactory, pieces: list[str], separator: str,
+    unit_size: int, workers: int, begin: bool,
 ) -> None:
     directory = tmp_path_factory.mktemp("law")
     text = "".join(pieces)
     (directory / "text").write_text(text)
     documents = [d for d in (text.split(separator) if separator else [text]) if d]
     options = {
-        "paths": directory / "text",
-        "tokenizer": tokenizer,
-        "out": directory / "x.bin",
-        "separator": separator,
-        "unit_size": unit_size,
-        "workers": workers,
+        "paths": directory / "text", "tokenizer": tokenizer, "out": directory / "x.bin",
+        "separator": separator, "unit_size": unit_size, "workers": workers,
         "begin_of_text": "<|pad|>" if begin else None,
     }
     if not documents:
@@ -227,13 +211,8 @@ def test_what_stands_between_documents_is_not_counted(
     (tmp_path / "text").write_text(text)
     special_tokens = [separator, special_token]
     tokenizer, _ = pipeline.train(
-        paths=tmp_path / "text",
-        out=tmp_path / "tokenizer.json",
-        separator=separator,
-        end_of_text=separator,
-        special_tokens=special_tokens,
-        vocab_size=300,
-        min_frequency=1,
+        paths=tmp_path / "text", out=tmp_path / "tokenizer.json", separator=separator,
+        end_of_text=separator, special_tokens=special_tokens, vocab_size=300, min_frequency=1,
     )
     expected = reference.train(["ab", "ab ab"], 300, special_tokens, min_frequency=1)
     assert tokenizer.merges == expected
@@ -243,12 +222,8 @@ def test_a_given_tokenizer_is_used_and_copied(
     corpus: Path, tmp_path: Path, tokenizer: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = build(
-        train=corpus / "train",
-        val=corpus / "val.txt",
-        out=tmp_path,
-        tokenizer=tokenizer,
-        name="tiny",
-        vocab_size=999,
+        train=corpus / "train", val=corpus / "val.txt", out=tmp_path, tokenizer=tokenizer,
+        name="tiny", vocab_size=999,
     )
     assert result.tokenizer == Tokenizer.from_file(tokenizer)
     assert (tmp_path / "tokenizer.json").read_bytes() == tokenizer.read_bytes()
@@ -260,10 +235,7 @@ def test_a_given_tokenizer_is_used_and_copied(
     for given_path in (tmp_path / "tokenizer.json", tokenizer):
         name = f"other{given_path == tokenizer}"
         build(
-            train=corpus / "val.txt",
-            val=corpus / "val.txt",
-            out=tmp_path,
-            tokenizer=given_path,
+            train=corpus / "val.txt", val=corpus / "val.txt", out=tmp_path, tokenizer=given_path,
             name=name,
         )
     assert (tmp_path / "tokenizer.json").stat() == before
@@ -271,13 +243,8 @@ def test_a_given_tokenizer_is_used_and_copied(
 
 def test_the_end_of_text_is_the_users_or_the_tokenizers(corpus: Path, tmp_path: Path) -> None:
     result = build(
-        train=corpus / "train",
-        val=corpus / "val.txt",
-        out=tmp_path / "1",
-        vocab_size=300,
-        end_of_text="</s>",
-        begin_of_text="<s>",
-        special_tokens=["<|pad|>"],
+        train=corpus / "train", val=corpus / "val.txt", out=tmp_path / "1", vocab_size=300,
+        end_of_text="</s>", begin_of_text="<s>", special_tokens=["<|pad|>"],
     )
     assert result.tokenizer.special_tokens == {"</s>": 297, "<s>": 298, "<|pad|>": 299}
     assert result.tokenizer.eos_token == "</s>"
@@ -376,9 +343,7 @@ def test_an_end_of_text_that_documents_could_spell_is_refused(tmp_path: Path) ->
     (tmp_path / "text.txt").write_text("the end of it")
     with pytest.raises(SpecialTokenError, match="'end' is an ordinary token"):
         build(
-            train=[tmp_path / "text.txt"],
-            out=tmp_path / "out",
-            tokenizer=tmp_path / "tokenizer.json",
-            end_of_text="end",
+            train=[tmp_path / "text.txt"], out=tmp_path / "out",
+            tokenizer=tmp_path / "tokenizer.json", end_of_text="end",
         )
     assert not (tmp_path / "out").exists()

@@ -174,8 +174,7 @@ def test_an_error_is_one_line_and_a_traceback_with_debug(tmp_path: Path, capsys:
     missing = ["--train", f"{tmp_path}/none.txt", "--out", f"{tmp_path}/out"]
     assert run(missing) == 1
     assert capsys.readouterr() == (
-        "",
-        f"tokenmill: error: {tmp_path}/none.txt: no such file or directory; check the path\n",
+        "", f"tokenmill: error: {tmp_path}/none.txt: no such file or directory; check the path\n",
     )
     with start(*missing, "--debug") as process:
         said = process.communicate()[1]

@@ -32,9 +32,7 @@ def build(directory: Path, out: str, *options: str) -> str:
         [*command, "--out", str(directory / out), "--vocab-size", "300", *options],
         env=os.environ
         | {
-            "PYTHONPATH": str(ROOT),
-            "NUMBA_CACHE_DIR": str(directory / "cache"),
-            "NUMBA_OPT": "0",
+            "PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": str(directory / "cache"), "NUMBA_OPT": "0",
         },
         capture_output=True,
         text=True,

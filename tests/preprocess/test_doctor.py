@@ -20,9 +20,7 @@ from preprocess.check import doctor
 from preprocess.cli import run
 from preprocess.storage import LocalStorage, Stream
 
-NAMES = [
-    "versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer",
-]  # fmt: skip
+NAMES = ["versions", "processor", "memory", "accelerator", "output directory", "disk", "tokenizer"]
 
 
 @pytest.fixture(autouse=True)

@@ -62,11 +62,8 @@ def test_every_row_is_a_window_of_the_data(
 @pytest.mark.parametrize("kind", ["array", "map", "path", "text", "file"])
 def test_every_kind_of_dataset_gives_the_same_batch(path: Path, kind: str) -> None:
     dataset = {
-        "array": np.arange(1000),
-        "map": np.memmap(path, dtype=np.uint16, mode="r"),
-        "path": path,
-        "text": str(path),
-        "file": open_tokens(path),
+        "array": np.arange(1000), "map": np.memmap(path, dtype=np.uint16, mode="r"), "path": path,
+        "text": str(path), "file": open_tokens(path),
     }[kind]
     inputs, targets = get_batch(dataset, 5, 7, rng=np.random.default_rng(1))
     wanted, _ = get_batch(np.arange(1000), 5, 7, rng=np.random.default_rng(1))

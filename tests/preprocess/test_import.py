@@ -85,8 +85,7 @@ def test_megatron_and_back_is_the_same_dataset(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "PIECE_TOKENS", piece)
         import_megatron(
-            root / "out" / "train", root / "back", vocab_size=vocab_size,
-            shard_tokens=shard_tokens,
+            root / "out" / "train", root / "back", vocab_size=vocab_size, shard_tokens=shard_tokens,
         )
         import_raw(
             root / "out" / "train.bin", root / "raw", vocab_size=vocab_size,

@@ -282,10 +282,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "train.txt").write_text(END.join(TRAIN))
     (root / "val.txt").write_text(END.join(VAL))
     build(
-        train=root / "train.txt",
-        val=root / "val.txt",
-        out=root / "data",
-        vocab_size=265,
+        train=root / "train.txt", val=root / "val.txt", out=root / "data", vocab_size=265,
         special_tokens=["<|pad|>"],
     )
     return root / "data"
@@ -332,9 +329,7 @@ def test_json_says_the_same(judged: Path, capsys: pytest.CaptureFixture[str]) ->
     others=st.lists(st.lists(st.integers(0, 2), max_size=2), max_size=6),
 )
 def test_copies_and_lengths(
-    documents: list[list[int]],
-    others: list[list[int]],
-    at_a_time: int,
+    documents: list[list[int]], others: list[list[int]], at_a_time: int,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     root = tmp_path_factory.mktemp("copies")
@@ -424,12 +419,8 @@ def test_shards_are_judged_as_one_file(
 ) -> None:
     (tmp_path / "train.txt").write_text(END.join(TRAIN))
     build(
-        train=tmp_path / "train.txt",
-        val_fraction=0,
-        out=tmp_path / "data",
-        tokenizer=judged / "tokenizer.json",
-        shard_tokens=16,
-        split_documents=split,
+        train=tmp_path / "train.txt", val_fraction=0, out=tmp_path / "data",
+        tokenizer=judged / "tokenizer.json", shard_tokens=16, split_documents=split,
     )
     monkeypatch.setattr(scan, "_BLOCK", 5)
     found, whole = facts(tmp_path / "data" / "train.json"), facts(judged / "train.bin")

@@ -67,9 +67,7 @@ def test_values_are_nested_up_to_a_limit(tmp_path: Path, quotes: str) -> None:
     (path := tmp_path / "x.jsonl").write_text(
         '{"text": "' + quotes * 400 + '", "x": ' + "[" * 299 + "]" * 299 + "}\n"
     )
-    assert documents_of(path) == [
-        json.loads(f'"{quotes}"') * 400
-    ]
+    assert documents_of(path) == [json.loads(f'"{quotes}"') * 400]
     (record,) = JsonShardedSource(str(path))
     assert len(record["text"]) == 400 * len(json.loads(f'"{quotes}"'))
     path.write_text(path.read_text().replace("[]", "[[]]"))

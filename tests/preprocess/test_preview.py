@@ -48,8 +48,7 @@ def test_a_build(here: Path, capsys: Any) -> None:
     assert "with 1 workers and units of 4,194,304 bytes, and counts of pre-tokens" in lines[5]
     assert lines[6:] == [
         "train, document 0: 18 characters: Once upon a time.\\n",
-        "train, document 1: 2 characters: 日本",
-        "train, document 2: 8 characters: The end.",
+        "train, document 1: 2 characters: 日本", "train, document 2: 8 characters: The end.",
     ]
 
 

@@ -107,9 +107,7 @@ def test_a_long_document_of_several_units_has_its_number(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("more", [{}, {"shard_tokens": 500}, {"shuffle_documents": 3}])
-def test_a_run_that_is_cut_off_goes_on(
-    tmp_path: Path, often: None, more: dict[str, Any]
-) -> None:
+def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, often: None, more: dict[str, Any]) -> None:
     options = {"train": write_sources(tmp_path / "text", 30), "vocab_size": 280, "unit_size": 300,
                "val_fraction": 0.2, "workers": 1, "on_bad_record": "skip",
                "provenance": True} | more  # fmt: skip

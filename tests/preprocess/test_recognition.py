@@ -321,9 +321,7 @@ def test_a_separator_with_a_backslash_that_is_meant(tmp_path: Path, separator: s
 @pytest.mark.parametrize(
     ("number", "name"), [("1e400", "a.jsonl"), ("-1E+999", "a.jsonl"), ("9e999", "a.json")]
 )
-def test_numbers_that_are_too_large(
-    tmp_path: Path, number: str, name: str, capsys: Any
-) -> None:
+def test_numbers_that_are_too_large(tmp_path: Path, number: str, name: str, capsys: Any) -> None:
     record = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     text = json.dumps(record) + "\n" + json.dumps(record)[:-1] + f', "score": {number}}}\n'
     if name == "a.json":

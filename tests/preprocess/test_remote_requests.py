@@ -25,9 +25,7 @@ from preprocess.storage import remote
 OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
 
 
-def test_requests_that_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
     monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)  # a request for every read
     text = format_files.text(format_files.DOCUMENTS)
@@ -129,8 +127,7 @@ def test_a_hub_is_read_at_one_commit() -> None:
     pytest.importorskip("huggingface_hub", reason="needs the extra `hf`")
     pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")
     urls = [
-        f"hf://datasets/me/it{x}"
-        for x in ("/data/a.txt", "", "@main/*.md", "/data", "/none.txt")
+        f"hf://datasets/me/it{x}" for x in ("/data/a.txt", "", "@main/*.md", "/data", "/none.txt")
     ]
     done = processes.run("-m", "hub_server", *urls)
     a, b, c = (

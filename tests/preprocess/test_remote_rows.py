@@ -177,9 +177,7 @@ def test_text_in_a_bucket_becomes_rows_there(
     there = tokenize_and_save(
         data_files=f"{bucket}/text/*.jsonl", output_path=f"{bucket}/out", **options
     )
-    tokenize_and_save(
-        data_files=tmp_path / "a.jsonl", output_path=tmp_path / "out", **options
-    )
+    tokenize_and_save(data_files=tmp_path / "a.jsonl", output_path=tmp_path / "out", **options)
     assert there.directory == f"{bucket}/out"
     for part in ("train", "val"):
         local, found = (

@@ -312,9 +312,7 @@ def test_a_signature_is_shown_nowhere(
 
 
 @pytest.mark.parametrize("tag", ['W/"1"', ""])
-def test_weak_tags_and_times(
-    monkeypatch: pytest.MonkeyPatch, tag: str
-) -> None:
+def test_weak_tags_and_times(monkeypatch: pytest.MonkeyPatch, tag: str) -> None:
     pages: dict[str, Page] = {}
     with web_server(pages) as server:
         pages["/x.txt"] = Page(b"some text", tag)
@@ -328,9 +326,7 @@ def test_weak_tags_and_times(
             unit.read()
 
 
-def test_a_server_without_ranges_or_an_answer(
-    monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_ranges_or_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pages: dict[str, Page] = {}
     with web_server(pages) as server:
         pages["/x.txt"] = Page(b"some text", has_ranges=False)

@@ -56,9 +56,7 @@ def windows_of(sampler: Sampler) -> list[tuple[list[int], list[int]]]:
     ],
 )  # fmt: skip
 def test_windows_of_six_tokens(stride: int | None, drop_last: bool, expected: Any) -> None:
-    sampler = Sampler(
-        LETTERS, 1, 4, stride=stride, order="sequential", drop_last=drop_last
-    )
+    sampler = Sampler(LETTERS, 1, 4, stride=stride, order="sequential", drop_last=drop_last)
     assert windows_of(sampler) == expected
 
 

@@ -87,11 +87,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 options_of_selection = st.fixed_dictionaries({
-    "deduplicate": st.booleans(),
-    "start_character": st.integers(0, 30),
+    "deduplicate": st.booleans(), "start_character": st.integers(0, 30),
     "max_characters": st.none() | st.integers(1, 40),
-    "max_documents": st.none() | st.integers(1, 12),
-    "cut_documents": st.booleans(),
+    "max_documents": st.none() | st.integers(1, 12), "cut_documents": st.booleans(),
     "shuffle_documents": st.none() | st.integers(0, 2**70),
 })
 
@@ -240,8 +238,7 @@ def test_tasks_select_the_documents_of_one_build(
 def test_it_is_killed_and_resumed(corpus: dict[str, Any], tmp_path: Path) -> None:
     build(out=tmp_path / "peace", **corpus)
     n_kills = faults.end_and_resume(
-        lambda progress: build(out=tmp_path / "out", progress=progress, **corpus),
-        range(2, 400, 9),
+        lambda progress: build(out=tmp_path / "out", progress=progress, **corpus), range(2, 400, 9),
     )
     build(out=tmp_path / "out", **corpus)
     assert n_kills > 5

@@ -200,10 +200,8 @@ def test_a_manifest_that_contradicts_its_shards(
 
 
 @given(
-    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6),
-    start=st.integers(-9, 30),
-    stop=st.integers(-9, 30),
-    step=st.sampled_from([1, 2, -1]),
+    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6), start=st.integers(-9, 30),
+    stop=st.integers(-9, 30), step=st.sampled_from([1, 2, -1]),
 )
 def test_joined_arrays_are_read_like_one(
     sizes: list[int], start: int, stop: int, step: int

@@ -127,14 +127,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(
 
 def test_files_and_directories_in_a_stated_order(tmp_path: Path) -> None:
     for name in [
-        "z.txt",
-        "c/d/b.txt",
-        "c/a.md",
-        "c/d.txt",
-        "c/é",
-        "c/.hidden.txt",
-        "c/.git/x.txt",
-        "c/Z",
+        "z.txt", "c/d/b.txt", "c/a.md", "c/d.txt", "c/é", "c/.hidden.txt", "c/.git/x.txt", "c/Z",
     ]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)

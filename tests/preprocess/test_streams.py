@@ -69,9 +69,7 @@ def test_commands(plain: list[Any], tmp_path: Path, redirections: str) -> None:
     if redirections == "ascii":
         found, kept = run_all(tmp_path / "x", "", commands, PYTHONIOENCODING=redirections)
         for shown in (x[2].decode(redirections) for x in found if "--json" in x[0]):
-            assert json.loads(shown) == json.loads(
-                next(x[2] for x in plain[0] if "--json" in x[0])
-            )
+            assert json.loads(shown) == json.loads(next(x[2] for x in plain[0] if "--json" in x[0]))
     else:
         found, kept = run_all(tmp_path / "x", redirections, commands)
     expected = {command: code for command, code, *_ in plain[0]}

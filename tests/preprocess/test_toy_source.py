@@ -78,9 +78,7 @@ def _lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FORMATS", [*registry.FORMATS, form])
 
 
-def test_a_format_is_built_killed_resumed_and_verified(
-    tmp_path: Path, often: None
-) -> None:
+def test_a_format_is_built_killed_resumed_and_verified(tmp_path: Path, often: None) -> None:
     lines = [f"user {i} asks, BOT {i} says {'A LOT ' * (i % 60)}" for i in range(99)]
     (tmp_path / "chat.lines").write_text("\n".join(lines))
     (tmp_path / "text.txt").write_text("<|endoftext|>".join(lines))

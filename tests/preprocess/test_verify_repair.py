@@ -177,9 +177,7 @@ def test_manifests_of_every_kind_of_run_are_made_again(built: Path, tmp_path: Pa
     build(train=text, out=tmp_path / "b", val_fraction=0, name="x", shard_tokens=99, **given)
     encode(paths=text, out=tmp_path / "c" / "y.bin", **given)
     for path in (
-        tmp_path / "a" / "val.json",
-        tmp_path / "b" / "x_train.json",
-        tmp_path / "c" / "y.json",
+        tmp_path / "a" / "val.json", tmp_path / "b" / "x_train.json", tmp_path / "c" / "y.json",
     ):
         before = path.read_bytes()
         path.write_bytes(before[:-1])
