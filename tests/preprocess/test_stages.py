@@ -35,8 +35,6 @@ from preprocess import (
     verify,
     write_rows,
 )
-from preprocess.check.inspect import facts
-from preprocess.cli import run
 
 TO_ROWS: dict[str, Any] = {"data_files": "x", "tokenizer": "y", "output_path": "z"}
 TEXTS = [f"Document {i} of many, " * (1 + i % 7) for i in range(40)]
@@ -120,19 +118,6 @@ def test_stages_of_a_configuration(text: Path, tmp_path: Path) -> None:
     assert written["datasets"]["a"]["val_fraction"] == 0
 
 
-def test_rows_in_directories_of_directories_are_verified(text: Path, tmp_path: Path) -> None:
-    datasets = [
-        {"name": "a", "data_files": text, "val_fraction": 0.2}, {"name": "b", "data_files": text},
-    ]
-    save = {"format": "jsonl", "output_dir": tmp_path / "rows"}
-    build(config(text, tmp_path / "out", datasets=datasets, save=save))
-    path = tmp_path / "rows" / "a" / "val" / "val-00000-of-00001.jsonl"
-    path.write_text("x\n")
-    assert [each.path for each in verify(tmp_path / "rows") if not each.sound] == [path]
-    described = facts(tmp_path / "rows")["rows"]
-    assert [Path(each["path"]).name for each in described] == ["train", "val", "b"]
-
-
 @pytest.mark.parametrize("segments", [True, False])
 def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bool) -> None:
     special = Tokenizer.from_file(tokenizer).special_tokens
@@ -158,6 +143,9 @@ def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bo
     assert sorted(kept) == sorted(x for x in file.tokens.tolist() if x)
     mask = "segment_ids" if segments else "attention_mask"
     assert not any(row["input_ids"][i] for row in rows for i in range(32) if not row[mask][i])
+    (path,) = val.path.glob("*.jsonl")
+    path.write_text("x\n")
+    assert [each.path for each in verify(tmp_path / "rows") if not each.sound] == [path]
     # Without pack() rows are of documents.
     unpacked = config(
         text, tmp_path / "other", pack=packed, datasets=[{"name": "a", "data_files": text}],
@@ -239,7 +227,7 @@ def test_where_outputs_are(
     assert json.loads(Path("w/config.json").read_text())["format"] == "tokenmill-corpus"
 
 
-@pytest.mark.parametrize("spelling", ["call", "without tokens", "pipeline", "no rows", "yaml"])
+@pytest.mark.parametrize("spelling", ["without tokens", "pipeline", "no rows"])
 def test_validation_that_is_no_longer_asked_for_is_removed(
     text: Path, tokenizer: Path, tmp_path: Path, spelling: str
 ) -> None:
@@ -247,21 +235,14 @@ def test_validation_that_is_no_longer_asked_for_is_removed(
     out = tmp_path / "out"
 
     def write(fraction: float) -> tuple[set[str], dict[str, int]]:
-        given = {"data_files": str(text), "tokenizer": str(tokenizer)}
-        if spelling in ("call", "without tokens"):
-            has_tokens = spelling == "call"
+        given = {"data_files": str(text), "tokenizer": str(tokenizer), "val_fraction": fraction}
+        if spelling == "without tokens":
             tokenize_and_save(**given, output_path=out, output_format="jsonl", overwrite=True,
-                              val_fraction=fraction, keep_tokens=has_tokens)
+                              keep_tokens=False)
         else:
             save = {} if spelling == "no rows" else {"save": {"format": "jsonl"}}
-            dataset = given | {"val_fraction": fraction, "save_path": str(out)}
-            values = {"datasets": [dataset], **save, "tokenize": {"overwrite": True}}
-            if spelling == "yaml":
-                path = tmp_path / "corpus.yaml"
-                path.write_text(json.dumps(values))
-                assert run(["build", str(path)]) == 0
-            else:
-                build(PipelineConfig(**values))
+            datasets = [given | {"save_path": str(out)}]
+            build(PipelineConfig(datasets=datasets, **save, tokenize={"overwrite": True}))
         assert all(each.sound for each in verify(out))
         assert all([*path.iterdir()] for path in out.rglob("*") if path.is_dir())
         places = [path.parent for path in out.rglob("rows.json")]
@@ -457,25 +438,22 @@ def test_ids_that_the_tokenizer_has_not(
     assert not (tmp_path / "out").exists()  # nothing was encoded before
 
 
-@pytest.mark.parametrize(
-    ("is_terminal", "module", "progress", "shows"),
-    [
+def test_a_bar_is_shown_to_people(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal and in a notebook, unless they want none."""
+    monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
+    for is_terminal, module, progress, shows in [
         (True, "io", None, True), (False, "io", None, False), (True, "io", False, False),
         (False, "ipykernel.iostream", None, True), (False, "io", True, False),
         (False, "io", Progress("bars"), True),
-    ],
-)  # fmt: skip
-def test_a_bar_is_shown_to_people(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, module: str,
-    progress: Any, shows: bool,
-) -> None:
-    """On a terminal and in a notebook, unless they want none."""
-    stream = type("Stream", (io.StringIO,), {"__module__": module})()
-    stream.isatty = lambda: is_terminal
-    monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
-    monkeypatch.setattr("sys.stderr", stream)
-    build(train=text, val_fraction=0, vocab_size=260, out=tmp_path, progress=progress)
-    assert ("counting" in stream.getvalue()) == shows
+    ]:
+        stream: Any = type("Stream", (io.StringIO,), {"__module__": module})()
+        stream.isatty = lambda is_terminal=is_terminal: is_terminal
+        monkeypatch.setattr("sys.stderr", stream)
+        build(train=text, val_fraction=0, vocab_size=260, out=tmp_path, progress=progress,
+              overwrite=True)
+        assert ("counting" in stream.getvalue()) == shows
 
 
 def test_objects_are_shown_in_a_line(text: Path, tmp_path: Path) -> None:
