@@ -27,7 +27,7 @@ from preprocess.storage.remote import RemoteError
 # --- the limit ---
 
 
-@pytest.mark.parametrize("files", ["uint16", "shards and mask"], indirect=True)
+@pytest.mark.parametrize("files", ["shards and mask"], indirect=True)
 def test_a_batch_may_need_more_blocks_than_the_cache_has(
     files: list[TokenFile], bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -96,15 +96,15 @@ def test_several_processes_keep_the_limit(
     limit = 6 * 65536
     monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(limit))
     pair(bucket, tmp_path, 1_000_000, shard_tokens=400_000)  # 31 blocks of ids
-    readers = [run_reader(tmp_path, bucket, str(seed)) for seed in range(3)]
+    readers = [run_reader(tmp_path, bucket, str(seed)) for seed in range(2)]
     usage = []
     for reader in readers:
         assert reader.stdout is not None
         for _ in reader.stdout:
             usage.append(disk_usage(tmp_path / "cache"))
         reader.stdout.close()
-    assert [reader.wait() for reader in readers] == [0, 0, 0]
-    assert len(usage) == 18
+    assert [reader.wait() for reader in readers] == [0, 0]
+    assert len(usage) == 12
     assert 0 < max(usage) <= limit
 
 
@@ -124,12 +124,11 @@ remote[10_000]
 """
 
 
-@pytest.mark.parametrize("n_bytes", ["0", "1000"])
 def test_a_reader_that_is_killed_while_it_writes_leaves_a_usable_cache(
-    bucket: str, tmp_path: Path, n_bytes: str
+    bucket: str, tmp_path: Path
 ) -> None:
     local, remote = pair(bucket, tmp_path)
-    reader = run_reader(tmp_path, bucket, n_bytes, code=_KILLED)
+    reader = run_reader(tmp_path, bucket, "1000", code=_KILLED)
     reader.communicate()
     assert reader.returncode == -signal.SIGKILL
     np.testing.assert_array_equal(remote[:], local[:])

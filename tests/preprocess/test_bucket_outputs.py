@@ -246,7 +246,7 @@ def test_outputs_beside_the_text(
     lines, _ = run_with()
     assert all("up to date" in line for line in lines)
     _, n_requests = run_with(overwrite=True)
-    for at in range(n_requests - 60, n_requests, 7):
+    for at in range(n_requests - 60, n_requests, 13):
         with suppress(faults.CutOff):
             run_with(at, overwrite=True)
         run_with(overwrite=True)

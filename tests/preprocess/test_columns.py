@@ -75,14 +75,11 @@ def test_a_column_that_is_no_longer_computed(
     assert "cannot be repaired: the column flag is not computed any more" in found.text
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"flag": np.zeros(2)}, r"3 integers are expected, one for each token; got float64"),
-        ({"flag": np.array([0, 1, 257])}, "x.flag: .*: flags are from 0 to 1, .* token 2 is 257"),
-        ({"flag": np.array([0, -1, 1])}, "x.flag: .*: flags are from 0 to 1, .* token 1 is -1"),
-    ],
-)
+@pytest.mark.parametrize(("values", "message"), [
+    ({"flag": np.zeros(2)}, r"3 integers are expected, one for each token; got float64"),
+    ({"flag": np.array([0, 1, 257])}, "x.flag: .*: flags are from 0 to 1, .* token 2 is 257"),
+    ({"flag": np.array([0, -1, 1])}, "x.flag: .*: flags are from 0 to 1, .* token 1 is -1"),
+])  # fmt: skip
 def test_values_that_do_not_fit(values: Any, message: str, tmp_path: Path) -> None:
     of_file = (*COLUMNS[:2], FLAG)
     with (

@@ -19,14 +19,14 @@ from preprocess.check.inspect import format_lines as inspected
 BASE = Vocabulary.from_merges(trained.merges(), ["<|endoftext|>"])
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    text = "\n<|endoftext|>".join(trained.documents()) * 3
-    (tmp_path / "text.txt").write_bytes(text.encode())
-    Tokenizer.from_vocabulary(BASE).save(tmp_path / "a.json")
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("compare")
+    (made / "text.txt").write_bytes("\n<|endoftext|>".join(trained.documents()).encode())
+    Tokenizer.from_vocabulary(BASE).save(made / "a.json")
     bytes_only = Vocabulary.from_merges([], ["<|endoftext|>"])
-    Tokenizer.from_vocabulary(bytes_only, pattern="o200k").save(tmp_path / "b.json")
-    return tmp_path
+    Tokenizer.from_vocabulary(bytes_only, pattern="o200k").save(made / "b.json")
+    return made
 
 
 def run(capsys: Any, *arguments: object) -> tuple[int, str, str]:

@@ -70,7 +70,7 @@ SIZES = st.lists(st.lists(st.integers(4, 14), min_size=6, max_size=9), min_size=
     other=st.sampled_from([1, 2, 5]), taken=st.lists(st.integers(0, 9), min_size=3, max_size=3),
     seed=st.integers(0, 3),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50)
 def test_each_window_once(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[list[int]], windows: Any, order: Any,
     batch: int, other: int, taken: list[int], seed: int,
@@ -215,19 +215,16 @@ def test_states_that_do_not_fit(tmp_path: Path) -> None:
         Sampler(new, **options).load_state_dict(sampler.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shares": 5}, "the state of a mixture should have the shares of all of its samplers"),
-        ({"shares": []}, "the shares of all of its samplers"),
-        ({"shares": [[0, "x"]]}, "the shares of all of its samplers"),
-        ({"shares": [[0, "1", "2"]]}, "the shares of all of its samplers"),
-        ({"seed": "x"}, "the seed of a state should be an integer; got 'x'"),
-        ({"step": -1}, "the step of a state should be at least 0; got -1"),
-        ({"continue_from": 5}, "the state of a mixture should be a dictionary"),
-        ({"samplers": {"a": 5}}, "the state of a sampler should be a dictionary"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"shares": 5}, "the state of a mixture should have the shares of all of its samplers"),
+    ({"shares": []}, "the shares of all of its samplers"),
+    ({"shares": [[0, "x"]]}, "the shares of all of its samplers"),
+    ({"shares": [[0, "1", "2"]]}, "the shares of all of its samplers"),
+    ({"seed": "x"}, "the seed of a state should be an integer; got 'x'"),
+    ({"step": -1}, "the step of a state should be at least 0; got -1"),
+    ({"continue_from": 5}, "the state of a mixture should be a dictionary"),
+    ({"samplers": {"a": 5}}, "the state of a sampler should be a dictionary"),
+])  # fmt: skip
 def test_states_of_mixtures_that_are_damaged(changes: dict[str, Any], message: str) -> None:
     samplers = {"a": Sampler(np.arange(99), 2, LENGTH, order="epoch")}
     state = Mixture(samplers, {"a": 1}).state_dict() | changes

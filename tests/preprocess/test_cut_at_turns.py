@@ -64,7 +64,7 @@ masks = st.lists(
 
 
 @settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
 )
 @given(
     masks, st.integers(2, 20), st.sampled_from(["packed", "documents"]),

@@ -52,7 +52,7 @@ def written(out: Path, texts: Iterable[str], **options: Any) -> dict[str, bytes]
     batch=st.sampled_from([1, 30, 1 << 20]), shard_tokens=st.sampled_from([None, 30]),
     begin=st.sampled_from([None, "<|begin|>"]), workers=st.sampled_from([1, 2]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 def test_the_dataset_is_that_of_encode(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], batch: int,
     shard_tokens: int | None, begin: str | None, workers: int,

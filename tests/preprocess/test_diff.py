@@ -40,7 +40,7 @@ def surplus(ours: Documents, theirs: Documents) -> list[int]:
 
 @given(old=SOME, new=SOME, shuffled=st.booleans(), shards=st.sampled_from([None, 7]),
        memory=st.sampled_from([1 << 28, 300]))  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 def test_against_plain_python(
     tmp_path_factory: pytest.TempPathFactory, old: Documents, new: Documents, shuffled: bool,
     shards: int | None, memory: int,

@@ -128,18 +128,15 @@ def append_reversed(stream: Stream, data: memoryview, append: Any = Stream.appen
 FAILED = "could not be written: Input/output error.* choose another directory"
 
 
-@pytest.mark.parametrize(
-    ("name", "patched", "replacement", "said"),
-    [
-        *(("output directory", call, fails, FAILED) for call in (
-            "os.replace", "os.fsync", "os.mkdir",
-        )),
-        ("output directory", "preprocess.storage.Stream.append", append_reversed,
-         "a mapped file has other content than was written; choose a directory"),
-        ("disk", "resource.getrlimit", lambda which: (10**9, 10**9),
-         "no file may be larger than 1,000,000,000 bytes; raise that limit"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "patched", "replacement", "said"), [
+    *(("output directory", call, fails, FAILED) for call in (
+        "os.replace", "os.fsync", "os.mkdir",
+    )),
+    ("output directory", "preprocess.storage.Stream.append", append_reversed,
+     "a mapped file has other content than was written; choose a directory"),
+    ("disk", "resource.getrlimit", lambda which: (10**9, 10**9),
+     "no file may be larger than 1,000,000,000 bytes; raise that limit"),
+])  # fmt: skip
 def test_what_a_build_does_is_tried(
     name: str, patched: str, replacement: Any, said: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -152,16 +149,13 @@ def test_what_a_build_does_is_tried(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("groups", "files", "limit"),
-    [
-        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000000"}, 5_000_000),
-        ("0::/a\n", {"a/memory.max": "7", "memory.max": "max"}, 7),
-        ("0::/elsewhere\n", {"memory.max": "9"}, 9),
-        ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "11"}, 11),
-        ("3:cpu:/a\n0::/a\n", {"a/memory.max": "max"}, math.inf),
-    ],
-)
+@pytest.mark.parametrize(("groups", "files", "limit"), [
+    ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "5000000"}, 5_000_000),
+    ("0::/a\n", {"a/memory.max": "7", "memory.max": "max"}, 7),
+    ("0::/elsewhere\n", {"memory.max": "9"}, 9),
+    ("4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "11"}, 11),
+    ("3:cpu:/a\n0::/a\n", {"a/memory.max": "max"}, math.inf),
+])  # fmt: skip
 def test_limits_of_control_groups(
     groups: str, files: dict[str, str], limit: float, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -203,15 +197,12 @@ class _Cuda:
         return "GPU"
 
 
-@pytest.mark.parametrize(
-    ("cuda", "total", "fit", "said"),
-    [
-        (_Cuda(False), 1000, True, "none that PyTorch sees; building needs none"),
-        (_Cuda(True), 1000, True, "2 x GPU, 80.0 GB of memory, 60.0 GB of it free"),
-        (_Cuda(True), 999, False, "GPU computes 999 as the sum of 1000 ones; use another"),
-        (_Cuda(True, "driver\ntoo old"), 0, False, "cannot use it (driver too old); building"),
-    ],
-)
+@pytest.mark.parametrize(("cuda", "total", "fit", "said"), [
+    (_Cuda(False), 1000, True, "none that PyTorch sees; building needs none"),
+    (_Cuda(True), 1000, True, "2 x GPU, 80.0 GB of memory, 60.0 GB of it free"),
+    (_Cuda(True), 999, False, "GPU computes 999 as the sum of 1000 ones; use another"),
+    (_Cuda(True, "driver\ntoo old"), 0, False, "cannot use it (driver too old); building"),
+])  # fmt: skip
 def test_accelerators(
     cuda: _Cuda, total: int, fit: bool, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def build_some(root: Path, n: int, name: str = "data", **more: Any) -> Path:
                             {"shard_tokens": 7, "split_documents": True}]),
     mask=st.booleans(), block=st.sampled_from([2, 1 << 22]),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 def test_drop_against_plain_python(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], data: st.DataObject,
     shards: dict[str, Any], mask: bool, block: int,

@@ -35,7 +35,7 @@ def times_of(out: Path) -> dict[Path, int]:
     wide=st.booleans(), mask=st.booleans(), shard_tokens=st.sampled_from([None, 40, 300]),
     split=st.booleans(), of_file=st.sampled_from([None, 100, 256, 10_000]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=15)
 def test_an_export_has_the_content_of_the_dataset(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], piece: int, wide: bool, mask: bool,
     shard_tokens: int | None, split: bool, of_file: int | None,

@@ -167,10 +167,6 @@ def test_replaced_file_is_opened_again(path: Path) -> None:
     maps = Path("/proc/self/maps")
     if maps.exists():  # what was replaced takes no disk
         assert f"{path} (deleted)" not in maps.read_text()
-
-
-def test_removed_file_is_not_remembered(path: Path) -> None:
-    get_batch(path, 2, 3)
     path.with_suffix(".json").unlink()
     with pytest.raises(TokenFileError, match=r"has no manifest .*np\.memmap"):
         get_batch(path, 2, 3)
@@ -193,23 +189,20 @@ def test_many_paths_are_not_all_kept_open(tmp_path: Path, monkeypatch: pytest.Mo
 # Refusals.
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        *(({"dataset": np.arange(n), "context_length": length},
-           rf"the array has {n} tokens, and a window needs context_length \+ 1 = {length + 1:,}:"
-           f" choose a context_length below {n} or more data")
-          for n, length in ((0, 1), (1, 1), (4, 4), (5, 1000))),
-        ({"dataset": np.zeros(9)}, r"the dataset should be the result of open_.*got float64\[9\]"),
-        ({"dataset": np.zeros((3, 3), np.uint16)}, r"open_tokens.*got uint16\[3, 3\]"),
-        ({"dataset": [1, 2, 3]}, "the dataset should be the result of open_tokens.*got list"),
-        ({"dataset": None}, "the dataset should be the result of open_tokens.*got NoneType"),
-        ({"batch_size": 0}, "batch_size should be at least 1; got 0"),
-        ({"context_length": -2}, "context_length should be at least 1; got -2"),
-        ({"rng": 0}, r"rng should be a numpy Generator.*default_rng\(seed\)"),
-        ({"rng": np.random.RandomState(0)}, r"rng should be a numpy Generator.*default_rng\(seed"),
-    ],
-)
+@pytest.mark.parametrize(("given", "message"), [
+    *(({"dataset": np.arange(n), "context_length": length},
+       rf"the array has {n} tokens, and a window needs context_length \+ 1 = {length + 1:,}:"
+       f" choose a context_length below {n} or more data")
+      for n, length in ((0, 1), (1, 1), (4, 4), (5, 1000))),
+    ({"dataset": np.zeros(9)}, r"the dataset should be the result of open_.*got float64\[9\]"),
+    ({"dataset": np.zeros((3, 3), np.uint16)}, r"open_tokens.*got uint16\[3, 3\]"),
+    ({"dataset": [1, 2, 3]}, "the dataset should be the result of open_tokens.*got list"),
+    ({"dataset": None}, "the dataset should be the result of open_tokens.*got NoneType"),
+    ({"batch_size": 0}, "batch_size should be at least 1; got 0"),
+    ({"context_length": -2}, "context_length should be at least 1; got -2"),
+    ({"rng": 0}, r"rng should be a numpy Generator.*default_rng\(seed\)"),
+    ({"rng": np.random.RandomState(0)}, r"rng should be a numpy Generator.*default_rng\(seed"),
+])  # fmt: skip
 def test_wrong_arguments(given: dict[str, Any], message: str) -> None:
     sound: dict[str, Any] = {"dataset": np.arange(99), "batch_size": 1, "context_length": 1}
     with pytest.raises(SamplingError, match=message):

@@ -74,7 +74,7 @@ def import_raw(path: Path, out: Path, **options: Any) -> Any:
     piece=st.sampled_from([1, 3, 40, 1000]), wide=st.booleans(),
     shard_tokens=st.sampled_from([None, 40]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20)
 def test_megatron_and_back_is_the_same_dataset(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], piece: int, wide: bool,
     shard_tokens: int | None,
@@ -99,8 +99,7 @@ def test_megatron_and_back_is_the_same_dataset(
     shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("piece", [1, 2, 3, 1000])
-@pytest.mark.parametrize("dtype", ["int32", "int64", "uint16"])
+@pytest.mark.parametrize(("piece", "dtype"), [(1, "int32"), (2, "int64"), (3, "uint16")])
 def test_documents_of_several_sequences(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, dtype: str
 ) -> None:
@@ -117,7 +116,7 @@ def test_documents_of_several_sequences(
         assert ": up to date (9 tokens, 3 documents, uint16)" in again.line
 
 
-@pytest.mark.parametrize("piece", [1, 2, 3, 1000])
+@pytest.mark.parametrize("piece", [1, 2, 1000])
 def test_the_end_of_text_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:

@@ -56,7 +56,7 @@ def ids_of(directory: Path) -> dict[str, list[list[int]]]:
     unit_size=st.sampled_from([1, 50, 100_000]), workers=st.sampled_from([1, 2]),
     more=st.sampled_from([{}, {"deduplicate": True}, {"strip": True, "shuffle_documents": 1}]),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 def test_the_dataset_is_that_of_a_file(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], kind: str, unit_size: int,
     workers: int, more: dict[str, Any],

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_cases import check_units, documents_of
 
@@ -26,6 +26,7 @@ def lines(documents: list[str], **dumps: Any) -> str:
 characters = st.characters(exclude_categories=["Cs"])
 
 
+@settings(max_examples=60)
 @given(
     st.lists(st.text(characters, max_size=40), max_size=12), st.booleans(),
     st.sampled_from(["\n", "\r\n", "\n\n \n"]), st.booleans(), st.integers(1, 200), st.booleans(),
@@ -42,18 +43,15 @@ def test_documents_are_those_of_json(
     check_units(path, unit_size)
 
 
-@pytest.mark.parametrize(
-    ("record", "fields", "text"),
-    [
-        ({"text": "a"}, (), "a"),
-        ({"content": "a", "id": 1}, (), "a"),
-        ({"code": "a", "Text": 1}, (), "a"),
-        ({"text": "a", "content": "b"}, ("content",), "b"),
-        ({"data": {"text": "a", "n": 1}}, ("data.text",), "a"),
-        ({"title": "a", "data": {"a b": {"body": "c"}}}, ("title", "data.a b.body"), "a\nc"),
-        ({"b": "1", "a": "2"}, ("a", "b"), "2\n1"),
-    ],
-)
+@pytest.mark.parametrize(("record", "fields", "text"), [
+    ({"text": "a"}, (), "a"),
+    ({"content": "a", "id": 1}, (), "a"),
+    ({"code": "a", "Text": 1}, (), "a"),
+    ({"text": "a", "content": "b"}, ("content",), "b"),
+    ({"data": {"text": "a", "n": 1}}, ("data.text",), "a"),
+    ({"title": "a", "data": {"a b": {"body": "c"}}}, ("title", "data.a b.body"), "a\nc"),
+    ({"b": "1", "a": "2"}, ("a", "b"), "2\n1"),
+])  # fmt: skip
 def test_the_field_with_the_text(
     tmp_path: Path, record: Any, fields: tuple[str, ...], text: str
 ) -> None:
@@ -82,30 +80,27 @@ def test_of_a_repeated_key_the_last_value_counts(tmp_path: Path) -> None:
         assert documents_of(tmp_path / "x.jsonl", skip_bad_records=True) == ["b", "é"]
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        ("{'text': 1}", r"is not JSON \(.*keys must be strings \(byte 1\)\); correct or rem"),
-        ('{"text": "a"', r"is not JSON \(Input data was truncated"),
-        ('{"text": "a"} x', r"is not JSON \(.*trailing characters"),
-        ('{"text": "a", "x": NaN}', r"is not JSON \(.*invalid character"),
-        ('{"text": "a\tb"}', r"is not JSON \(.*invalid character"),
-        ('{"x": "a"}', r"\(Object missing required field `text`; its fields are 'x'\); choose an"),
-        ('{"a.b": ""}', r"its fields are 'a.b', where a dot divides the names of levels\); choose"),
-        ('{\n"text": "a"}', r"a value must be in one line \(jq -c \. writes it so\)"),
-        ('{"text": "a"} {"text":\n"b"}', r"is not JSON \(.*trailing characters"),
-        ('{"text": "a"} {"text": "b"}\n', r"is not JSON \(.*trailing characters"),
-        ('{"text": null}', r"\(Expected `str`, got `null` - at `\$\.text`\); choose an"),
-        ('{"text": 3}', r"\(Expected `str`, got `int`"),
-        ('{"text": {"a": "b"}}', r"\(Expected `str`, got `object`"),
-        ('["a"]', r"Expected `object`, got `array`.*--format json|format json reads a"),
-        ('{"text": "\\ud800"}', r"is not JSON \(.*, which may be the escape of a lone sur"),
-        ('{"text": "a 1e400", "x": "\\udc00"}', r"may be the escape of a lone surrogate"),
-        ('{"text": "a", "x": ' + "[" * 300 + "]" * 300 + "}", r"its values are nested too deep"),
-        ('{"text": "a", "x": ' + "[" * 5000 + "]" * 5000 + "}", r"its values are nested too deep"),
-        ('{"text": ' + "[" * 5000, r"its values are nested too deep"),
-    ],
-)
+@pytest.mark.parametrize(("record", "message"), [
+    ("{'text': 1}", r"is not JSON \(.*keys must be strings \(byte 1\)\); correct or rem"),
+    ('{"text": "a"', r"is not JSON \(Input data was truncated"),
+    ('{"text": "a"} x', r"is not JSON \(.*trailing characters"),
+    ('{"text": "a", "x": NaN}', r"is not JSON \(.*invalid character"),
+    ('{"text": "a\tb"}', r"is not JSON \(.*invalid character"),
+    ('{"x": "a"}', r"\(Object missing required field `text`; its fields are 'x'\); choose an"),
+    ('{"a.b": ""}', r"its fields are 'a.b', where a dot divides the names of levels\); choose"),
+    ('{\n"text": "a"}', r"a value must be in one line \(jq -c \. writes it so\)"),
+    ('{"text": "a"} {"text":\n"b"}', r"is not JSON \(.*trailing characters"),
+    ('{"text": "a"} {"text": "b"}\n', r"is not JSON \(.*trailing characters"),
+    ('{"text": null}', r"\(Expected `str`, got `null` - at `\$\.text`\); choose an"),
+    ('{"text": 3}', r"\(Expected `str`, got `int`"),
+    ('{"text": {"a": "b"}}', r"\(Expected `str`, got `object`"),
+    ('["a"]', r"Expected `object`, got `array`.*--format json|format json reads a"),
+    ('{"text": "\\ud800"}', r"is not JSON \(.*, which may be the escape of a lone sur"),
+    ('{"text": "a 1e400", "x": "\\udc00"}', r"may be the escape of a lone surrogate"),
+    ('{"text": "a", "x": ' + "[" * 300 + "]" * 300 + "}", r"its values are nested too deep"),
+    ('{"text": "a", "x": ' + "[" * 5000 + "]" * 5000 + "}", r"its values are nested too deep"),
+    ('{"text": ' + "[" * 5000, r"its values are nested too deep"),
+])  # fmt: skip
 @pytest.mark.parametrize("first", [True, False])
 def test_a_bad_record_is_named(tmp_path: Path, record: str, message: str, first: bool) -> None:
     path = tmp_path / "x.jsonl"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import processes
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from window_fields import check_fields
 from written import END, dataset, write
@@ -39,9 +39,7 @@ def packed(file: TokenFile, context_length: int, strategy: Any, **more: Any) -> 
     return Sampler(file, 3, context_length, windows="packed", strategy=strategy, **options)
 
 
-@settings(
-    max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
-)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(1, 100), min_size=1, max_size=30), st.integers(1, 40),
     st.sampled_from(sorted(STRATEGIES)), st.sampled_from([None, 5, 50]),
@@ -132,11 +130,10 @@ def test_a_plan_that_is_removed_while_it_is_opened(
         packed(file, 8, "best_fit")
 
 
-@pytest.mark.parametrize("place", [0, 3, 20, 255, 256, 260, 300, -1])
-def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path, place: int) -> None:
+def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path) -> None:
     packed(file, 8, "best_fit")
     (path,) = plans(tmp_path)
-    data = bytearray(path.read_bytes())
+    data = path.read_bytes()
     for n in (0, 100, 256, 300, len(data) - 1):
         path.write_bytes(data[:n])
         with pytest.raises(TokenFileError, match="damaged: expected a header of this dataset, and"):
@@ -149,10 +146,12 @@ def test_a_damaged_plan_is_refused(file: TokenFile, tmp_path: Path, place: int) 
         path.write_bytes(changed[:size].ljust(size))
         with pytest.raises(TokenFileError, match="damaged: expected"):
             packed(file, 8, "best_fit")
-    data[place] ^= 4
-    path.write_bytes(data)
-    with pytest.raises(TokenFileError, match=r"\.plan: damaged: expected .*; remove it, and it is"):
-        packed(file, 8, "best_fit")
+    for place in (0, 3, 20, 255, 256, 260, 300, -1):
+        changed = bytearray(data)
+        changed[place] ^= 4
+        path.write_bytes(changed)
+        with pytest.raises(TokenFileError, match=r"\.plan: damaged: expected .*; remove it, and i"):
+            packed(file, 8, "best_fit")
     path.unlink()
     packed(file, 8, "best_fit")
 
@@ -182,15 +181,12 @@ def test_a_plan_of_a_stranger_cannot_read_out_of_bounds(
         write_rows(file.path, **rows, format="jsonl", progress=False)
 
 
-@pytest.mark.parametrize(
-    ("shard_tokens", "error", "message"),
-    [
-        (None, TokenFileError, "expected the pieces that it had when it was opened"),
-        (50, TokenFileError, "its plan of packed windows was changed while it was open; run"),
-    ],
-)
+@pytest.mark.parametrize(("shard_tokens", "message"), [
+    (None, "expected the pieces that it had when it was opened"),
+    (50, "its plan of packed windows was changed while it was open; run"),
+])  # fmt: skip
 def test_a_plan_that_changes_while_it_is_open(
-    tmp_path: Path, shard_tokens: int | None, error: type[Exception], message: str
+    tmp_path: Path, shard_tokens: int | None, message: str
 ) -> None:
     sampler = packed(numbered(tmp_path, [3, 20, 5, 8, 1, 30], shard_tokens), 8, "best_fit")
     (path,) = plans(tmp_path)
@@ -198,7 +194,7 @@ def test_a_plan_that_changes_while_it_is_open(
     with open(path, "r+b") as opened:
         opened.seek(256 + 8 * (header["n_rows"] + 1))
         opened.write(np.full(header["n_pieces"], 10**12, np.int64).tobytes())
-    with pytest.raises(error, match=message):
+    with pytest.raises(TokenFileError, match=message):
         sampler.batch(len(sampler) - 1)
     with open(path, "r+b") as opened:
         opened.seek(256)
@@ -258,18 +254,14 @@ def test_processes_that_start_together_share_a_plan(file: TokenFile, tmp_path: P
     assert [path.suffix for path in plans(tmp_path)] == [".plan"]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"strategy": "worst"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
-        ({"context_length": 2**31}, "need at least 1 and have at most 2,147,483,647; choose a sma"),
-        ({"stride": 4}, "stride=4 is of windows='stride' and 'documents'; packed windows do not"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), [
+    ({"context_length": 2**31}, "need at least 1 and have at most 2,147,483,647; choose a sma"),
+    ({"stride": 4}, "stride=4 is of windows='stride' and 'documents'; packed windows do not"),
+])  # fmt: skip
 def test_wrong_options(file: TokenFile, more: dict[str, Any], message: str) -> None:
-    options = {"windows": "packed"}
+    options = {"dataset": file, "global_batch_size": 3, "context_length": 8, "windows": "packed"}
     with pytest.raises(SamplingError, match=message):
-        Sampler(**{"dataset": file, "global_batch_size": 3, "context_length": 8} | options | more)
+        Sampler(**options | more)
 
 
 def test_an_empty_dataset_has_no_plan(tmp_path: Path) -> None:
@@ -278,9 +270,8 @@ def test_an_empty_dataset_has_no_plan(tmp_path: Path) -> None:
     assert plans(tmp_path) == []
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_rows_are_counted_without_a_plan(seed: int, tmp_path: Path) -> None:
-    sizes = np.random.default_rng(seed).geometric(0.02, 3_000)
+def test_rows_are_counted_without_a_plan(tmp_path: Path) -> None:
+    sizes = np.random.default_rng(0).geometric(0.02, 3_000)
     file = dataset(tmp_path, sizes.tolist())
     lengths, counts = np.unique(sizes, return_counts=True)
     for row_length in (1, 2, 7, 64, 100, 1000):

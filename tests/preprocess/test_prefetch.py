@@ -116,35 +116,27 @@ def test_an_iterator_of_another_process_raises() -> None:
     assert len(list(found)) == 98
 
 
-@pytest.mark.parametrize(
-    ("source", "more", "message"),
-    [
-        (records(3), {}, "records are stacked to batches; give a batch_size"),
-        (Sampler(np.arange(9), 1, 4), {"batch_size": 2}, "a sampler has a global_batch_size of it"),
-        ("train.bin", {}, "source should be a Sampler, a Mixture or an iterable of records; got s"),
-        (3, {}, "the source should be a Sampler, a Mixture or an iterable of records; got i"),
-        (records(3), {"batch_size": 0}, "batch_size should be at least 1; got 0"),
-        (
-            records(3), {"batch_size": 1, "prefetch_buffer_size": 0},
-            "prefetch_buffer_size should be at least 1; got 0",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("source", "more", "message"), [
+    (records(3), {}, "records are stacked to batches; give a batch_size"),
+    (Sampler(np.arange(9), 1, 4), {"batch_size": 2}, "a sampler has a global_batch_size of it"),
+    ("train.bin", {}, "source should be a Sampler, a Mixture or an iterable of records; got s"),
+    (3, {}, "the source should be a Sampler, a Mixture or an iterable of records; got i"),
+    (records(3), {"batch_size": 0}, "batch_size should be at least 1; got 0"),
+    (records(3), {"batch_size": 1, "prefetch_buffer_size": 0},
+     "prefetch_buffer_size should be at least 1; got 0"),
+])  # fmt: skip
 def test_wrong_arguments(source: Any, more: dict[str, Any], message: str) -> None:
     with pytest.raises(SamplingError, match=message):
         AsyncDataLoader(source, **more)
 
 
-@pytest.mark.parametrize(
-    ("second", "message"),
-    [
-        ({"other": 1}, "records of a batch should have the same names; one has input_ids, number"),
-        ([1, 2], "a record should be a dictionary of arrays and numbers; got list"),
-        *(({"input_ids": ids, "number": 3}, "arrays of a batch should have one shape; 'input_ids'")
-          for ids in ("a", 3, [[1, 2]])),
-        ({"input_ids": [1], "number": [3, 4]}, "arrays of a batch should have one shape; 'number'"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("second", "message"), [
+    ({"other": 1}, "records of a batch should have the same names; one has input_ids, number"),
+    ([1, 2], "a record should be a dictionary of arrays and numbers; got list"),
+    *(({"input_ids": ids, "number": 3}, "arrays of a batch should have one shape; 'input_ids'")
+      for ids in ("a", 3, [[1, 2]])),
+    ({"input_ids": [1], "number": [3, 4]}, "arrays of a batch should have one shape; 'number'"),
+])  # fmt: skip
 def test_records_that_differ(second: Any, message: str) -> None:
     with pytest.raises(SamplingError, match=message):
         list(AsyncDataLoader([{"input_ids": [1, 2], "number": 3}, second], batch_size=2))

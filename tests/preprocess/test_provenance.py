@@ -62,7 +62,6 @@ def assert_right(path: Path, first_row: int = 1) -> int:
 
 
 OPTIONS: list[dict[str, Any]] = [
-    {"val_fraction": 0},
     {"val_fraction": 0.3, "unit_size": 200},
     {"val_fraction": 0, "unit_size": 200, "shard_tokens": 900, "split_documents": True},
     {"val_fraction": 0, "shuffle_documents": 5, "unit_size": 500},
@@ -106,7 +105,7 @@ def test_a_long_document_of_several_units_has_its_number(tmp_path: Path) -> None
     assert assert_right(tmp_path / "skipped" / "train.bin") == 3
 
 
-@pytest.mark.parametrize("more", [{}, {"shard_tokens": 500}, {"shuffle_documents": 3}])
+@pytest.mark.parametrize("more", [{"shard_tokens": 500}, {"shuffle_documents": 3}])
 def test_a_run_that_is_cut_off_goes_on(tmp_path: Path, often: None, more: dict[str, Any]) -> None:
     options = {"train": write_sources(tmp_path / "text", 30), "vocab_size": 280, "unit_size": 300,
                "val_fraction": 0.2, "workers": 1, "on_bad_record": "skip",

@@ -67,14 +67,11 @@ def test_options_of_ray_need_ray() -> None:
     assert (build_of.workers, build_of.ray_resources) == (3, ("CPU=2",))
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"max_documents": 5}, "max_documents and executor were both given: Ray divides"),
-        ({"train": "-"}, r"standard input \(-\) is not divided among tasks or workers of Ray"),
-        ({"task_index": 0, "task_count": 2}, "both given: Ray makes all parts"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), [
+    ({"max_documents": 5}, "max_documents and executor were both given: Ray divides"),
+    ({"train": "-"}, r"standard input \(-\) is not divided among tasks or workers of Ray"),
+    ({"task_index": 0, "task_count": 2}, "both given: Ray makes all parts"),
+])  # fmt: skip
 def test_what_cannot_be_divided(tmp_path: Path, more: dict[str, Any], message: str) -> None:
     (tmp_path / "text").write_text("some text")
     given = {"train": tmp_path / "text", "out": tmp_path / "out", "executor": "ray"}

@@ -25,7 +25,7 @@ from preprocess.storage.remote import open_objects
 @pytest.fixture(params=[None, 3000], ids=["whole", "shards"])
 def places(request: pytest.FixtureRequest, bucket: str, tmp_path: Path) -> tuple[Path, str]:
     """The directory of a dataset, and its URL."""
-    texts = [f"document {i} of many, and more words " * (i % 9) for i in range(300)]
+    texts = [f"document {i} of many, and more words " * (i % 9) for i in range(120)]
     (tmp_path / "text").write_text("<|endoftext|>".join(texts))
     build(train=tmp_path / "text", val_fraction=0.2, out=tmp_path / "local", vocab_size=270,
           shard_tokens=request.param)

@@ -56,6 +56,7 @@ def test_what_is_read_is_what_a_local_dataset_has(files: list[TokenFile]) -> Non
     ],
     ids=str,
 )
+@pytest.mark.parametrize("files", ["uint32", "shards and mask"], indirect=True)
 def test_samplers_draw_the_same_windows(files: list[TokenFile], options: dict[str, Any]) -> None:
     fields = (
         "inputs", "targets", "segment_ids", "position_ids", "cu_seqlens", "document_targets",
@@ -81,15 +82,12 @@ def test_an_empty_dataset(bucket: str, tmp_path: Path) -> None:
 # --- damage ---
 
 
-@pytest.mark.parametrize(
-    ("name", "read"),
-    [
-        ("train.bin", lambda file: get_batch(file, 4, 19_000)),
-        ("train.bin", lambda file: file[:]),
-        ("train.docs", lambda file: file.doc(3)),
-        ("train.mask", lambda file: file.loss_mask[:]),
-    ],
-)
+@pytest.mark.parametrize(("name", "read"), [
+    ("train.bin", lambda file: get_batch(file, 4, 19_000)),
+    ("train.bin", lambda file: file[:]),
+    ("train.docs", lambda file: file.doc(3)),
+    ("train.mask", lambda file: file.loss_mask[:]),
+])  # fmt: skip
 def test_a_flipped_byte_is_refused(
     bucket: str, tmp_path: Path, name: str, read: Callable[[TokenFile], Any]
 ) -> None:

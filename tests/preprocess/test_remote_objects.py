@@ -100,34 +100,28 @@ def test_a_server_that_refuses_is_named_without_credentials(
     assert object_server.SECRET not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("s3://me:secret@b/k", "has a user or a password in it"),
-        ("https://me:secret@host/k?signature=secret", "has a user or a password in it"),
-        ("https://me:secret/cret@host/a", "has a user or a password in it"),
-        ("https://me:secret#cret@host/a", "has a user or a password in it"),
-        ("hf://me:secret@x/y", "has a user or a password in it"),
-        ("s3:///k", "names no bucket or host; expected SCHEME://NAME/PATH"),
-    ],
-)
+@pytest.mark.parametrize(("url", "message"), [
+    ("s3://me:secret@b/k", "has a user or a password in it"),
+    ("https://me:secret@host/k?signature=secret", "has a user or a password in it"),
+    ("https://me:secret/cret@host/a", "has a user or a password in it"),
+    ("https://me:secret#cret@host/a", "has a user or a password in it"),
+    ("hf://me:secret@x/y", "has a user or a password in it"),
+    ("s3:///k", "names no bucket or host; expected SCHEME://NAME/PATH"),
+])  # fmt: skip
 def test_urls_that_cannot_be_used(url: str, message: str) -> None:
     with pytest.raises(RemoteError, match=message) as caught:
         split_url(url)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "root", "key", "shown", "name"),
-    [
-        ("s3://b/d/a.txt", "s3://b", "d/a.txt", "s3://b/d/a.txt", "a.txt"),
-        ("gs://b/a b?c", "gs://b", "a b?c", "gs://b/a b?c", "a b?c"),
-        ("https://h/a%20b?s=1#x", "https://h/a%20b?s=1#x", "", "https://h/a%20b", "a b"),
-        ("https://h?s=1", "https://h?s=1", "", "https://h", "h"),
-        ("hf://datasets/me/it@main/x.parquet", "hf://datasets", "me/it@main/x.parquet",
-         "hf://datasets/me/it@main/x.parquet", "x.parquet"),
-    ],
-)
+@pytest.mark.parametrize(("url", "root", "key", "shown", "name"), [
+    ("s3://b/d/a.txt", "s3://b", "d/a.txt", "s3://b/d/a.txt", "a.txt"),
+    ("gs://b/a b?c", "gs://b", "a b?c", "gs://b/a b?c", "a b?c"),
+    ("https://h/a%20b?s=1#x", "https://h/a%20b?s=1#x", "", "https://h/a%20b", "a b"),
+    ("https://h?s=1", "https://h?s=1", "", "https://h", "h"),
+    ("hf://datasets/me/it@main/x.parquet", "hf://datasets", "me/it@main/x.parquet",
+     "hf://datasets/me/it@main/x.parquet", "x.parquet"),
+])  # fmt: skip
 def test_urls_are_split_and_shown(url: str, root: str, key: str, shown: str, name: str) -> None:
     assert split_url(url) == (root, key)
     assert shown_url(url) == shown

@@ -7,33 +7,18 @@ import json
 import os
 import threading
 import tracemalloc
-from pathlib import Path
 from typing import Any
 
 import format_files
 import processes
 import pytest
-import torture
-from web_server import Page, web_server
 
-from preprocess import build
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources import compressed, find_sources
 from preprocess.sources import remote as sources_remote
 from preprocess.storage import remote
 
 OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
-
-
-def test_requests_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)  # a request for every read
-    text = format_files.text(format_files.DOCUMENTS)
-    (tmp_path / "x.txt").write_bytes(text)
-    build(train=tmp_path / "x.txt", out=tmp_path / "local", **OPTIONS)
-    with web_server({"/x.txt": Page(text, fails_every=3)}) as server:
-        build(train=f"{server}/x.txt", out=tmp_path / "out", workers=2, **OPTIONS)
-    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "local")
 
 
 class Counted:

@@ -123,7 +123,7 @@ def test_a_run_that_ends_at_any_request_is_resumed(
     write_rows(data, **options_of("jsonl", tmp_path / "peace", num_shards=4))
     peace, at, is_cut_off = without_places(contents(tmp_path / "peace")), 0, True
     while is_cut_off:
-        at += 1
+        at += 3
         bucket = Bucket()
         options = options_of("jsonl", "s3://b/out", num_shards=4, workers=1)
         what = ("die", "die after", "fail", "fail after")[at % 4]

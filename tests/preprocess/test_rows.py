@@ -324,17 +324,14 @@ def test_files_that_are_in_the_way(tmp_path: Path) -> None:
         write_rows(tmp_path / "data", out=tmp_path / "data", format="jsonl")
 
 
-@pytest.mark.parametrize(
-    ("more", "n_files", "why"),
-    [
-        ({"num_shards": 3}, 3, ""),
-        ({"num_shards": 100}, 10, "10 files instead of num_shards=100, for there are 10 rows"),
-        ({"num_shards": 2, "max_shard_size": "500MB"}, 2, ""),
-        ({"num_shards": 2, "max_shard_size": 240}, 5, "5 files instead of num_shards=2, for their"),
-        ({"max_shard_size": 240}, 5, ""),
-        ({}, 1, ""),
-    ],
-)
+@pytest.mark.parametrize(("more", "n_files", "why"), [
+    ({"num_shards": 3}, 3, ""),
+    ({"num_shards": 100}, 10, "10 files instead of num_shards=100, for there are 10 rows"),
+    ({"num_shards": 2, "max_shard_size": "500MB"}, 2, ""),
+    ({"num_shards": 2, "max_shard_size": 240}, 5, "5 files instead of num_shards=2, for their"),
+    ({"max_shard_size": 240}, 5, ""),
+    ({}, 1, ""),
+])  # fmt: skip
 def test_the_number_of_files(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, more: dict[str, Any], n_files: int, why: str
 ) -> None:

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from window_fields import check_fields
 
-from bpe import Tokenizer
 from preprocess import Mixture, Sampler, TokenFileError, build, open_tokens
 from preprocess.sampling.data import SamplingError
 from preprocess.sampling.orders import permute
@@ -41,20 +40,17 @@ def windows_of(sampler: Sampler) -> list[tuple[list[int], list[int]]]:
 # Windows, worked out by hand.
 
 
-@pytest.mark.parametrize(
-    ("stride", "drop_last", "expected"),
-    [
-        (2, False, [FIRST, ([12, 13, 14, 15], [13, 14, 15, NONE])]),
-        (2, True, [FIRST]),
-        (1, True, [FIRST, ([11, 12, 13, 14], [12, 13, 14, 15])]),
-        (1, False, [FIRST, ([11, 12, 13, 14], [12, 13, 14, 15])]),
-        (3, False, [FIRST, ([13, 14, 15, 0], [14, 15, NONE, NONE])]),
-        (4, False, [FIRST, ([14, 15, 0, 0], [15, NONE, NONE, NONE])]),
-        (4, True, [FIRST]),
-        (5, False, [FIRST]),
-        (None, True, [FIRST]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stride", "drop_last", "expected"), [
+    (2, False, [FIRST, ([12, 13, 14, 15], [13, 14, 15, NONE])]),
+    (2, True, [FIRST]),
+    (1, True, [FIRST, ([11, 12, 13, 14], [12, 13, 14, 15])]),
+    (1, False, [FIRST, ([11, 12, 13, 14], [12, 13, 14, 15])]),
+    (3, False, [FIRST, ([13, 14, 15, 0], [14, 15, NONE, NONE])]),
+    (4, False, [FIRST, ([14, 15, 0, 0], [15, NONE, NONE, NONE])]),
+    (4, True, [FIRST]),
+    (5, False, [FIRST]),
+    (None, True, [FIRST]),
+])  # fmt: skip
 def test_windows_of_six_tokens(stride: int | None, drop_last: bool, expected: Any) -> None:
     sampler = Sampler(LETTERS, 1, 4, stride=stride, order="sequential", drop_last=drop_last)
     assert windows_of(sampler) == expected
@@ -90,24 +86,17 @@ def test_no_window_crosses_a_document(
 
 def test_permutations_are_uniform() -> None:
     """Chi-squared of all permutations of four, and of positions and neighbours of eight."""
-    counts = Counter(tuple(permute(np.arange(4), 4, seed, 0).tolist()) for seed in range(1200))
-    expected = 1200 / 24
+    counts = Counter(tuple(permute(np.arange(4), 4, seed, 0).tolist()) for seed in range(600))
+    expected = 600 / 24
     chi = sum((counts[x] - expected) ** 2 / expected for x in itertools.permutations(range(4)))
     assert chi < 56  # 23 degrees of freedom, passed once in 10,000 times
     positions, following = np.zeros((8, 8)), np.zeros((8, 8))
-    for epoch in range(1000):
+    for epoch in range(500):
         found = permute(np.arange(8), 8, 7, epoch)
         positions[np.arange(8), found] += 1
         following[found[:-1], found[1:]] += 1
-    assert ((positions - 125) ** 2 / 125).sum() < 95
-    assert ((following[~np.eye(8, dtype=bool)] - 125) ** 2 / 125).sum() < 105
-
-
-@given(st.integers(1, 10**12), st.integers(0, 2**64), st.integers(0, 5), st.data())
-def test_permutations_are_undone(n: int, seed: int, epoch: int, data: st.DataObject) -> None:
-    places = np.array(data.draw(st.lists(st.integers(0, n - 1), max_size=9)), np.int64)
-    images = permute(places, n, seed, epoch)
-    assert permute(images, n, seed, epoch, inverse=True).tolist() == places.tolist()
+    assert ((positions - 62.5) ** 2 / 62.5).sum() < 95
+    assert ((following[~np.eye(8, dtype=bool)] - 62.5) ** 2 / 62.5).sum() < 105
 
 
 def test_epochs_and_seeds_differ() -> None:
@@ -181,36 +170,31 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
 # Errors.
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"global_batch_size": 0}, "global_batch_size should be at least 1; got 0"),
-        ({"context_length": 0}, "context_length should be at least 1; got 0"),
-        ({"stride": 0}, "stride should be at least 1; got 0"),
-        ({"world_size": 0}, "world_size should be at least 1; got 0"),
-        ({"rank": 2, "world_size": 2}, r"rank should be in range\(world_size\), of 2; got 2"),
-        ({"rank": -1}, "rank should be at least 0; got -1"),
-        ({"seed": -1}, "seed should be at least 0; got -1"),
-        ({"order": "sorted"}, "order should be one of random, epoch, sequential; got 'sorted'"),
-        ({"windows": "lines"}, "windows should be one of stride, documents, packed; got 'lines'"),
-        ({"strategy": "best"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
-        ({"windows": "documents"}, "windows='documents' needs a dataset with documents"),
-        ({"fields": ["mask"]}, "there is no field 'mask'; choose some of inputs, targets"),
-        ({"fields": "inputs"}, "there is no field 'inputs'; choose some of inputs, targets"),
-        ({"fields": ["segment_ids"]}, "the field 'segment_ids' needs a dataset with documents"),
-        ({"fields": []}, "fields has no name; choose some of inputs, targets"),
-        ({"global_batch_size": "2"}, "global_batch_size should be an integer; got '2'"),
-        ({"context_length": 1.5}, "context_length should be an integer; got 1.5"),
-        ({"context_length": 100}, r"length 100 needs one more than that; .* context_length, or mo"),
-        (
-            {"context_length": 100, "order": "epoch"},
-            "context_length 100 needs one more than that; .* context_length, drop_last=False, or m",
-        ),
-        ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),
-        ({"dataset": np.zeros(0, np.uint16)}, "has 0 tokens, and a window"),
-        ({"dataset": [1, 2]}, "the dataset should be the result of open_tokens"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), [
+    ({"global_batch_size": 0}, "global_batch_size should be at least 1; got 0"),
+    ({"context_length": 0}, "context_length should be at least 1; got 0"),
+    ({"stride": 0}, "stride should be at least 1; got 0"),
+    ({"world_size": 0}, "world_size should be at least 1; got 0"),
+    ({"rank": 2, "world_size": 2}, r"rank should be in range\(world_size\), of 2; got 2"),
+    ({"rank": -1}, "rank should be at least 0; got -1"),
+    ({"seed": -1}, "seed should be at least 0; got -1"),
+    ({"order": "sorted"}, "order should be one of random, epoch, sequential; got 'sorted'"),
+    ({"windows": "lines"}, "windows should be one of stride, documents, packed; got 'lines'"),
+    ({"strategy": "best"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
+    ({"windows": "documents"}, "windows='documents' needs a dataset with documents"),
+    ({"fields": ["mask"]}, "there is no field 'mask'; choose some of inputs, targets"),
+    ({"fields": "inputs"}, "there is no field 'inputs'; choose some of inputs, targets"),
+    ({"fields": ["segment_ids"]}, "the field 'segment_ids' needs a dataset with documents"),
+    ({"fields": []}, "fields has no name; choose some of inputs, targets"),
+    ({"global_batch_size": "2"}, "global_batch_size should be an integer; got '2'"),
+    ({"context_length": 1.5}, "context_length should be an integer; got 1.5"),
+    ({"context_length": 100}, r"length 100 needs one more than that; .* context_length, or mo"),
+    ({"context_length": 100, "order": "epoch"},
+     "context_length 100 needs one more than that; .* context_length, drop_last=False, or m"),
+    ({"global_batch_size": 99, "order": "epoch"}, "has 24 windows, and a batch needs 99; choo"),
+    ({"dataset": np.zeros(0, np.uint16)}, "has 0 tokens, and a window"),
+    ({"dataset": [1, 2]}, "the dataset should be the result of open_tokens"),
+])  # fmt: skip
 def test_wrong_options(more: dict[str, Any], message: str) -> None:
     options: dict[str, Any] = {"dataset": np.arange(100), "global_batch_size": 2}
     options |= {"context_length": 4}
@@ -256,23 +240,6 @@ def test_documents_and_their_text(corpus: Path, where: str) -> None:
     for number in (5, -6):
         with pytest.raises(IndexError, match=rf"there is no document {number} of 5"):
             tokens.doc(number)
-
-
-def test_the_tokenizer_of_a_token_file(corpus: Path, tmp_path: Path) -> None:
-    for name in ("train.bin", "train.docs", "train.json"):
-        (tmp_path / name).write_bytes((corpus / "out" / name).read_bytes())
-    tokens = open_tokens(tmp_path / "train.bin")
-    with pytest.raises(TokenFileError, match="missing, and no tokenizer was given; give the one"):
-        tokens.decode(tokens.doc(0))
-    own = Tokenizer.from_file(corpus / "out" / "tokenizer.json")
-    given = pickle.loads(pickle.dumps(open_tokens(tmp_path / "train.bin", tokenizer=own)))
-    assert given.decode(given.doc(1)) == "d<|endoftext|>"
-    (tmp_path / "y.txt").write_text("aaaa bbbb")
-    build(train=tmp_path / "y.txt", val_fraction=0, vocab_size=258, out=tmp_path / "other")
-    other = (tmp_path / "other" / "tokenizer.json").read_bytes()
-    (tmp_path / "tokenizer.json").write_bytes(other)
-    with pytest.raises(TokenFileError, match=r"built with the tokenizer \w+\.\.\., and"):
-        tokens.decode([1])
 
 
 def test_a_pickle_has_no_tokens(corpus: Path) -> None:

@@ -42,7 +42,7 @@ def windows_of(file: TokenFile, **options: Any) -> list[Row]:
     return [row for batch in sampler_of(file, **options, order="sequential") for row in rows(batch)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(SIZES, WINDOWS, st.sampled_from(["epoch", "sequential"]), st.integers(1, 7),
        st.integers(1, 9), st.integers(0, 9))  # fmt: skip
 def test_every_window_once_per_epoch(
@@ -59,7 +59,7 @@ def test_every_window_once_per_epoch(
     assert sampler.step == 3 * len(sampler)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(SIZES, WINDOWS, ORDERS, st.integers(1, 7), st.integers(1, 5), st.integers(1, 5),
        st.integers(0, 9), st.integers(0, 300))  # fmt: skip
 def test_ranks_before_and_after_resuming_have_the_same_batches(
@@ -107,7 +107,7 @@ def test_random_windows_are_uniform(tmp_path: Path, windows: str, n_documents: i
     assert chi <= freedom + 3.72 * (2 * freedom) ** 0.5 + 10
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=9), WINDOWS, st.integers(1, 9),
        st.integers(1, 12))  # fmt: skip
 def test_tokens_per_window_are_those_of_the_windows(
@@ -147,6 +147,7 @@ def test_documents_without_a_target(tmp_path: Path) -> None:
         sampler_of(dataset(tmp_path, [1, 1], seed=None), windows="documents")
 
 
+@settings(max_examples=30)
 @given(SIZES, st.integers(1, 9), st.integers(1, 9))
 def test_windows_of_documents_that_are_not_short(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], length: int, stride: int

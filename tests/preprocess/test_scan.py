@@ -15,7 +15,7 @@ from written import dataset, write
 
 from preprocess import TokenFile
 from preprocess.check import scan
-from preprocess.check.scan import Scan, same_documents
+from preprocess.check.scan import Scan
 
 DOCUMENTS = st.lists(
     st.lists(st.integers(0, 2), min_size=1, max_size=6).map(tuple), min_size=1, max_size=30
@@ -60,7 +60,7 @@ def test_numbers_are_those_of_documents(
 
 
 @pytest.mark.parametrize("hashes", ["good", "equal"])
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(DOCUMENTS, DOCUMENTS)
 def test_documents_of_another_dataset_are_counted(
     hashes: str, documents: list[tuple[int, ...]], others: list[tuple[int, ...]]
@@ -71,21 +71,6 @@ def test_documents_of_another_dataset_are_counted(
         first, second = make(Path(place), documents), make(Path(place), others, name="other")
         found = Scan(first).run().count_in(Scan(second).run())
     assert found == sum(each in others for each in documents)
-
-
-@settings(max_examples=25)
-@given(st.data())
-def test_documents_are_compared_in_pieces(data: Any) -> None:
-    documents = data.draw(DOCUMENTS)
-    numbers = st.lists(st.integers(0, len(documents) - 1), min_size=len(documents))
-    ours, theirs = (np.array(data.draw(numbers)[: len(documents)]) for _ in range(2))
-    with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "_BLOCK", data.draw(st.integers(1, 7)))
-        file = make(Path(place), documents)
-        found = same_documents(file, ours, file, theirs)
-    assert found.tolist() == [
-        documents[i] == documents[j] for i, j in zip(ours, theirs, strict=True)
-    ]
 
 
 def test_repeats_do_not_reach_from_one_part_to_the_next(

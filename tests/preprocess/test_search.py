@@ -110,7 +110,7 @@ def texts_in(file: TokenFile, tokenizer: Tokenizer, seed: int) -> list[str]:
     return [*dict.fromkeys(filter(None, texts))]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), workers=st.integers(1, 3))
 def test_every_place_is_found_once(
     tmp_path_factory: pytest.TempPathFactory, seed: int, workers: int
@@ -152,7 +152,7 @@ def test_ids_are_found_across_special_tokens(
     assert [(x["token"], x["stop"], x["document"]) for x in found[0]["places"]] == expected
 
 
-@settings(max_examples=40)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 3))
 def test_contamination_is_the_share_of_ngrams_of_words(
     tmp_path_factory: pytest.TempPathFactory, seed: int, n: int

@@ -33,15 +33,12 @@ docs = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(docs)
 
 
-@pytest.mark.parametrize(
-    ("settings", "option", "module"),
-    [
-        ("BuildSettings", "format", "preprocess.sources.registry"),
-        ("RowsSettings", "format", "preprocess.rows.formats"),
-        ("ExportSettings", "to", "preprocess.export.formats"),
-        ("ImportSettings", "format", "preprocess.imports.write"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "option", "module"), [
+    ("BuildSettings", "format", "preprocess.sources.registry"),
+    ("RowsSettings", "format", "preprocess.rows.formats"),
+    ("ExportSettings", "to", "preprocess.export.formats"),
+    ("ImportSettings", "format", "preprocess.imports.write"),
+])  # fmt: skip
 def test_formats_are_those_that_are_registered(settings: str, option: str, module: str) -> None:
     found = imported(f"{module}.FORMATS")
     if not isinstance(found, dict):
@@ -182,23 +179,20 @@ def test_a_record_has_what_changes_the_result() -> None:
     assert sorted(locations) == ["out", "tokenizer", "train", "val"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "values", "expected"),
-    [
-        (
-            BuildSettings, {"vocabsize": 3, "workers": 0, "out": None},
-            "vocabsize: there is no such setting; did you mean vocab_size?; workers:"
-            " should be a whole number of at least 1 and at most 65,536; got 0; out: should be a"
-            " path; got None",
-        ),
-        (BuildSettings, {"content_field": ["a..b"]},
-         "content_field 'a..b' has an empty part; name fields as in data.text"),
-        (BuildSettings, {"content_field": ["a", "a.b"]},
-         "content_field 'a' is text or an object with 'a.b', not both; leave one out"),
-        (BuildSettings, {"chat_template": ""}, "chat_template: should not be empty; got ''"),
-        (DoctorSettings, {"path": "s3://me:secret@b/k"}, "path: should be a path on this machine"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("settings", "values", "expected"), [
+    (
+        BuildSettings, {"vocabsize": 3, "workers": 0, "out": None},
+        "vocabsize: there is no such setting; did you mean vocab_size?; workers:"
+        " should be a whole number of at least 1 and at most 65,536; got 0; out: should be a"
+        " path; got None",
+    ),
+    (BuildSettings, {"content_field": ["a..b"]},
+     "content_field 'a..b' has an empty part; name fields as in data.text"),
+    (BuildSettings, {"content_field": ["a", "a.b"]},
+     "content_field 'a' is text or an object with 'a.b', not both; leave one out"),
+    (BuildSettings, {"chat_template": ""}, "chat_template: should not be empty; got ''"),
+    (DoctorSettings, {"path": "s3://me:secret@b/k"}, "path: should be a path on this machine"),
+])  # fmt: skip
 def test_everything_wrong_is_named(settings: Any, values: dict[str, Any], expected: str) -> None:
     with pytest.raises(SettingsError) as caught:
         settings(**values)
@@ -206,34 +200,31 @@ def test_everything_wrong_is_named(settings: Any, values: dict[str, Any], expect
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("command", "expected", "in_python"),
-    [
-        ("rows x --per-file --num-shards 2", "--per-file and --num-shards were both given: each i",
-         "per_file and num_shards were both given: each i"),
-        ("rows x --drop-short",
-         "--drop-short has no effect without --max-length or --seq-length; give it, or leave out"
-         " --drop-short",
-         "drop_short has no effect without max_length or seq_length; give it, or leave out"
-         " drop_short"),
-        ("build --ray-address a", "--ray-address has no effect without --executor ray; give it",
-         "ray_address has no effect without executor='ray'; give it"),
-        ("rows x --max-length 0", "--max-length: should be a whole number",
-         "max_length: should be a whole number"),
-        ("rows x --column a --max-shard-size x", "--max-shard-size: should be a number of bytes",
-         "max_shard_size: should be a number of bytes"),
-        ("build --val-fraction 2", "--val-fraction: should be a number",
-         "val_fraction: should be a number"),
-        ("build --min-length 5 --max-length-chars 3",
-         "--min-length 5 is above --max-length-chars 3, so no document is left",
-         "min_length 5 is above max_length_chars=3, so no document is left"),
-        ("build --special-token a --special-token a", "--special-token: should name each token",
-         "special_tokens: should name each token"),
-        ("build --content-field a --text-preset title-text",
-         "--content-field and --text-preset were both given: --text-preset has fields of its own",
-         "content_field and text_preset were both given: text_preset has fields of its own"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "expected", "in_python"), [
+    ("rows x --per-file --num-shards 2", "--per-file and --num-shards were both given: each i",
+     "per_file and num_shards were both given: each i"),
+    ("rows x --drop-short",
+     "--drop-short has no effect without --max-length or --seq-length; give it, or leave out"
+     " --drop-short",
+     "drop_short has no effect without max_length or seq_length; give it, or leave out"
+     " drop_short"),
+    ("build --ray-address a", "--ray-address has no effect without --executor ray; give it",
+     "ray_address has no effect without executor='ray'; give it"),
+    ("rows x --max-length 0", "--max-length: should be a whole number",
+     "max_length: should be a whole number"),
+    ("rows x --column a --max-shard-size x", "--max-shard-size: should be a number of bytes",
+     "max_shard_size: should be a number of bytes"),
+    ("build --val-fraction 2", "--val-fraction: should be a number",
+     "val_fraction: should be a number"),
+    ("build --min-length 5 --max-length-chars 3",
+     "--min-length 5 is above --max-length-chars 3, so no document is left",
+     "min_length 5 is above max_length_chars=3, so no document is left"),
+    ("build --special-token a --special-token a", "--special-token: should name each token",
+     "special_tokens: should name each token"),
+    ("build --content-field a --text-preset title-text",
+     "--content-field and --text-preset were both given: --text-preset has fields of its own",
+     "content_field and text_preset were both given: text_preset has fields of its own"),
+])  # fmt: skip
 def test_messages_have_options_or_arguments(
     command: str, expected: str, in_python: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,51 +282,41 @@ def test_newer_options_are_no_difference_to_a_record_of_before() -> None:
     assert differences(before, chosen) == ["content_field was [] and is ['body']"]
 
 
-@pytest.mark.parametrize(
-    ("function", "unknown", "message"),
-    [
-        ("build", "dedup", "did you mean deduplicate?"),
-        ("build", "chars_to_tokenize", "did you mean max_characters?"),
-        ("build", "tokenization_folder", "did you mean out?"),
-        ("build", "val_file", "did you mean val?"),
-        ("build", "data_file", "did you mean train?"),
-        ("build", "max_length", "it is an option of write_rows"),
-        ("build", "seq_length", "it is an option of write_rows"),
-        ("build", "save_frequency", "leave it out: progress is saved about once a second"),
-        ("build", "use_params", "it trains a model; examples/train_gpt.py has it, as '--config F"),
-        ("build", "learning_rate", "it trains a model; examples/train_gpt.py has it"),
-        ("write_rows", "batch_size", "leave it out: unit_size is the bytes of a unit of work"),
-        ("write_rows", "chunk_size", "leave it out: unit_size is the bytes of a unit of work"),
-        ("write_rows", "save_frequency", "leave it out: progress is saved about once a second"),
-        ("write_rows", "data_file", "did you mean path?"),
-        ("write_rows", "use_params", "it trains a model"),
-        ("write_rows", "starting_character", "start_character is an option of build"),
-        ("tokenize_and_save", "max_len", "did you mean max_length?"),
-        ("tokenize_and_save", "num_workers", "did you mean workers?"),
-        ("tokenize_and_save", "seq_length", "it is an option of write_rows"),
-        ("RayConfig", "workers", "it is an option of the section tokenize"),
-        ("PipelineConfig", "dataset", "did you mean datasets?"),
-        ("DatasetConfig", "text_field", "did you mean content_field?"),
-        ("tokenize_and_save", "data_file", "did you mean data_files?"),
-        ("DatasetConfig", "tokenization_folder", "did you mean save_path?"),
-        ("DatasetConfig", "batch_size", "; it is an option of the section tokenize"),
-        ("DatasetConfig", "block_size", "; seq_length is an option of the section pack"),
-        ("build", "block_size", "seq_length is an option of write_rows"),  # not vocab_size
-        ("build", "train_files", "did you mean train?"),  # not train_on
-        ("build", "validation_file", "did you mean val?"),
-        ("tokenize_and_save", "eos_token_id", "did you mean end_of_text?"),  # not keep_tokens
-        ("tokenize_and_save", "text_column_name", "did you mean content_field?"),
-        ("TokenizerConfig", "eos_token", "end_of_text is an option of the section tokenize"),
-        ("SaveStageConfig", "num_rows", "num_rows: there is no such setting\n"),  # not num_workers
-        ("SaveStageConfig", "revision", "revision: there is no such setting\n"),  # not compression
-        ("SaveStageConfig", "seq_lenght", "did you mean seq_length, an option of the section pack"),
-        ("TokenizeStageConfig", "num_workers", "it is an option of the section ray"),
-        ("TokenizeStageConfig", "val_fraction", "it is an option of build"),
-        ("build", "seq_lenght", "did you mean seq_length, an option of write_rows?"),
-        ("TokenizeStageConfig", "max_len", "did you mean max_length?"),
-        ("TokenizeStageConfig", "chars_to_tokenize", "did you mean max_characters?"),
-    ],
-)
+@pytest.mark.parametrize(("function", "unknown", "message"), [
+    ("build", "dedup", "did you mean deduplicate?"),
+    ("build", "chars_to_tokenize", "did you mean max_characters?"),
+    ("build", "tokenization_folder", "did you mean out?"),
+    ("build", "val_file", "did you mean val?"),
+    ("build", "data_file", "did you mean train?"),
+    ("build", "max_length", "it is an option of write_rows"),
+    ("build", "seq_length", "it is an option of write_rows"),
+    ("build", "save_frequency", "leave it out: progress is saved about once a second"),
+    ("build", "use_params", "it trains a model; examples/train_gpt.py has it, as '--config F"),
+    ("write_rows", "chunk_size", "leave it out: unit_size is the bytes of a unit of work"),
+    ("write_rows", "data_file", "did you mean path?"),
+    ("write_rows", "starting_character", "start_character is an option of build"),
+    ("tokenize_and_save", "max_len", "did you mean max_length?"),
+    ("tokenize_and_save", "num_workers", "did you mean workers?"),
+    ("RayConfig", "workers", "it is an option of the section tokenize"),
+    ("PipelineConfig", "dataset", "did you mean datasets?"),
+    ("DatasetConfig", "text_field", "did you mean content_field?"),
+    ("tokenize_and_save", "data_file", "did you mean data_files?"),
+    ("DatasetConfig", "batch_size", "; it is an option of the section tokenize"),
+    ("DatasetConfig", "block_size", "; seq_length is an option of the section pack"),
+    ("build", "block_size", "seq_length is an option of write_rows"),  # not vocab_size
+    ("build", "train_files", "did you mean train?"),  # not train_on
+    ("build", "validation_file", "did you mean val?"),
+    ("tokenize_and_save", "eos_token_id", "did you mean end_of_text?"),  # not keep_tokens
+    ("tokenize_and_save", "text_column_name", "did you mean content_field?"),
+    ("TokenizerConfig", "eos_token", "end_of_text is an option of the section tokenize"),
+    ("SaveStageConfig", "num_rows", "num_rows: there is no such setting\n"),  # not num_workers
+    ("SaveStageConfig", "revision", "revision: there is no such setting\n"),  # not compression
+    ("SaveStageConfig", "seq_lenght", "did you mean seq_length, an option of the section pack"),
+    ("TokenizeStageConfig", "num_workers", "it is an option of the section ray"),
+    ("TokenizeStageConfig", "val_fraction", "it is an option of build"),
+    ("build", "seq_lenght", "did you mean seq_length, an option of write_rows?"),
+    ("TokenizeStageConfig", "max_len", "did you mean max_length?"),
+])  # fmt: skip
 def test_unknown_names_are_answered(function: str, unknown: str, message: str) -> None:
     """Those of other programs by what they are called here, others by the nearest."""
     with pytest.raises(SettingsError) as caught:

@@ -178,19 +178,14 @@ def test_the_command_line(root: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert run([*command, *out, "--shard-tokens", "0"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n_tokens": 7}, '"n_tokens" is 7, and the shards have'),
-        ({"n_documents": 7}, '"n_documents" is 7, and the shards have'),
-        ({"shards": {}}, r"Expected `array`, got `object` - at `\$\.shards`"),
-        ({"shards": [{"n_tokens": -1}]}, r"Expected `int` >= 0 - at `\$\.shards\[0\]\.n_tokens`"),
-        (
-            {"shards": [{"n_tokens": 9, "n_documents": 0, "bin_digests": [], "docs_digests": []}]},
-            'shard 0: "bin_digests" should have 1 entries and has 0',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"n_tokens": 7}, '"n_tokens" is 7, and the shards have'),
+    ({"n_documents": 7}, '"n_documents" is 7, and the shards have'),
+    ({"shards": {}}, r"Expected `array`, got `object` - at `\$\.shards`"),
+    ({"shards": [{"n_tokens": -1}]}, r"Expected `int` >= 0 - at `\$\.shards\[0\]\.n_tokens`"),
+    ({"shards": [{"n_tokens": 9, "n_documents": 0, "bin_digests": [], "docs_digests": []}]},
+     'shard 0: "bin_digests" should have 1 entries and has 0'),
+])  # fmt: skip
 def test_a_manifest_that_contradicts_its_shards(
     root: Path, change: dict[str, Any], message: str
 ) -> None:

@@ -382,51 +382,45 @@ def test_the_format_of_text_is_not_that_of_rows(text: Path, tokenizer: Path) -> 
         tokenize_and_save(**given, format="parquet", max_length=8)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: DatasetConfig(name="x"), "DatasetConfig: data_files: is required"),
-        (lambda: PipelineConfig(datasets=[{"data_files": "x", "seq_length": 3}]),
-         r"\[0\].seq_length: there is no such setting; it is an option of the section pack"),
-        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
-         "should have what cannot change ids .* revision could; give it to transformers, and its"),
-        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"token": "s", "revision": "a"}),
-         "could; give it to transformers, and its tokenizer here; got {'token': '...', 'revision'"),
-        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"padding_side": "left"}),
-         "tokenizer_kwargs: padding_side is padding_side of the dataset itself; move it there"),
-        (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"model_max_length": 9}),
-         "model_max_length is max_length of the dataset itself; move it there; got"),
-        (lambda: TokenizerConfig(padding="most"), r"padding: should be .*or True; got 'most'"),
-        (lambda: PackStageConfig(), "PackStageConfig: seq_length: is required"),
-        (lambda: tokenize_and_save(**TO_ROWS, min_length=-1), r"^min_length: should be a whole n"),
-        (lambda: config(save=None), "save: max_length: for rows, which are not written; add a sec"),
-        (lambda: config(save={"enabled": False}, tokenize=None, pack={"seq_length": 4}),
-         "for rows, which are not written; add a section save"),
-        (lambda: config(pack={"seq_length": 8}, tokenize={"max_length": 8, "truncation": True}),
-         "max_length and seq_length were both given: rows are of docu"),
-        (lambda: config(pack={"strategy": "greedy"}), "seq_length: is required"),
-        (lambda: config(datasets=[{"data_files": "x", "tokenizer": {"vocab_size": 300}}]),
-         "tokenizer: a tokenizer is trained on all datasets; train it in the section tokenizer"),
-        (lambda: config(datasets=["x"]), "expected options with values, found 'x'"),
-        (lambda: config(datasets=[TokenizerConfig()]), "expected options .* found TokenizerConfig"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: DatasetConfig(name="x"), "DatasetConfig: data_files: is required"),
+    (lambda: PipelineConfig(datasets=[{"data_files": "x", "seq_length": 3}]),
+     r"\[0\].seq_length: there is no such setting; it is an option of the section pack"),
+    (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"revision": "a"}),
+     "should have what cannot change ids .* revision could; give it to transformers, and its"),
+    (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"token": "s", "revision": "a"}),
+     "could; give it to transformers, and its tokenizer here; got {'token': '...', 'revision'"),
+    (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"padding_side": "left"}),
+     "tokenizer_kwargs: padding_side is padding_side of the dataset itself; move it there"),
+    (lambda: DatasetConfig(data_files="x", tokenizer_kwargs={"model_max_length": 9}),
+     "model_max_length is max_length of the dataset itself; move it there; got"),
+    (lambda: TokenizerConfig(padding="most"), r"padding: should be .*or True; got 'most'"),
+    (lambda: PackStageConfig(), "PackStageConfig: seq_length: is required"),
+    (lambda: tokenize_and_save(**TO_ROWS, min_length=-1), r"^min_length: should be a whole n"),
+    (lambda: config(save=None), "save: max_length: for rows, which are not written; add a sec"),
+    (lambda: config(save={"enabled": False}, tokenize=None, pack={"seq_length": 4}),
+     "for rows, which are not written; add a section save"),
+    (lambda: config(pack={"seq_length": 8}, tokenize={"max_length": 8, "truncation": True}),
+     "max_length and seq_length were both given: rows are of docu"),
+    (lambda: config(pack={"strategy": "greedy"}), "seq_length: is required"),
+    (lambda: config(datasets=[{"data_files": "x", "tokenizer": {"vocab_size": 300}}]),
+     "tokenizer: a tokenizer is trained on all datasets; train it in the section tokenizer"),
+    (lambda: config(datasets=["x"]), "expected options with values, found 'x'"),
+    (lambda: config(datasets=[TokenizerConfig()]), "expected options .* found TokenizerConfig"),
+])  # fmt: skip
 def test_wrong_arguments(call: Any, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         call()
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"pack": {"eos_token_id": 5}},
-         r"end_of_text of packed rows would be \(5,\), expected the id of one special token of \{"),
-        ({"pack": {"eos_token_id": 10**6}}, r"would be \(1000000,\), expected the id of one"),
-        ({"pack": {"pad_token_id": 302}}, "pad_token_id 302 is no id of the vocabulary of 302"),
-        ({"tokenize": {"padding": "longest", "pad_token": "<pad>"}},
-         "pad_token '<pad>' is no special token of the tokeni"),
-    ],
-)
+@pytest.mark.parametrize(("more", "message"), [
+    ({"pack": {"eos_token_id": 5}},
+     r"end_of_text of packed rows would be \(5,\), expected the id of one special token of \{"),
+    ({"pack": {"eos_token_id": 10**6}}, r"would be \(1000000,\), expected the id of one"),
+    ({"pack": {"pad_token_id": 302}}, "pad_token_id 302 is no id of the vocabulary of 302"),
+    ({"tokenize": {"padding": "longest", "pad_token": "<pad>"}},
+     "pad_token '<pad>' is no special token of the tokeni"),
+])  # fmt: skip
 def test_ids_that_the_tokenizer_has_not(
     text: Path, tokenizer: Path, tmp_path: Path, more: dict[str, Any], message: str
 ) -> None:

@@ -84,9 +84,10 @@ def test_formats_and_compression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         train(paths="-", format="jsonl", out=tmp_path / "y.json", vocab_size=270)
 
 
-@pytest.mark.parametrize("again", ["the same", "nothing", "a terminal"])
+@pytest.mark.parametrize(("again", "is_terminal"), [(TEXT, False), (b"", False), (b"x", True)])
 def test_it_is_resumed(
-    peace: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: str
+    peace: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bytes,
+    is_terminal: bool,
 ) -> None:
     options: dict[str, Any] = {"train": "-", "vocab_size": 290, "val_fraction": 0.2}
     options["out"] = tmp_path / "out"
@@ -96,8 +97,7 @@ def test_it_is_resumed(
     give(monkeypatch, TEXT[1:])
     with pytest.raises(OutputError, match="bytes that the interrupted run has read"):
         build(**options)
-    give(monkeypatch, b"x" if again == "a terminal" else TEXT if again == "the same" else b"",
-         again == "a terminal")  # fmt: skip
+    give(monkeypatch, again, is_terminal)
     build(**options, unit_size=300)
     assert torture.contents(tmp_path / "out") == peace
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -13,6 +15,8 @@ from typing import Any
 import processes
 import pytest
 import torture
+
+from preprocess import cli
 
 TEXT = "naïve 日本語 🙂 <|endoftext|>" * 9
 
@@ -37,11 +41,20 @@ COMMANDS = [
 NAMES = ["data", "encoded", "rows/train", "export"]
 
 
-def run_all(place: Path, redirections: str, commands: list[str], **more: str) -> list[Any]:
-    """Return the exit code and standard output of each command, and all files."""
+def make_place(place: Path) -> Path:
     place.mkdir()
     (place / "ä.txt").write_text(TEXT)
     os.utime(place / "ä.txt", (1, 1))
+    return place
+
+
+def files_in(place: Path) -> list[dict[str, bytes]]:
+    return [torture.contents(place / x, "config.json") for x in NAMES if (place / x).is_dir()]
+
+
+def run_all(place: Path, redirections: str, commands: list[str], **more: str) -> list[Any]:
+    """Return each command, its exit code, standard output and errors."""
+    make_place(place)
     program = f"'{sys.executable}' -c 'from preprocess.cli import main; main()'"
     found: list[Any] = []
     for command in commands:
@@ -51,44 +64,53 @@ def run_all(place: Path, redirections: str, commands: list[str], **more: str) ->
         )
         found.append((command, done.returncode, done.stdout, done.stderr))
         assert b"Traceback" not in done.stderr, done.stderr
-    kept = [torture.contents(place / x, "config.json") for x in NAMES if (place / x).is_dir()]
-    return [found, kept]
+    return found
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    return run_all(tmp_path_factory.mktemp("streams") / "plain", "", COMMANDS)
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[int, bytes]]]:
+    """The directory, and the exit code and output of each command, in this process."""
+    place, found = make_place(tmp_path_factory.mktemp("streams") / "plain"), {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        for command in COMMANDS:
+            shown = io.TextIOWrapper(printed := io.BytesIO(), "utf-8", write_through=True)
+            with contextlib.redirect_stdout(shown):
+                code = cli.run(command.split())
+            shown.flush()
+            found[command] = code, printed.getvalue()
+    return place, found
 
 
-@pytest.mark.parametrize("redirections", [
-    "<&- >&- 2>&-", ">/dev/full 2>/dev/full", "2>&-", "2>&1 | true", "ascii",
-])  # fmt: skip
-def test_commands(plain: list[Any], tmp_path: Path, redirections: str) -> None:
-    odd = COMMANDS[:1] + COMMANDS[1::2]
-    commands = odd if redirections == "2>&-" else COMMANDS[::2]
+# Each with a build, and with every fifth of the other commands.
+REDIRECTIONS = [">/dev/full 2>/dev/full", "<&- >&- 2>&-", "ascii", "2>&-", "2>&1 | true"]
+
+
+@pytest.mark.parametrize("redirections", REDIRECTIONS)
+def test_commands(plain: Any, tmp_path: Path, redirections: str) -> None:
+    place, expected = plain
+    codes = {command: code for command, (code, _) in expected.items()}
+    commands = COMMANDS[:1] + COMMANDS[1 + REDIRECTIONS.index(redirections) :: 5]
     if redirections == "ascii":
-        found, kept = run_all(tmp_path / "x", "", commands, PYTHONIOENCODING=redirections)
-        for shown in (x[2].decode(redirections) for x in found if "--json" in x[0]):
-            assert json.loads(shown) == json.loads(next(x[2] for x in plain[0] if "--json" in x[0]))
+        found = run_all(tmp_path / "x", "", commands, PYTHONIOENCODING=redirections)
+        (shown,) = (output.decode(redirections) for x, _, output, _ in found if "--json" in x)
+        assert json.loads(shown) == json.loads(expected["inspect data --json"][1])
     else:
-        found, kept = run_all(tmp_path / "x", redirections, commands)
-    expected = {command: code for command, code, *_ in plain[0]}
+        found = run_all(tmp_path / "x", redirections, commands)
     if "full" in redirections:
-        expected["decode data/train.bin"] = 1  # the text is its output, and lost
+        codes["decode data/train.bin"] = 1  # the text is its output, and lost
     if "|" not in redirections:  # where the shell has the exit code of another program
-        assert {command: code for command, code, *_ in found} == {
-            command: expected[command] for command, *_ in found
-        }
-    for files in kept:
-        assert files in plain[1]
+        assert [(command, codes[command]) for command in commands] == [x[:2] for x in found]
+    for files in files_in(tmp_path / "x"):
+        assert files in files_in(place)
 
 
 def test_what_is_lost_is_reported(tmp_path: Path) -> None:
-    found, _ = run_all(tmp_path / "a", ">/dev/full", [COMMANDS[0], "decode data/train.bin"])
+    found = run_all(tmp_path / "a", ">/dev/full", [COMMANDS[0], "decode data/train.bin"])
     for *_, errors in found:
         assert b"tokenmill: what it printed is lost: No space left on device\n" in errors
         assert b"Errno" not in errors
-    found, _ = run_all(tmp_path / "b", "--log-file /dev/full", COMMANDS[:1])
+    found = run_all(tmp_path / "b", "--log-file /dev/full", COMMANDS[:1])
     (_, code, output, errors), = found
     assert code == 0
     assert b"train: " in output

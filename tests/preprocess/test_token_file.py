@@ -221,34 +221,31 @@ def test_what_is_compared_and_what_is_ignored(built: Path) -> None:
         open_tokens(built.parent / "tokens.npy")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"format": "other"}, r'a JSON object with "format": "tokenmill" is expected'),
-        ({"format_version": 2}, r"format version 2; this tokenmill reads version 1: upgrade it"),
-        ({"digest": "md5"}, r"digests should be xxh3_128 of 4194304 bytes; build the files again"),
-        ({"dtype": "int8"}, r"dtype int8 does not fit a vocabulary of 301 ids, .* are uint16"),
-        ({"dtype": 3}, r"not a manifest: Expected `str`.* - at `\$\.dtype`, found '3'; build the"),
-        ({"vocab_size": 65_537}, r"dtype uint16 does not fit a vocabulary of 65,537 ids"),
-        ({"vocab_size": 0}, r"Expected `int` >= 1 - at `\$\.vocab_size`, found '0'"),
-        ({"n_tokens": -1}, r"Expected `int` >= 0 - at `\$\.n_tokens`, found '-1'"),
-        ({"n_tokens": True}, r"Expected `int`, got `bool` - at `\$\.n_tokens`"),
-        ({"n_tokens": 10**4000}, r"- at `\$\.n_tokens`"),
-        ({"begin_of_text_id": "no"}, r"Expected `int \| null`, got `str`"),
-        ({"shards": [[1]]}, r"Expected `object`, got `array` - at `\$\.shards\[0\]`"),
-        ({"sources": [1]}, r"Expected `object`, got `int` - at `\$\.sources\[0\]`"),
-        ({"bin_digests": [1]}, r"Expected `str`, got `int` - at `\$\.digests"),
-        ({"bin_digests": []}, r"\"bin_digests\" should have 1 entries and has 0"),
-        ({"docs_digests": ["", ""]}, r"\"docs_digests\" should have 1 entries and has 2"),
-        ({"n_tokens": 8}, r"train\.bin: expected 16 bytes \(8 tokens of uint16 .*, found 14"),
-        ({"n_documents": 1}, r"train\.docs: expected 8 bytes \(1 documents of uint64 .* 24"),
-        (column(name="../x"), r"matching regex .* - at `\$\.columns\[0\]\.name`, found '../x'"),
-        (column(name="bin"), r"Expected `str` matching regex .* - at `\$\.columns\[0\]\.name`"),
-        (column(dtype="O"), r"Invalid enum value 'O' - at `\$\.columns\[0\]\.dtype`"),
-        (column(per="word"), r"Invalid enum value 'word' - at `\$\.columns\[0\]\.per`"),
-        (column(), r'"x_digests" should have 1 entries and has 0'),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"format": "other"}, r'a JSON object with "format": "tokenmill" is expected'),
+    ({"format_version": 2}, r"format version 2; this tokenmill reads version 1: upgrade it"),
+    ({"digest": "md5"}, r"digests should be xxh3_128 of 4194304 bytes; build the files again"),
+    ({"dtype": "int8"}, r"dtype int8 does not fit a vocabulary of 301 ids, .* are uint16"),
+    ({"dtype": 3}, r"not a manifest: Expected `str`.* - at `\$\.dtype`, found '3'; build the"),
+    ({"vocab_size": 65_537}, r"dtype uint16 does not fit a vocabulary of 65,537 ids"),
+    ({"vocab_size": 0}, r"Expected `int` >= 1 - at `\$\.vocab_size`, found '0'"),
+    ({"n_tokens": -1}, r"Expected `int` >= 0 - at `\$\.n_tokens`, found '-1'"),
+    ({"n_tokens": True}, r"Expected `int`, got `bool` - at `\$\.n_tokens`"),
+    ({"n_tokens": 10**4000}, r"- at `\$\.n_tokens`"),
+    ({"begin_of_text_id": "no"}, r"Expected `int \| null`, got `str`"),
+    ({"shards": [[1]]}, r"Expected `object`, got `array` - at `\$\.shards\[0\]`"),
+    ({"sources": [1]}, r"Expected `object`, got `int` - at `\$\.sources\[0\]`"),
+    ({"bin_digests": [1]}, r"Expected `str`, got `int` - at `\$\.digests"),
+    ({"bin_digests": []}, r"\"bin_digests\" should have 1 entries and has 0"),
+    ({"docs_digests": ["", ""]}, r"\"docs_digests\" should have 1 entries and has 2"),
+    ({"n_tokens": 8}, r"train\.bin: expected 16 bytes \(8 tokens of uint16 .*, found 14"),
+    ({"n_documents": 1}, r"train\.docs: expected 8 bytes \(1 documents of uint64 .* 24"),
+    (column(name="../x"), r"matching regex .* - at `\$\.columns\[0\]\.name`, found '../x'"),
+    (column(name="bin"), r"Expected `str` matching regex .* - at `\$\.columns\[0\]\.name`"),
+    (column(dtype="O"), r"Invalid enum value 'O' - at `\$\.columns\[0\]\.dtype`"),
+    (column(per="word"), r"Invalid enum value 'word' - at `\$\.columns\[0\]\.per`"),
+    (column(), r'"x_digests" should have 1 entries and has 0'),
+])  # fmt: skip
 def test_manifest_that_is_not_right(built: Path, changes: dict[str, Any], message: str) -> None:
     edit(built.with_suffix(".json"), **changes)
     with pytest.raises(TokenFileError, match=message):
@@ -307,21 +304,18 @@ def test_a_pipe_in_the_place_of_data_is_not_waited_for(built: Path, suffix: str)
 # Writing.
 
 
-@pytest.mark.parametrize(
-    ("ids", "ends", "message"),
-    [
-        ([1.0], [1], r"1 integers are expected, one for each token; got float64 of shape \(1,\)"),
-        ([[1]], [1], r"got int64 of shape \(1, 1\)"),
-        ([3, 301], [2], r"ids are from 0 to 300, and that of token 8 is 301"),
-        ([3, 2, -1], [3], r"that of token 9 is -1"),
-        ([65_536 + 3], [1], r"that of token 7 is 65539"),
-        ([3, 4], [1.5, 2.0], r"2 integers are expected, one for each document; got float64"),
-        ([3, 4], [0], r"ends should ascend strictly from at least 1 to at most 2"),
-        ([3, 4], [3], r"ends should ascend strictly from at least 1 to at most 2"),
-        ([3, 4], [2, 1], r"that at 1 is 1, after 2"),
-        ([], [1], r"ends should ascend strictly from at least 1 to at most 0"),
-    ],
-)
+@pytest.mark.parametrize(("ids", "ends", "message"), [
+    ([1.0], [1], r"1 integers are expected, one for each token; got float64 of shape \(1,\)"),
+    ([[1]], [1], r"got int64 of shape \(1, 1\)"),
+    ([3, 301], [2], r"ids are from 0 to 300, and that of token 8 is 301"),
+    ([3, 2, -1], [3], r"that of token 9 is -1"),
+    ([65_536 + 3], [1], r"that of token 7 is 65539"),
+    ([3, 4], [1.5, 2.0], r"2 integers are expected, one for each document; got float64"),
+    ([3, 4], [0], r"ends should ascend strictly from at least 1 to at most 2"),
+    ([3, 4], [3], r"ends should ascend strictly from at least 1 to at most 2"),
+    ([3, 4], [2, 1], r"that at 1 is 1, after 2"),
+    ([], [1], r"ends should ascend strictly from at least 1 to at most 0"),
+])  # fmt: skip
 def test_ids_and_ends_are_checked_before_anything_is_written(
     tmp_path: Path, ids: Any, ends: Any, message: str
 ) -> None:

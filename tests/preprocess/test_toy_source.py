@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -110,21 +109,6 @@ def described(units: Any) -> tuple[list[bytes], list[tuple[bytes, int]]]:
         ):
             found.append((batch.buffer[start:end].tobytes(), int(value)))
     return documents, found
-
-
-@pytest.mark.parametrize("chosen", [*product([False, True], repeat=3)])
-def test_what_is_selected_keeps_its_spans(chosen: tuple[bool, ...]) -> None:
-    """Each document has a span of all of it; the first two have no gap between them."""
-    bounds = np.array([0, 2, 2, 5, 7, 9])
-    text = np.frombuffer(b"aabbb--cc", np.uint8)
-    batch = DocumentBatch(text, bounds, True, True, spans=Spans(bounds, np.arange(3)))
-    found = batch.select(np.array(chosen))
-    wanted = [x for x, is_chosen in zip([b"aa", b"bbb", b"cc"], chosen, strict=True) if is_chosen]
-    assert found.spans is not None
-    for each in (found.bounds, found.spans.bounds):
-        assert [found.buffer[a:b].tobytes() for a, b in each.reshape(-1, 2)] == wanted
-    assert found.spans.values.tolist() == np.flatnonzero(chosen).tolist()
-    assert (found.starts_mid_document, found.ends_mid_document) == (chosen[0], chosen[-1])
 
 
 @given(text=texts, unit_size=st.integers(1, 30), least=st.integers(0, 6))

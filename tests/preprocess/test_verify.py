@@ -69,10 +69,10 @@ def test_a_selection_of_an_earlier_version_is_not_damage(data: Path) -> None:
     assert not [each for each in damages(findings) if "sources" in each]
 
 
-@pytest.mark.parametrize("name", ["train.json", "train.bin", "train.docs", "tokenizer.json"])
-@pytest.mark.parametrize(
-    "make", [lambda path: os.mkfifo(path), os.mkdir], ids=["pipe", "directory"]
-)
+@pytest.mark.parametrize(("name", "make"), [
+    ("train.json", os.mkfifo), ("train.bin", os.mkdir), ("train.docs", os.mkfifo),
+    ("tokenizer.json", os.mkdir), ("tokenizer.json", os.mkfifo),
+])  # fmt: skip
 def test_what_is_no_file_is_not_waited_for(data: Path, name: str, make: Any) -> None:
     path = data / name
     path.unlink()
@@ -105,8 +105,7 @@ def test_another_tokenizer_is_found(data: Path, tmp_path: Path) -> None:
     assert missing in damages(verify(data))[0]
 
 
-@pytest.mark.parametrize("beside", [False, True])
-@pytest.mark.parametrize("command", ["encode", "import"])
+@pytest.mark.parametrize(("command", "beside"), [("encode", True), ("import", False)])
 def test_a_tokenizer_that_lies_elsewhere_is_no_damage(
     data: Path, tmp_path: Path, capsys: Any, beside: bool, command: str
 ) -> None:
@@ -137,18 +136,15 @@ def test_a_tokenizer_that_lies_elsewhere_is_no_damage(
     assert run(["verify", out]) == 1
 
 
-@pytest.mark.parametrize(
-    ("ids", "ends", "end", "message"),
-    [
-        ([97, 278, 98, 278], [4], 278, "2 end-of-text ids (278) for 1 documents"),
-        ([97, 278, 98, 278], [3, 4], 278, "document 0 ends at 3 without the end-of-text id 278"),
-        ([97, 97], [2], 97, "2 end-of-text ids (97) for 1 documents"),
-        ([98, 97], [2], 97, "the end-of-text id 97 is no special token"),
-        ([0xC3, 278], [2], 278, "document 0 is not UTF-8"),
-        ([116, 104, 101, 278], [4], 278, ""),
-        ([109, 97, 110, 121, 278], [5], 278, "document 0 does not encode to the same ids again"),
-    ],
-)
+@pytest.mark.parametrize(("ids", "ends", "end", "message"), [
+    ([97, 278, 98, 278], [4], 278, "2 end-of-text ids (278) for 1 documents"),
+    ([97, 278, 98, 278], [3, 4], 278, "document 0 ends at 3 without the end-of-text id 278"),
+    ([97, 97], [2], 97, "2 end-of-text ids (97) for 1 documents"),
+    ([98, 97], [2], 97, "the end-of-text id 97 is no special token"),
+    ([0xC3, 278], [2], 278, "document 0 is not UTF-8"),
+    ([116, 104, 101, 278], [4], 278, ""),
+    ([109, 97, 110, 121, 278], [5], 278, "document 0 does not encode to the same ids again"),
+])  # fmt: skip
 def test_contradictions_behind_right_digests_are_found(
     data: Path, ids: list[int], ends: list[int], end: int, message: str
 ) -> None:

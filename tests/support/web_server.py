@@ -20,12 +20,10 @@ class Page(NamedTuple):
     knows_head: bool = True
     status: int = 200  # another: an error
     breaks_off: bool = False  # answers end after half of a range
-    fails_every: int = 0  # so many-th request, with an error of the server
 
 
 class _Handler(BaseHTTPRequestHandler):
     pages: dict[str, Page]
-    n_requests = 0
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -40,10 +38,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(self.pages.get(self.path), True)
 
     def _answer(self, page: Page | None, has_body: bool) -> None:
-        type(self).n_requests += 1
-        if page is not None and page.fails_every and self.n_requests % page.fails_every == 0:
-            self.send_error(503)
-            return
         if page is None or page.status != 200:
             self.send_error(404 if page is None else page.status)
             return
