@@ -48,9 +48,7 @@ def test_a_batch_may_need_more_blocks_than_the_cache_has(
     assert 0 < disk_usage(tmp_path / "cache") <= 4 * BLOCK
 
 
-def test_what_was_used_last_stays(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_used_last_stays(bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
     local, remote = pair(bucket, tmp_path, 140_000)  # 69 blocks
     per_block = BLOCK // 2
     for block in range(67):
@@ -89,9 +87,7 @@ def run_reader(tmp_path: Path, bucket: str, *arguments: str, **more: Any) -> sub
     return processes.start("-c", more.get("code", _READER), *places, *arguments, stdout=PIPE)
 
 
-def test_several_processes_keep_the_limit(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_processes_keep_the_limit(bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(table, "BLOCK_BYTES", 65536)
     limit = 6 * 65536
     monkeypatch.setenv(block_cache.SIZE_VARIABLE, str(limit))
@@ -195,9 +191,7 @@ forked.answer()
 """
 
 
-def test_a_forked_process_reads(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_process_reads(bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
     local, remote = pair(bucket, tmp_path)
     remote[0]
     if not (process := os.fork()):

@@ -131,9 +131,7 @@ def test_outputs_in_a_bucket_are_found_again(
     assert "output: train.bin, val.bin in s3://b/data, about" in capsys.readouterr().out
 
 
-def test_a_server_that_is_away_is_asked_once(
-    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_away_is_asked_once(options: dict[str, Any], monkeypatch: Any) -> None:
     """Requests wait for minutes, so a run that ends because of that makes no more."""
     away = memory_objects.install(monkeypatch, MemoryObjects(Bucket(), 12, "fail"))
     with pytest.raises(TokenmillError, match="the server is away"):
@@ -209,9 +207,7 @@ def test_a_file_that_is_gone_before_it_is_published(bucket: Bucket) -> None:
                 storage.publish(["train.bin"], ["train.json"])
 
 
-def test_a_copy_here_is_of_a_whole_object_or_not_made(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_here_is_of_a_whole_object_or_not_made(bucket: Bucket, monkeypatch: Any) -> None:
     monkeypatch.setattr("preprocess.storage.files.READ_AT_ONCE", 4)
     content = b"abcdefghij"
     with BucketStorage("s3://b/data", "build") as storage:

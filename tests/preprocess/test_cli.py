@@ -138,9 +138,7 @@ def test_options_of_other_programs(tmp_path: Path, capsys: Any) -> None:
     assert f"build one first: tokenmill build --train {tmp_path}" in capsys.readouterr().err
 
 
-def test_doctor_looks_at_data_by_itself(
-    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_looks_at_data_by_itself(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
     Path("data", "tokenizer.json").write_text("{")
@@ -223,9 +221,7 @@ def test_signals_end_a_build_promptly(tmp_path: Path) -> None:
     assert took < 10
 
 
-def test_one_line_every_30_seconds(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_one_line_every_30_seconds(caplog: Any, monkeypatch: Any, capsys: Any) -> None:
     """It says with `verbose` what the run takes; rates are those since the line before."""
     seconds = 0.0
 

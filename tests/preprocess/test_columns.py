@@ -56,9 +56,7 @@ def test_a_column_is_one_entry(
     assert path.read_bytes() == sound
 
 
-def test_a_column_that_is_no_longer_computed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_that_is_no_longer_computed(tmp_path: Path, monkeypatch: Any) -> None:
     """It is digested and read all the same; it can be neither compared nor rebuilt."""
     (tmp_path / "text").write_text("<|endoftext|>".join(["some text " * 9, "more"] * 9))
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
@@ -89,9 +87,7 @@ def test_values_that_do_not_fit(values: Any, message: str, tmp_path: Path) -> No
         writer.append(np.array([1, 2, 299]), np.array([3]), **values)
 
 
-def test_outputs_without_a_new_column_are_out_of_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_outputs_without_a_new_column_are_out_of_date(tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "text").write_text("some text")
     options: dict[str, Any] = {"train": tmp_path / "text", "vocab_size": 260, "val_fraction": 0}
     build(**options, out=tmp_path / "out")
@@ -102,9 +98,7 @@ def test_outputs_without_a_new_column_are_out_of_date(
     assert open_tokens(tmp_path / "out" / "train.bin").column("flag").size
 
 
-def test_imported_ids_have_no_column_of_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imported_ids_have_no_column_of_text(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, FLAG))
     np.array([5, 6, 299], "<u2").tofile(tmp_path / "ids")
     import_tokens(

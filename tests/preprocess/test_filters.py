@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from source_cases import documents_of
 
 from preprocess import CorpusError, build
-from preprocess.options import BuildSettings
-from preprocess.settings import SettingsError
 
 texts = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u3000aé日🙂"), max_size=12)
 
@@ -103,5 +101,3 @@ def test_titles_that_are_no_text(tmp_path: Path) -> None:
         (tmp_path / "y.jsonl").write_text(json.dumps(row))
         with pytest.raises(CorpusError, match=message):
             documents_of(tmp_path / "y.jsonl", text_preset="title-text")
-    with pytest.raises(SettingsError, match="text_preset has fields of its own; leave one"):
-        BuildSettings(**{"train": "x", "text_preset": "title-text", "content_field": ["a"]})

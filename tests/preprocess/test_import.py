@@ -117,9 +117,7 @@ def test_documents_of_several_sequences(
 
 
 @pytest.mark.parametrize("piece", [1, 2, 1000])
-def test_the_end_of_text_is_appended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
-) -> None:
+def test_the_end_of_text_is_appended(tmp_path: Path, monkeypatch: Any, piece: int) -> None:
     monkeypatch.setattr(write, "PIECE_TOKENS", piece)
     documents = [[], [[]], [[1, 2], [3]], [], [[END]], [[5, 6]], [[]]]
     path = write_megatron(tmp_path / "in", documents)

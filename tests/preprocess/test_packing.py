@@ -122,9 +122,7 @@ def test_plans_of_an_older_dataset_are_removed(file: TokenFile, tmp_path: Path) 
     assert found < {path.name for path in plans(tmp_path)}  # and no newer plan was removed
 
 
-def test_a_plan_that_is_removed_while_it_is_opened(
-    file: TokenFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_is_removed_while_it_is_opened(file: TokenFile, monkeypatch: Any) -> None:
     monkeypatch.setattr(packing, "_make_plan", lambda *_: None)
     with pytest.raises(TokenFileError, match="was removed while it was being opened, as when the "):
         packed(file, 8, "best_fit")

@@ -98,9 +98,7 @@ def test_errors_are_those_of_the_run(here: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("profile", ["memory", "balanced", "speed"])
-def test_profiles(
-    profile: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_profiles(profile: str, caplog: Any, monkeypatch: Any) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(memory_limit, "available_workers", lambda: 7)
     given: dict[str, Any] = {"profile": profile, "vocab_size": 1000}

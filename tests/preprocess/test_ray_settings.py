@@ -18,9 +18,7 @@ from preprocess.settings import SettingsError
 from preprocess.storage import OutputError, open_storage
 
 
-def test_without_ray_it_is_said_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_ray_it_is_said_what_to_install(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     (tmp_path / "text").write_text("some text")
     options: dict[str, Any] = {"train": tmp_path / "text", "val_fraction": 0, "vocab_size": 257}
@@ -85,9 +83,7 @@ def test_what_cannot_be_divided(tmp_path: Path, more: dict[str, Any], message: s
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text"]
 
 
-def test_a_lock_of_a_dead_worker_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_of_a_dead_worker_is_waited_for(tmp_path: Path, monkeypatch: Any) -> None:
     """Until the machine knows that it is dead."""
     times = iter([0.0, 1.0, 61.0, 0.0, 1.0])
     slept: list[float] = []

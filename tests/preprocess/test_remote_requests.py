@@ -88,9 +88,7 @@ def test_requests_are_few_and_memory_is_bounded(
     assert most < 30_000_000
 
 
-def test_many_files_are_read_in_turns(
-    monkeypatch: pytest.MonkeyPatch, long_documents: list[str]
-) -> None:
+def test_many_files_are_read_in_turns(monkeypatch: Any, long_documents: list[str]) -> None:
     fsspec = pytest.importorskip("fsspec", reason="other URLs are read with fsspec: remote")
     monkeypatch.setattr(sources_remote, "_PIECE_BYTES", 1 << 17)
     monkeypatch.setattr(compressed, "_INPUT_BYTES", 1 << 12)

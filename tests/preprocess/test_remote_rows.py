@@ -142,9 +142,7 @@ def test_a_run_that_ends_at_any_request_is_resumed(
     assert at > 40
 
 
-def test_a_killed_run_makes_its_unfinished_shard_again(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_run_makes_its_unfinished_shard_again(data: Path, monkeypatch: Any) -> None:
     bucket, put = Bucket(), list[str]()
     objects = memory_objects.install(monkeypatch, MemoryObjects(bucket))
     options = options_of("jsonl", "s3://b/out", workers=1)

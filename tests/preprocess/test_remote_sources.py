@@ -147,9 +147,7 @@ def test_a_run_is_not_resumed_with_another_object(bucket: str, tmp_path: Path) -
     assert build(**options).manifests["train"].sources[0]["name"] == "x.txt"
 
 
-def test_an_object_that_changes_during_a_run(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_that_changes_during_a_run(bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
     text = format_files.text(format_files.DOCUMENTS)
     put(f"{bucket}/x.txt", text)
     options: dict[str, Any] = OPTIONS | {"train": f"{bucket}/x.txt", "out": tmp_path / "out"}
@@ -258,9 +256,7 @@ def test_a_bucket_that_does_not_exist(bucket: str) -> None:
 # Web servers, and secrets.
 
 
-def test_a_signature_is_shown_nowhere(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Any
-) -> None:
+def test_a_signature_is_shown_nowhere(tmp_path: Path, caplog: Any, capsys: Any) -> None:
     caplog.set_level(logging.DEBUG)
     text = format_files.text(format_files.DOCUMENTS)
     (tmp_path / "x.txt").write_bytes(text)

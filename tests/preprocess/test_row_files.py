@@ -157,7 +157,6 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
     others, inside = "expected a pickled list of lists of token ids", "or something else, inside of"
     for data, message in [
         (pickle.dumps([Hostile()]), f"names _?io.open, {refused}"),
-        (pickle.dumps([np.arange(3), Hostile()]), f"names _?io.open, {refused}"),
         (pickle.dumps([np.arange(3), {}]), f"has dict, {inside} rows, {others}"),
         (pickle.dumps([np.ones(3)]), f"has arrays of <f8, {others}"),
         (pickle.dumps([np.array([{}])]), rf"has arrays of \|O8, {others}"),
@@ -173,7 +172,6 @@ def test_hostile_pickles_run_nothing(tmp_path: Path) -> None:
         (pickle.dumps([[1], [2]]) + pickle.dumps([1]), "the list of padding is of other rows"),
         (pickle.dumps([[1], [2]]) + pickle.dumps([1, -2]), "the list of padding is of other rows"),
         (pickle.dumps([[1]]) + 2 * pickle.dumps([1]), "the list of padding is of other rows"),
-        (pickle.dumps([[1]]) + pickle.dumps([[1]]), "the list of padding is of other rows"),
         (pickle.dumps([[1]]) + pickle.dumps(1), "the list of padding is of other rows"),
         (b"text", r"cannot be read as a pickle \(.*\); get the file again, or, of rows, run token"),
         (b"", r"cannot be read as a pickle \("),

@@ -305,9 +305,7 @@ def test_states_of_other_files_and_places(tmp_path: Path, kind: str) -> None:
         assert each.place is None
 
 
-def test_files_of_rows_that_are_lost_or_strange(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_rows_that_are_lost_or_strange(tmp_path: Path, monkeypatch: Any) -> None:
     """By directory and pattern; not if other shards are given, or the manifest is foreign."""
     dataset(tmp_path / "data", [3, 4, 5])
     monkeypatch.chdir(tmp_path)

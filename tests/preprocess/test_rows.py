@@ -91,9 +91,7 @@ def test_rows_of_documents(data: st.DataObject) -> None:
 
 @given(st.data())
 @settings(max_examples=30)
-def test_arrays_of_rows(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
+def test_arrays_of_rows(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     directory = tmp_path_factory.mktemp("data")
     sizes = data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=9))
     shards = data.draw(st.sampled_from([None, 7]))

@@ -172,12 +172,9 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("more", "message"), [
     ({"global_batch_size": 0}, "global_batch_size should be at least 1; got 0"),
-    ({"context_length": 0}, "context_length should be at least 1; got 0"),
     ({"stride": 0}, "stride should be at least 1; got 0"),
-    ({"world_size": 0}, "world_size should be at least 1; got 0"),
     ({"rank": 2, "world_size": 2}, r"rank should be in range\(world_size\), of 2; got 2"),
     ({"rank": -1}, "rank should be at least 0; got -1"),
-    ({"seed": -1}, "seed should be at least 0; got -1"),
     ({"order": "sorted"}, "order should be one of random, epoch, sequential; got 'sorted'"),
     ({"windows": "lines"}, "windows should be one of stride, documents, packed; got 'lines'"),
     ({"strategy": "best"}, "strategy should be one of greedy, pool, first_fit, best_fit; got"),
@@ -186,7 +183,6 @@ def test_paths_and_rebuilt_datasets(corpus: Path, tmp_path: Path) -> None:
     ({"fields": "inputs"}, "there is no field 'inputs'; choose some of inputs, targets"),
     ({"fields": ["segment_ids"]}, "the field 'segment_ids' needs a dataset with documents"),
     ({"fields": []}, "fields has no name; choose some of inputs, targets"),
-    ({"global_batch_size": "2"}, "global_batch_size should be an integer; got '2'"),
     ({"context_length": 1.5}, "context_length should be an integer; got 1.5"),
     ({"context_length": 100}, r"length 100 needs one more than that; .* context_length, or mo"),
     ({"context_length": 100, "order": "epoch"},

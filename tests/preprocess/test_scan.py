@@ -73,9 +73,7 @@ def test_documents_of_another_dataset_are_counted(
     assert found == sum(each in others for each in documents)
 
 
-def test_repeats_do_not_reach_from_one_part_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeats_do_not_reach_from_one_part_to_the_next(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(scan, "_SEEN", 32)  # parts of 16 tokens
     ids = [*range(10, 26), *range(10, 26), *[*range(50, 58)] * 2]
     found = Scan(make(tmp_path, [(*ids,), (*ids[16:],)]), repeats=True).run()

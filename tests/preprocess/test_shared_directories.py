@@ -55,7 +55,7 @@ def test_files_of_others_beside_the_outputs(tmp_path: Path, capsys: Any) -> None
 
 
 # layout -> how many changes of a name lie between ends of its runs
-CUT = {"below": 2, "shards": 5, "selected": 11, "encoded": 7}
+CUT = {"below": 5, "shards": 11, "selected": 19, "encoded": 13}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "below": {"train": "."},
     "pattern": {"train": "./*"},
@@ -82,9 +82,7 @@ def build_in(directory: Path, **options: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_outputs_beside_the_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
-) -> None:
+def test_outputs_beside_the_text(tmp_path: Path, monkeypatch: Any, layout: str) -> None:
     """A run that ends at any change of a name is finished by the same call, then up to date."""
     monkeypatch.chdir(tmp_path)
     options = LAYOUTS[layout]

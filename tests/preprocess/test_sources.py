@@ -198,9 +198,7 @@ def test_each_document_alone_decides_about_itself(
     assert totals["validation"] == sum(xxhash.xxh3_64_intdigest(d) < below for d in prepared)
 
 
-def test_planning_reads_little_but_what_is_around_the_cuts(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_planning_reads_little_but_what_is_around_the_cuts(path: Path, monkeypatch: Any) -> None:
     taken: list[tuple[int, int]] = []
     read = TextFile.read
 

@@ -186,9 +186,7 @@ def test_special_tokens_of_packed_rows(text: Path, tokenizer: Path, tmp_path: Pa
             assert file.doc(i).tolist() == [special[begin], *ids, special[end]]
 
 
-def test_where_outputs_are(
-    text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_outputs_are(text: Path, tokenizer: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """In the directory that is named; nothing is in a directory that is read."""
     monkeypatch.chdir(tmp_path)
     Path("data").mkdir()
@@ -432,9 +430,7 @@ def test_ids_that_the_tokenizer_has_not(
     assert not (tmp_path / "out").exists()  # nothing was encoded before
 
 
-def test_a_bar_is_shown_to_people(
-    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bar_is_shown_to_people(text: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """On a terminal and in a notebook, unless they want none."""
     monkeypatch.setattr("preprocess.report.progress._SECONDS_BEFORE_BAR", 0.0)
     for is_terminal, module, progress, shows in [

@@ -116,9 +116,7 @@ def test_unknown_keys_of_a_manifest_are_ignored(tmp_path: Path, shards: dict[str
     assert Manifest.from_json(json.dumps(content), "x").to_json() == text
 
 
-def test_an_open_file_is_pickled_as_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_file_is_pickled_as_its_path(tmp_path: Path, monkeypatch: Any) -> None:
     """Another process, which may work elsewhere, maps the same files."""
     ids = np.random.default_rng(0).integers(301, size=400_000)
     write(tmp_path, ids, [ids.size])
