@@ -87,7 +87,8 @@ from preprocess.dataset import reader
 reader._RESIDENT = int(sys.argv[2])
 def resident():
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("RssFile"))
+        mapped = "RssFile", "RssShmem"  # of a disk, and of memory
+        return sum(int(line.split()[1]) for line in file if line.startswith(mapped))
 file = open_tokens(sys.argv[1])
 samplers = [Sampler(file, 64, 30, windows=windows) for windows in ("stride", "documents")]
 for sampler in samplers:
