@@ -34,6 +34,9 @@ prefix := $(if $(NAME),$(NAME)_)
 # $(call each,--train,a b) is `--train 'a' --train 'b'`. One path that exists with its spaces stays whole.
 each = $(if $(2),$(if $(shell test -e '$(2)' && echo whole),$(1) '$(2)',$(foreach path,$(2),$(1) '$(path)')))
 
+# All tests of a file run in one process, which makes once what they share; tests/conftest.py has the order of files.
+pytest := -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 # pip must not run twice at once in one environment.
 .NOTPARALLEL:
 .PHONY: help preprocess train test test-all test-clients torture fuzz coverage lint bench docs clean
@@ -73,10 +76,10 @@ train: $(torch)
 	$(run) examples/train_gpt.py $(strip --data '$(OUT)' $(if $(NAME),--name '$(NAME)') $(ARGS))
 
 test: $(dev)
-	$(run) -m pytest -n 2 --dist worksteal $(ARGS)
+	$(run) $(pytest) $(ARGS)
 
 test-all: $(all)
-	$(run) -m pytest -n 2 --dist worksteal $(ARGS)
+	$(run) $(pytest) $(ARGS)
 
 test-clients: $(dev) $(client_envs)
 	TOKENMILL_CLIENTS='$(VENV)/clients' $(run) -m pytest -n 2 -ra tests/interop/test_clients.py $(ARGS)

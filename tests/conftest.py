@@ -43,6 +43,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--not-passed-in", metavar="FILE", help=text)
 
 
+# Files that take longest, which are run first.
+SLOW = ["test_kernel_modes", "test_ray", "test_site", "test_calls", "test_readme"]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the slowest first, so that no worker waits for another at the end."""
     if report := config.getoption("not_passed_in"):
@@ -51,7 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for case in ElementTree.parse(report).iter("testcase") if case.find("*") is None
         }
         items[:] = [item for item in items if _name_in_report(item) not in passed]
-    items.sort(key=lambda item: item.path.stem != "test_kernel_modes")
+    order = {name: number for number, name in enumerate(SLOW)}
+    items.sort(key=lambda item: order.get(item.path.stem, len(SLOW)))
 
 
 def _name_in_report(item: pytest.Item) -> str:
