@@ -2,12 +2,17 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from preprocess import cli
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -18,23 +23,25 @@ PAGES = {
 
 # Run with `make -n` only: they would run these tests, or need what the tests may not install.
 NOT_RUN = {
-    "make test",
-    "make test-all",
-    "make test-clients",
-    "make torture",
-    "make fuzz",
-    "make coverage",
-    "make lint",
-    "make bench",
-    "make train",
-    "make docs",
+    "make test", "make test-all", "make test-clients", "make torture", "make fuzz",
+    "make coverage", "make lint", "make bench", "make train", "make docs",
 }
-
 
 # Python that imports one of these runs in a test of its own, where they are installed.
 _OPTIONAL = re.compile(
     r"^(?:import|from) (?:torch|tokenizers|transformers|pyarrow|datasets)\b", re.MULTILINE
 )
+
+# Loads those once, which takes seconds, and runs each text in a copy of the process.
+_EACH = """
+import os, sys, datasets, pyarrow, tokenizers, torch, transformers
+for text in sys.argv[1:]:
+    if not (child := os.fork()):
+        exec(text, {"__name__": "__main__"})
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(text)
+"""
 
 # Its Python is of other programs: tests/interop/test_clients.py runs it where they are installed.
 _OF_OTHERS = "docs/clients.md"
@@ -75,7 +82,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(command: list[str] | str, checkout: Path) -> str:
+def run(command: list[str] | str, checkout: Path) -> None:
     # Where make runs these tests, its own variables are in the environment.
     kept = {k: v for k, v in os.environ.items() if not k.startswith("MAKE") and k != "ARGS"}
     environment = kept | {
@@ -85,15 +92,39 @@ def run(command: list[str] | str, checkout: Path) -> str:
         "READY_PYTHON": sys.executable,
     }
     done = subprocess.run(
-        command,
-        shell=isinstance(command, str),
-        cwd=checkout,
-        env=environment,
-        capture_output=True,
-        text=True,
+        command, shell=isinstance(command, str), cwd=checkout, env=environment,
+        capture_output=True, text=True,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
+
+
+def run_here(what: str, call: Callable[[], int | None], checkout: Path) -> None:
+    """Call in a copy of this process, in which everything is loaded; expects 0 or None."""
+    said = checkout / "said"
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(checkout)
+            with open(said, "w") as sys.stdout:
+                sys.stderr = sys.stdout
+                try:
+                    code = call() or 0
+                except BaseException:
+                    traceback.print_exc()
+                    raise
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"{what}\n{said.read_text()}"
+
+
+def run_command(command: str, checkout: Path) -> None:
+    """Run a command of the shell; one of tokenmill alone needs no new process."""
+    if command.startswith("tokenmill ") and not set(command) & set("|<>&;$"):
+        run_here(command, lambda: cli.run(shlex.split(command)[1:]), checkout)
+    else:
+        run(command, checkout)
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -101,31 +132,28 @@ def run(command: list[str] | str, checkout: Path) -> str:
 def test_everything_in_it_runs(page: str, checkout: Path) -> None:
     for language, text in blocks(page):
         if language == "python" and page != _OF_OTHERS and not _OPTIONAL.search(text):
-            run([sys.executable, "-W", "error", "-c", text], checkout)
+            code = compile(text, page, "exec")
+            run_here(text, lambda code=code: exec(code, {"__name__": "__main__"}), checkout)
         assert language in ("python", "sh", "mermaid", "text")
         if language != "sh":
             continue
         for command in commands(text):
             if " ".join(command.split()[:2]) in NOT_RUN:
                 command = command.replace("make", "make -n", 1)
-            run(command, checkout)
+            run_command(command, checkout)
     if page == "README.md":
         for name in re.findall(r"^    corpus/([\w.]+)", README, re.MULTILINE):
             assert (checkout / "corpus" / name).stat().st_size > 0
 
 
 def test_python_with_optional_libraries_runs(checkout: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("tokenizers")
-    pytest.importorskip("transformers")
-    pytest.importorskip("pyarrow")
-    pytest.importorskip("datasets")
+    for library in ("torch", "tokenizers", "transformers", "pyarrow", "datasets"):
+        pytest.importorskip(library)
     pages = [page for page in PAGES if page != _OF_OTHERS]
     texts = [text for page in pages for _, text in blocks(page) if _OPTIONAL.search(text)]
     assert texts
-    run("tokenmill build --train train.txt --out corpus --vocab-size 500", checkout)
-    for text in texts:
-        run([sys.executable, "-c", text], checkout)
+    run_command("tokenmill build --train train.txt --out corpus --vocab-size 500", checkout)
+    run([sys.executable, "-c", _EACH, *texts], checkout)
 
 
 def test_every_target_of_make_is_documented() -> None:
@@ -161,19 +189,9 @@ def test_manifest_table_is_complete() -> None:
     first_column = " ".join(line.split("|")[1] for line in table.splitlines() if "|" in line)
     keys = set(re.findall(r"`(\w+)`", first_column))
     manifest = Manifest(
-        dtype="uint16",
-        vocab_size=1,
-        n_tokens=0,
-        n_documents=0,
-        n_bytes=0,
-        end_of_text_id=0,
-        begin_of_text_id=None,
-        tokenizer_fingerprint="",
-        pattern="",
-        unicode_version="",
-        sources=(),
-        extra_columns=(ExtraColumn("mask", "uint8", "token"),),
-        digests={"bin": (), "docs": ()},
+        dtype="uint16", vocab_size=1, n_tokens=0, n_documents=0, n_bytes=0, end_of_text_id=0,
+        begin_of_text_id=None, tokenizer_fingerprint="", pattern="", unicode_version="", sources=(),
+        extra_columns=(ExtraColumn("mask", "uint8", "token"),), digests={"bin": (), "docs": ()},
     )
     divided = replace(manifest, shards=(Shard(0, 0),))
     texts = manifest.to_json() + divided.to_json()
