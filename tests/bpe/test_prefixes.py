@@ -25,7 +25,7 @@ def id_counts(tokenizer: Tokenizer, documents: list[str]) -> np.ndarray:
     return np.bincount(ids, minlength=tokenizer.vocab_size)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=100)
 @given(
     texts, texts, st.sampled_from(reference.TIE_BREAKS), st.integers(0, 3),
     st.sampled_from([None, 2, 4]), st.sampled_from([[], [END], [END, "ab"]]),
@@ -54,8 +54,9 @@ def test_every_size_is_that_of_its_own_training(
         assert n_tokens == sum(len(reference.encode(x, rank)) for x in pretokens)
 
 
-@pytest.mark.parametrize("pattern", ["gpt2", "o200k"])
-@pytest.mark.parametrize("tie_break", reference.TIE_BREAKS)
+@pytest.mark.parametrize(
+    ("pattern", "tie_break"), [("gpt2", "greatest-bytes"), ("o200k", "huggingface")]
+)
 def test_text_of_every_script(pattern: str, tie_break: str) -> None:
     documents = trained.documents()
     options: dict[str, Any] = {"pattern": pattern, "tie_break": tie_break}

@@ -147,27 +147,11 @@ def test_what_is_bound_keeps_its_arguments() -> None:
 
 
 REFUSED = [
-    np.zeros((4, 6))[:, ::2],
-    np.zeros((4, 6)).T,
-    np.zeros(1, ">u4"),
-    np.zeros(9, np.uint8)[1:].view(np.int64),
-    np.zeros(1, [("a", np.uint8), ("b", np.int64)]),
-    np.zeros(1, np.longdouble),
-    np.zeros(1, np.complex64),
-    np.array(["text"]),
-    np.array([{}], object),
-    np.ma.masked_array(np.zeros(2), [True, False]),
-    np.uint8(1),
-    2**64,
-    -(2**63) - 1,
-    0.5,
-    None,
-    "text",
-    b"bytes",
-    [1],
-    {},
-    (np.zeros(1), 0.5),
-    (1, None),
+    np.zeros((4, 6))[:, ::2], np.zeros((4, 6)).T, np.zeros(1, ">u4"), np.zeros(1, np.longdouble),
+    np.zeros(9, np.uint8)[1:].view(np.int64), np.zeros(1, [("a", np.uint8), ("b", np.int64)]),
+    np.zeros(1, np.complex64), np.array(["text"]), np.array([{}], object), np.uint8(1), 2**64,
+    np.ma.masked_array(np.zeros(2), [True, False]), -(2**63) - 1, 0.5, None, "text", b"bytes", [1],
+    {}, (np.zeros(1), 0.5), (1, None),
 ]
 
 

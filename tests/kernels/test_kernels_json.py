@@ -22,7 +22,7 @@ def depth_of(value: object) -> int:
     return isinstance(value, list | dict) + max(map(depth_of, inner), default=0)
 
 
-@settings(max_examples=10 if config.DISABLE_JIT else 40)
+@settings(max_examples=5 if config.DISABLE_JIT else 40)
 @given(st.lists(json_values, min_size=2), st.integers(0, 2**63))
 def test_elements_and_their_depth(values: list[object], seed: int) -> None:
     elements = [json.dumps(value).encode() for value in values]

@@ -66,8 +66,7 @@ def test_blocks_change_nothing(dtype: Any, data: Any) -> None:
 def test_without_sizes_and_memory_all_ids_are_tokens() -> None:
     ids = read_only(np.array([1, 1, 1, 1, 1, 0], np.uint16))
     tables = kernels.Tables(
-        np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64),
-        read_only(SEEDS),
+        np.zeros(2, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64), read_only(SEEDS),
     )
     hashes, sums = np.zeros(2, np.uint64), np.zeros((2, 3), np.int64)
     kernels.scan_tokens(
