@@ -1,4 +1,4 @@
-"""Exports and imports: runs that are killed or fail, and continue where they were."""
+"""Exports, imports and rows: runs that are killed or fail, and continue where they were."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ import numpy as np
 import pytest
 import torture
 from export_cases import WITH_SHARDS
+from row_cases import need
 from torture import contents
 from verify_cases import flip
 from written import END, dataset
 
-from preprocess import OutputError, export_tokens, import_tokens
+from preprocess import OutputError, export_tokens, import_tokens, write_rows
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.export import formats
 from preprocess.imports import write as import_write
 from preprocess.report.progress import Progress
+from preprocess.rows.formats import FORMATS
 from preprocess.run.journal import Journal
 
 SIZES = [1, 20, 7, 30, 2, 2, 9, 1, 16]
-# All formats are written in one way: as files, in shards, or in a directory.
-KINDS = ["megatron", "llmc", "mds", "import"]
+# All exports are written in one way: as files, in shards, or in a directory.
+KINDS = ["megatron", "llmc", "mds", "import", *FORMATS]
 
 
 @pytest.fixture(autouse=True)
@@ -46,12 +48,16 @@ def data(tmp_path: Path) -> Path:
 
 
 def do(what: str, data: Path, out: Path, **more: Any) -> None:
-    """Export the dataset to a format, or import its ids."""
+    """Export the dataset to a format, import its ids, or write rows."""
     if what == "import":
         import_tokens(
             data / "train.bin", format="raw", dtype="uint16", end_of_text_id=END, vocab_size=301,
             shard_tokens=40, out=out / "train.bin", **more,
         )
+    elif what in FORMATS:
+        need(what)
+        options = {"max_length": 9, "padding": "max-length", "num_shards": 3, "workers": 1}
+        write_rows(data, format=what, out=out, **options | more)  # type: ignore[arg-type]
     else:
         size = 40 if what in WITH_SHARDS else None
         export_tokens(data, to=what, out=out, shard_tokens=size, **more)  # type: ignore[arg-type]
@@ -61,7 +67,8 @@ def do(what: str, data: Path, out: Path, **more: Any) -> None:
 def test_a_disk_that_fails_at_each_call(data: Path, tmp_path: Path, what: str) -> None:
     def check(out: Path, peace: dict[str, bytes], _: object) -> None:
         final = {each for each in contents(out) if ".partial" not in each}
-        described = "train.json" if what == "import" else "export.json"
+        described = {"import": "train.json"} | dict.fromkeys(FORMATS, "rows.json")
+        described = described.get(what, "export.json")
         if any(name.endswith(described) for name in final):  # it is the last
             assert final >= peace.keys()
 
@@ -71,9 +78,11 @@ def test_a_disk_that_fails_at_each_call(data: Path, tmp_path: Path, what: str) -
 @pytest.mark.parametrize("what", KINDS)
 def test_a_run_that_is_killed(data: Path, tmp_path: Path, what: str) -> None:
     do(what, data, tmp_path / "peace")
-    for at in (12, 24):
+    more = {"workers": 2} if what in FORMATS else {}
+    for at in (9, 12, 16, 24, 33) if what == "jsonl" else (20,) if more else (12, 24):
         out = tmp_path / f"killed{at}"
-        assert torture.in_a_child(partial(do, what, data, out), at, None) == -signal.SIGKILL
+        run_of_it = partial(do, what, data, out, **more)
+        assert torture.in_a_child(run_of_it, at, None) == -signal.SIGKILL
         do(what, data, out)
         assert contents(out) == contents(tmp_path / "peace")
 

@@ -1,17 +1,14 @@
-"""Rows: runs that are killed or fail, damaged files, and their repair."""
+"""Rows that are replaced, damaged or repaired; test_exchange_faults.py: kills and failures."""
 
 from __future__ import annotations
 
 import shutil
-import signal
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import faults
 import numpy as np
 import pytest
-import torture
 import written
 from row_cases import need
 from torture import contents
@@ -41,23 +38,7 @@ def options_of(format_name: str, out: Path) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_a_disk_that_fails_at_each_call(data: Path, tmp_path: Path, format_name: str) -> None:
-    need(format_name)
-
-    def check(out: Path, peace: dict[str, bytes], _: object) -> None:
-        if (out / MANIFEST_FILE).exists():  # it is the last
-            assert {*contents(out)} >= {each.name for each in read_manifest(out).shards}
-
-    faults.fail_each_call(
-        lambda out: write_rows(data, **options_of(format_name, out)), tmp_path, contents,
-        check=check,
-    )
-
-
-def test_other_rows_replace_those_that_were_getting_their_names(
-    data: Path, tmp_path: Path
-) -> None:
+def test_other_rows_replace_those_that_were_getting_their_names(data: Path, tmp_path: Path) -> None:
     before, peace = tmp_path / "before", tmp_path / "peace"
     more = {"overwrite": True, "max_length": 5}
     write_rows(data, **options_of("jsonl", before) | {"num_shards": 4})
@@ -71,18 +52,6 @@ def test_other_rows_replace_those_that_were_getting_their_names(
         assert contents(out) == contents(peace)
         shutil.rmtree(out)
         shutil.copytree(before, out)
-
-
-@pytest.mark.parametrize("format_name", FORMATS)
-def test_a_run_that_is_killed(data: Path, tmp_path: Path, format_name: str) -> None:
-    need(format_name)
-    write_rows(data, **options_of(format_name, tmp_path / "peace"))
-    for at in (9, 16, 24, 33) if format_name == "jsonl" else (20,):
-        options = options_of(format_name, tmp_path / f"killed{at}")
-        run_of_two = partial(write_rows, data, **options | {"workers": 2})
-        assert torture.in_a_child(run_of_two, at, None) == -signal.SIGKILL
-        write_rows(data, **options)
-        assert contents(options["out"]) == contents(tmp_path / "peace")
 
 
 def test_shards_that_are_complete_are_kept(data: Path, tmp_path: Path, capsys: Any) -> None:
@@ -119,9 +88,7 @@ def test_a_run_that_replaces_rows_is_resumed_without_saying_so_again(
 
 
 @pytest.mark.parametrize("format_name", FORMATS)
-def test_flipped_bytes_are_found_and_repaired(
-    data: Path, tmp_path: Path, format_name: str
-) -> None:
+def test_flipped_bytes_are_found_and_repaired(data: Path, tmp_path: Path, format_name: str) -> None:
     need(format_name)
     write_rows(data, **options_of(format_name, tmp_path / "out"))
     directory = tmp_path / "out"
