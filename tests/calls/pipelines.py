@@ -220,9 +220,7 @@ def packed_rows() -> None:
                 enabled=True, seq_length=2048, eos_token_id=2, pad_token_id=0, strategy=strategy,
                 include_segment_ids=True,
             ),
-            save=SaveStageConfig(
-                enabled=True, output_dir=f"packed-{strategy}", format="parquet"
-            ),
+            save=SaveStageConfig(enabled=True, output_dir=f"packed-{strategy}", format="parquet"),
         )  # fmt: skip
         Pipeline.from_config(config).source().tokenize().pack().save().build()
         table = pq.read_table(glob.glob(f"packed-{strategy}/*.parquet")[0]).to_pydict()
@@ -265,8 +263,7 @@ def trained_on() -> None:
     import transformers
 
     tokenize_and_save(
-        data_files="data/*.jsonl", tokenizer="tok", output_path="out", max_length=64,
-        num_shards=2,
+        data_files="data/*.jsonl", tokenizer="tok", output_path="out", max_length=64, num_shards=2,
     )
     source = ParquetShardedSource("out/*.parquet")
     assert len(source) == len(windows(TEXTS, 64))

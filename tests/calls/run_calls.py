@@ -1,8 +1,7 @@
-"""Run the calls of a script, each in a directory of its own, and print what fails as JSON."""
+"""Run the calls of both scripts, each in a directory of its own, and print what fails as JSON."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
 import os
@@ -11,18 +10,23 @@ import sys
 import traceback
 from pathlib import Path
 
+import pipelines
+import scripts
+from inputs import make_inputs
 
-def main(script: str, inputs: str, work: str, *url: str) -> None:
+
+def main(work: str, *url: str) -> None:
     """Run all functions that take nothing or the URL of a bucket; others are theirs to use."""
-    module = importlib.import_module(script)
-    failed = {}
-    for name, function in inspect.getmembers(module, inspect.isfunction):
-        parameters = [*inspect.signature(function).parameters]
-        if function.__module__ != script or parameters not in ([], ["url"]):
+    inputs, failed = Path(work, "inputs"), {}
+    make_inputs(inputs)
+    for name, function in {**vars(pipelines), **vars(scripts)}.items():
+        if not inspect.isfunction(function) or function.__module__ not in ("pipelines", "scripts"):
             continue
-        place = Path(work, name)
-        shutil.copytree(inputs, place)
-        os.chdir(place)
+        parameters = [*inspect.signature(function).parameters]
+        if parameters not in ([], ["url"]):
+            continue
+        shutil.copytree(inputs, Path(work, name))
+        os.chdir(Path(work, name))
         try:
             function(*url if parameters else ())
         except Exception:  # noqa: BLE001 (reported)
