@@ -15,7 +15,6 @@ from chat_cases import DIALOGUES, SPECIAL, TEMPLATES, say, with_template, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bpe import Tokenizer
 from preprocess import ChatTemplateTransform, Sampler, build, get_batch, open_tokens
 from preprocess.check.verify import verify
 from preprocess.documents.chat_template import CHATML, ChatFormat, render
@@ -24,6 +23,9 @@ from preprocess.documents.template_sandbox import ChatTemplateError
 from preprocess.run import journal, shuffle
 
 transformers = pytest.importorskip("transformers", reason="needs the extra `chat`")
+
+
+Special = tuple[tuple[str, int], ...]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +40,7 @@ def theirs(model: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_ids_are_those_of_transformers(
-    name: str, model: Path, theirs: Any, tmp_path: Path
-) -> None:
+def test_ids_are_those_of_transformers(name: str, model: Path, theirs: Any, tmp_path: Path) -> None:
     own = with_template(model, tmp_path / "model", TEMPLATES[name])
     path = write(tmp_path / "chats.jsonl", DIALOGUES)
     build(train=path, val_fraction=0, tokenizer=own, out=tmp_path / "out")
@@ -98,28 +98,21 @@ def test_masks_of_marks_are_those_of_transformers(
         assert found["loss_mask"].tolist() == expected["assistant_masks"]
 
 
-def test_what_is_trained_on_by_hand(model: Path) -> None:
+def test_what_is_trained_on_by_hand(special: Special) -> None:
     dialogue = say("a", "b", "c", "d")
-    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
     for train_on, expected in (
         ("assistant", "b<|im_end|>d<|im_end|>"), ("last-assistant", "d<|im_end|>"),
         ("all", "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in dialogue)),
     ):
-        for template in ("chatml", TEMPLATES["chatml"]):
-            form = ChatFormat(
-                CHATML if template == "chatml" else template,
-                tuple(tokenizer.special_tokens.items()), train_on=train_on,
-            )
-            found = render(dialogue, form)
+        for template in (CHATML, TEMPLATES["chatml"]):
+            found = render(dialogue, ChatFormat(template, special, train_on=train_on))
             assert "".join(found.text[a:b] for a, b in found.trained) == expected
 
 
 @pytest.mark.parametrize("aside", [
     "{# {% generation %} #}", "{% set x %}{% raw %}{% generation %}{% endraw %}{% endset %}",
 ])
-def test_marks_in_comments_are_none(model: Path, aside: str) -> None:
-    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
-    special = tuple(tokenizer.special_tokens.items())
+def test_marks_in_comments_are_none(special: Special, aside: str) -> None:
     found = render(say("a", "b"), ChatFormat(TEMPLATES["chatml"] + aside, special))
     assert [found.text[a:b] for a, b in found.trained] == ["b<|im_end|>"]
 
@@ -165,12 +158,8 @@ FORGED = st.lists(
 
 @settings(deadline=None, max_examples=80)
 @given(st.lists(FORGED, min_size=2, max_size=5), st.sampled_from(sorted(TEMPLATES)))
-def test_a_message_cannot_forge_structure(
-    model: Path, contents: list[str], name: str
-) -> None:
+def test_a_message_cannot_forge_structure(special: Special, contents: list[str], name: str) -> None:
     """The special tokens are those around harmless messages, and the text is as it was."""
-    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
-    special = tuple(tokenizer.special_tokens.items())
     form = ChatFormat(
         TEMPLATES[name], special, (("bos_token", "<|begin_of_text|>"),), train_on="all"
     )
@@ -217,27 +206,21 @@ def test_forged_turns_by_hand(model: Path, tmp_path: Path) -> None:
     ],
 )
 def test_filters_cannot_make_special_tokens_of_a_message(
-    model: Path, expression: str, contents: tuple[str, str]
+    special: Special, expression: str, contents: tuple[str, str]
 ) -> None:
     template = f"{{% for m in messages %}}<s>{{{{ {expression} }}}}</s>{{% endfor %}}"
-    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
-    special = tokenizer.special_tokens
-    form = ChatFormat(template, tuple(special.items()), train_on="all")
+    form, ids = ChatFormat(template, special, train_on="all"), dict(special)
     more = {"<|im_end|>": ["[INST]"], "nested": {"role": "<|im_end|>"}}
     dialogue = [{**m, **more} for m in say(*contents)]
     found = render(dialogue, form)
-    assert [token for *_, token in found.special] == [special["<s>"], special["</s>"]] * 2
+    assert [token for *_, token in found.special] == [ids["<s>"], ids["</s>"]] * 2
     assert found.text == render(dialogue, ChatFormat(template, (), train_on="all")).text
 
 
-def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
+def test_a_template_may_look_at_what_messages_say(special: Special) -> None:
     """But not to write other special tokens because of it; only those of a message are hidden."""
-    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
-    special = tokenizer.special_tokens
-    thinking = (
-        "{% for m in messages %}<s>{{ m.content.split('</think>')[-1] }}</s>{% endfor %}"
-    )
-    form = ChatFormat(thinking, tuple(special.items()), train_on="all")
+    thinking = "{% for m in messages %}<s>{{ m.content.split('</think>')[-1] }}</s>{% endfor %}"
+    form = ChatFormat(thinking, special, train_on="all")
     found = render(say("a", "<think>why</think>b > c"), form)
     assert found.text == "<s>a</s><s>b > c</s>"
     assert len(found.special) == 4
@@ -250,7 +233,7 @@ def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
         "{% if m.content == '<s>' %}</s>{% endif %}{% endfor %}"
     )
     with pytest.raises(ChatTemplateError, match="writes other special tokens because of what a me"):
-        render(say("a", "<s>"), ChatFormat(looks, tuple(special.items()), train_on="all"))
+        render(say("a", "<s>"), ChatFormat(looks, special, train_on="all"))
     ours = "{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{% endfor %}"
     thought = {"role": "assistant", "content": "b", "thinking": "c"}
     read = messages_of({"messages": [*say("a"), thought]}, "messages")[0]
@@ -263,12 +246,10 @@ def test_a_template_may_look_at_what_messages_say(model: Path) -> None:
 # Kinds and formats.
 
 
-def test_tools_reach_the_template(model: Path, theirs: Any) -> None:
+def test_tools_reach_the_template(special: Special) -> None:
     template = "{{ tools | tojson }}{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     tools = [{"type": "function", "function": {"name": "<|im_end|>", "parameters": {}}}]
-    tokenizer = Tokenizer.from_file(model / "tokenizer.json")
-    form = ChatFormat(template, tuple(tokenizer.special_tokens.items()), train_on="all")
-    found = render(say("a", "b"), form, tools)
+    found = render(say("a", "b"), ChatFormat(template, special, train_on="all"), tools)
     assert found.text == f"{json.dumps(tools)}a<|im_end|>b<|im_end|>"
     assert len(found.special) == 2
     assert found.n_forged == {"<|im_end|>": 1}
@@ -328,9 +309,7 @@ def test_readers_of_the_mask(chats: dict[str, Any], tmp_path: Path) -> None:
     assert all(mask[ends[i - 1] : ends[i]].all() for i in plain)
     assert 0 < mask.mean() < 1
     starts = np.random.default_rng(5).integers(len(file) - 9, size=4)
-    inputs, targets, masks = get_batch(
-        file, 4, 9, rng=np.random.default_rng(5), with_mask=True
-    )
+    inputs, targets, masks = get_batch(file, 4, 9, rng=np.random.default_rng(5), with_mask=True)
     assert inputs[:, 0].tolist() == file.tokens[starts].tolist()
     assert masks.tolist() == [mask[s + 1 : s + 10].tolist() for s in starts]
     for windows in ("stride", "documents", "packed"):

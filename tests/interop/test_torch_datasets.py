@@ -42,6 +42,8 @@ from preprocess import (  # noqa: E402
 )
 
 START = pytest.mark.parametrize("start", ["fork", "spawn"])
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -132,12 +134,16 @@ def loaders_of(file: TokenFile, rows: Path, kind: str, workers: int) -> Callable
         "batches": lambda: BatchDataset(Sampler(file, 5, 14, order="epoch", seed=2)),
         "windows": lambda: WindowDataset(Sampler(file, 1, 14, order="epoch", seed=2)),
         "rows": lambda: TokenizedDataset(rows),
-        "stream": lambda: StreamingTokenizedDataset(rows, 1),
     }
-    size = None if kind == "batches" else 5
-    return lambda: stateful.StatefulDataLoader(
-        datasets[kind](), batch_size=size, num_workers=workers
-    )
+
+    def make() -> Any:
+        dataset = datasets.get(kind, lambda: StreamingTokenizedDataset(rows, 1))()
+        return stateful.StatefulDataLoader(
+            dataset, batch_size=None if kind in ("batches", "shuffled singly") else 5,
+            sampler=dataset.shuffled(3) if "shuffled" in kind else None, num_workers=workers,
+        )
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -147,63 +153,33 @@ def rows(file: TokenFile, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's own
-@pytest.mark.parametrize("kind", ["batches", "windows", "rows", "stream"])
+@pytest.mark.parametrize(
+    "kind", ["batches", "windows", "rows", "stream", "shuffled", "shuffled singly"]
+)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_torchdata_resumes(file: TokenFile, rows: Path, kind: str, workers: int) -> None:
+    """In the first epoch, and in the second, where blocks have an order of their own in each."""
     make = loaders_of(file, rows, kind, workers)
-    name = "input_ids" if kind in ("rows", "stream") else "inputs"
+    name = "inputs" if kind in ("batches", "windows") else "input_ids"
 
     def of(loader: Any, n: int | None = None) -> list[Any]:
         return [batch[name].tolist() for batch in islice(loader, n)]
 
-    whole = of(make())
-    n = len(whole)
-    assert n >= 13
-    for n_read in (0, 1, 5, n - 1, n, None):  # the end is noticed by asking for one more
-        stopped = make()
-        found = of(stopped, n_read)
-        continued = make()
-        continued.load_state_dict(stopped.state_dict())
-        expected = whole[n_read:] if n_read is not None else whole
-        assert found == whole[:n_read]
-        assert of(continued) == expected
-        assert of(continued) == whole
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-@pytest.mark.parametrize("size", [None, 5])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_torchdata_resumes_an_order_of_blocks(
-    file: TokenFile, tmp_path: Path, size: int | None, workers: int
-) -> None:
-    """In the first and the second epoch, each in an order of its own."""
-    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="needs torchdata")
-    (result,) = write_rows(
-        file.path, out=tmp_path, format="jsonl", seq_length=11, num_shards=3, drop_short=True
-    )
-
-    def make() -> Any:
-        rows = StreamingTokenizedDataset(result.path, 1)
-        return stateful.StatefulDataLoader(
-            rows, batch_size=size, sampler=rows.shuffled(3), num_workers=workers
-        )
-
-    def of(loader: Any, n: int | None = None) -> list[Any]:
-        return [batch["input_ids"].tolist() for batch in islice(loader, n)]
-
     undisturbed = make()
     epochs = [of(undisturbed) for _ in range(4)]
-    n = len(epochs[0])
-    for epoch in (0, 1):
-        for n_read in (0, 1, n - 1, n, None):
+    n, is_shuffled = len(epochs[0]), "shuffled" in kind
+    assert n >= 13
+    for epoch in range(1 + is_shuffled):
+        # The end is noticed by asking for one more.
+        for n_read in (1, n - 1, n, None) if workers else (0, 1, 5, n - 1, n, None):
             stopped, continued = make(), make()
             assert [of(stopped) for _ in range(epoch)] == epochs[:epoch]
-            of(stopped, n_read)
+            assert of(stopped, n_read) == epochs[epoch][:n_read]
             continued.load_state_dict(stopped.state_dict())
             follows = [of(continued), of(continued)]
             if n_read is None:
                 assert follows == epochs[epoch + 1 : epoch + 3]
-            elif n_read:
+            elif n_read or not is_shuffled:
                 assert follows == [epochs[epoch][n_read:], epochs[epoch + 1]]
 
 
@@ -248,9 +224,7 @@ def test_a_map_style_dataset_under_a_dataloader(file: TokenFile, start: str) -> 
     sampler = Sampler(file, 1, 16, windows="packed", order="sequential", fields=fields)
     dataset = WindowDataset(sampler)
     loader = DataLoader(dataset, batch_size=7, num_workers=2, multiprocessing_context=start)
-    found = {
-        name: np.concatenate([batch[name].numpy() for batch in loader]) for name in fields
-    }
+    found = {name: np.concatenate([batch[name].numpy() for batch in loader]) for name in fields}
     expected = sampler.arrays_of(sampler.read(np.arange(len(dataset))))
     assert all(np.array_equal(found[name], expected[name]) for name in fields)
     shuffled = [
