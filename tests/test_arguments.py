@@ -141,9 +141,7 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [x for x in found if x.name not in ("self", "_unknown", "options")]
 
 
-def arguments_of(
-    name: str, function: Callable[..., Any], valid: dict[str, Any]
-) -> dict[str, Any]:
+def arguments_of(name: str, function: Callable[..., Any], valid: dict[str, Any]) -> dict[str, Any]:
     found = {}
     for each in parameters(function):
         keys = [f"{name}.{each.name}", f"{name.rpartition('.')[2]}.{each.name}", each.name]

@@ -99,10 +99,7 @@ def test_train_builds_what_is_missing_and_passes_its_options_on(tmp_path: Path) 
 
 def test_python_that_is_too_old_is_refused(tmp_path: Path) -> None:
     run = make(
-        "test",
-        "PYTHON=false",
-        f"VENV={tmp_path / 'venv'}",
-        "--eval=undefine READY_PYTHON",
+        "test", "PYTHON=false", f"VENV={tmp_path / 'venv'}", "--eval=undefine READY_PYTHON",
         check=False,
     )
     assert run.returncode != 0

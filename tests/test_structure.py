@@ -143,9 +143,7 @@ def loaded_by(code: str) -> set[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        "import bpe",
-        "import preprocess",
-        "import preprocess.cli",
+        "import bpe", "import preprocess", "import preprocess.cli",
         "from preprocess import get_batch, open_tokens",
         "import numpy, preprocess; preprocess.get_batch(numpy.arange(9), 2, 3)",
     ],
@@ -172,24 +170,11 @@ def test_who_samples_never_loads_the_builder() -> None:
     loaded = loaded_by("from preprocess import get_batch")
     ours = {name for name in loaded if name.partition(".")[0] in ("bpe", "preprocess")}
     assert ours == {
-        "bpe",
-        "bpe.arguments",
-        "bpe.errors",
-        "bpe.files",
-        "bpe.files.locations",
-        "bpe.parallel",
-        "preprocess",
-        "preprocess.dataset",
-        "preprocess.dataset.columns",
-        "preprocess.dataset.file_map",
-        "preprocess.dataset.manifest",
-        "preprocess.dataset.reader",
-        "preprocess.dataset.shards",
-        "preprocess.locations",
-        "preprocess.reused_memory",
-        "preprocess.sampling",
-        "preprocess.sampling.data",
-        "preprocess.sampling.get_batch",
+        "bpe", "bpe.arguments", "bpe.errors", "bpe.files", "bpe.files.locations", "bpe.parallel",
+        "preprocess", "preprocess.dataset", "preprocess.dataset.columns",
+        "preprocess.dataset.file_map", "preprocess.dataset.manifest", "preprocess.dataset.reader",
+        "preprocess.dataset.shards", "preprocess.locations", "preprocess.reused_memory",
+        "preprocess.sampling", "preprocess.sampling.data", "preprocess.sampling.get_batch",
     }
 
 

@@ -64,9 +64,7 @@ def test_merges_and_ids_are_those_of_the_reference(
     n_before: int, n_more: int, unmade: list[bytes], ignore_merges: bool, special: list[str],
 ) -> None:  # fmt: skip
     options: dict[str, Any] = {"tie_break": tie_break}
-    old = train_bpe(
-        [*before, "aba"], 257 + n_before, [END], pattern=pattern, workers=1, **options
-    )
+    old = train_bpe([*before, "aba"], 257 + n_before, [END], pattern=pattern, workers=1, **options)
     if unmade:
         old = with_unmade(old, unmade, ignore_merges)
     options |= {"max_token_length": max_token_length, "min_frequency": 1}

@@ -79,9 +79,7 @@ _COUNTS = st.sampled_from(
     st.integers(0, 60),
     options(st.sampled_from([0, 2, 3, 2**22])),
 )
-def test_counts_of_every_size(
-    words: dict[str, int], n_merges: int, chosen: dict[str, Any]
-) -> None:
+def test_counts_of_every_size(words: dict[str, int], n_merges: int, chosen: dict[str, Any]) -> None:
     counts = {word.encode(): count for word, count in words.items()}
     for n in (n_merges, 400):
         expected = reference.train_from_counts(Counter(counts), 256 + n, **chosen)
@@ -212,9 +210,7 @@ def corpus(tmp_path: Path) -> Path:
     return path
 
 
-def test_every_kind_of_input_gives_the_same(
-    corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_kind_of_input_gives_the_same(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "_PART_BYTES", 2**16)
     documents = corpus.read_text(encoding="utf-8").split(END)
     expected = train_bpe(iter(documents), 600, [END])

@@ -23,10 +23,6 @@ def corpus(tmp_path: Path, often: None) -> Path:
 def options(corpus: Path, tmp_path: Path) -> dict[str, Any]:
     """Of a build that takes many units and writes an entry after each."""
     return {
-        "train": corpus,
-        "val_fraction": 0.2,
-        "out": tmp_path / "out",
-        "vocab_size": 280,
-        "unit_size": 300,
-        "workers": 1,
+        "train": corpus, "val_fraction": 0.2, "out": tmp_path / "out", "vocab_size": 280,
+        "unit_size": 300, "workers": 1,
     }

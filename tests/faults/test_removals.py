@@ -136,9 +136,7 @@ def sound_outputs(out: Path) -> tuple[set[str], dict[str, int]]:
 
 
 @pytest.mark.parametrize("fractions", [(0.4, 0), (0, 0.4)])
-def test_what_is_no_longer_made_is_removed(
-    tmp_path: Path, fractions: tuple[float, float]
-) -> None:
+def test_what_is_no_longer_made_is_removed(tmp_path: Path, fractions: tuple[float, float]) -> None:
     """With validation or without it, replaced by the other, which is as if it had been alone."""
     options, out = options_of(tmp_path) | {"overwrite": True}, tmp_path / "out"
     calls = [partial(tokenize_and_save, **options, val_fraction=each) for each in fractions]

@@ -123,11 +123,12 @@ def test_a_disk_that_is_too_small_for_compressed_text(
     path = tmp_path / "x.txt.gz"
     path.write_bytes(gzip.compress(b"some words " * 10_000))
     assert path.stat().st_size < 5_000
+    options |= {"train": path, "val_fraction": 0, "unit_size": 20_000}
     monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (20_000, 0))
     with pytest.raises(OutputError, match=r"need about [\d.]+ kB .*, and 20.0 kB are free;"):
-        build(**options | {"train": path, "val_fraction": 0})
+        build(**options)
     monkeypatch.setattr(storage.LocalStorage, "space", lambda self: (10_000_000, 0))
-    build(**options | {"train": path, "val_fraction": 0})
+    build(**options)
 
 
 def test_a_file_system_that_does_not_know_its_size(

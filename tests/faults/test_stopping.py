@@ -19,11 +19,7 @@ import preprocess.run.signals as stopping_module
 from bpe import PretokenCounts
 from preprocess import build
 from preprocess.cli import run
-from preprocess.run.signals import (
-    HUNG_CODE,
-    SECONDS,
-    logger,
-)
+from preprocess.run.signals import HUNG_CODE, SECONDS, logger
 from preprocess.storage import LOCK_FILE
 
 # A call that no signal interrupts, as a kernel's: minutes in C without the interpreter's lock.

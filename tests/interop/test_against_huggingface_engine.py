@@ -86,13 +86,8 @@ def test_the_law_of_the_bin(directory: Path, tmp_path: Path, kind: str) -> None:
     text = tmp_path / "text.txt"
     text.write_bytes("<|endoftext|>".join(documents).encode())
     result = build(
-        train=text,
-        val=text,
-        out=tmp_path / "out",
-        tokenizer=directory / kind,
-        begin_of_text="<s>",
-        unit_size=100,
-        workers=2,
+        train=text, val=text, out=tmp_path / "out", tokenizer=directory / kind, begin_of_text="<s>",
+        unit_size=100, workers=2,
     )
     ours = load_tokenizer(directory / kind)
     theirs = ours.special_tokens
@@ -115,8 +110,7 @@ def test_the_law_of_the_bin(directory: Path, tmp_path: Path, kind: str) -> None:
     ]
     part = decode_range(tmp_path / "out" / "train.bin", start=ends[0] - 1, count=3)
     assert [piece.decode() for piece in part] == [
-        ours.decode(expected[ends[0] - 1 : ends[0]]),
-        ours.decode(expected[ends[0] : ends[0] + 2]),
+        ours.decode(expected[ends[0] - 1 : ends[0]]), ours.decode(expected[ends[0] : ends[0] + 2]),
     ]
     (counts,) = (c for _, c in pipeline.count(paths=text, tokenizer=directory / kind).sources)
     assert counts.tokens == len(expected) - 2 * len(documents)

@@ -38,10 +38,7 @@ transformers = pytest.importorskip("transformers", reason="needs the extra `chat
         ("{{ '%0999999999d' % 3 }}", "the format '%0999999999d' has a large width"),
         ("{{ 'x' | center(99999999999) }}", "the argument 99999999999 is above 67,108,864"),
         ("{{ 'x'.ljust(99999999999) }}", "the argument 99999999999 is above 67,108,864"),
-        (
-            "{% set x = 'x' * 60000000 %}{{ x }}{{ x }}",
-            "it writes more than 67,108,864 characters",
-        ),
+        ("{% set x = 'x' * 60000000 %}{{ x }}{{ x }}", "it writes more than 67,108,864 characters"),
         ("{% raise_exception('roles') %}", "is no Jinja template .*; correct it"),
         ("{{ raise_exception('roles must alternate') }}", "TemplateError: roles must alternate"),
     ],

@@ -184,9 +184,7 @@ PIECES = ["word", "user", "final:", "<think>", "</think>", "\n", " ", ".", "é",
     st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5), min_size=2, max_size=6),
     st.sampled_from(sorted(STYLES)),
 )
-def test_masks_of_any_text(
-    sides: dict[str, Sides], contents: list[list[str]], style: str
-) -> None:
+def test_masks_of_any_text(sides: dict[str, Sides], contents: list[list[str]], style: str) -> None:
     """A turn has no place if nothing of it, or of the one before, is written; it is refused."""
     dialogue = say(*map("".join, contents))
     try:

@@ -29,9 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train", f"{TEXT[:half]}<|endoftext|>{TEXT[half:]}"), ("val", TEXT[half // 2 : half]),
     ):  # fmt: skip
         (directory / f"{name}.txt").write_text(text)
-    build(
-        train=directory / "train.txt", val=directory / "val.txt", out=directory, vocab_size=400
-    )
+    build(train=directory / "train.txt", val=directory / "val.txt", out=directory, vocab_size=400)
     return directory
 
 
@@ -48,17 +46,9 @@ def train_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def options(data: Path, tmp_path: Path) -> list[str]:
     """A model that takes milliseconds a step."""
     settings = {
-        "data": data,
-        "checkpoint": tmp_path / "state" / "gpt.pt",
-        "batch-size": 8,
-        "context-length": 16,
-        "n-layers": 1,
-        "n-heads": 2,
-        "width": 16,
-        "max-iters": 40,
-        "report-every": 10,
-        "validation-windows": 12,
-        "sample-tokens": 20,
+        "data": data, "checkpoint": tmp_path / "state" / "gpt.pt", "batch-size": 8,
+        "context-length": 16, "n-layers": 1, "n-heads": 2, "width": 16, "max-iters": 40,
+        "report-every": 10, "validation-windows": 12, "sample-tokens": 20,
     }
     return [f"--{key}={value}" for key, value in settings.items()]
 

@@ -38,9 +38,7 @@ def check(ours: AnyTokenizer, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("name", NATIVE)
-def test_byte_level_tokenizers(
-    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_byte_level_tokenizers(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = both(NATIVE[name], tmp_path)
     assert isinstance(ours, Tokenizer)
     assert not caplog.records

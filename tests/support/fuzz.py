@@ -361,10 +361,7 @@ def _kept(path: Path) -> Iterator[bytes]:
 
 
 TARGETS: dict[str, Callable[[st.DataObject, Ground], None]] = {
-    "tokenizer.json": tokenizer,
-    "manifest": manifest,
-    "journal": journal_file,
-    ".docs": docs,
+    "tokenizer.json": tokenizer, "manifest": manifest, "journal": journal_file, ".docs": docs,
     "damage": damage,
 }
 

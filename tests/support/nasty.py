@@ -15,9 +15,8 @@ WHITE_SPACES += "\u2028\u2029\u202f\u205f\u3000"
 NEARLY_SPACES = "\x1c\x1d\x1e\x1f\u180e\u200b\u200c\u200d\u2060\ufeff\x00"
 
 APOSTROPHES = [
-    "'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'VE", "'M", "'LL", "'D",
-    "'Re", "'vE", "'lL", "'l", "'r", "'v", "'x", "'", "’", "’s", "''", " '", "' ", "'\n",
-    "'é", "'1",
+    "'s", "'t", "'re", "'ve", "'m", "'ll", "'d", "'S", "'T", "'RE", "'VE", "'M", "'LL", "'D", "'Re",
+    "'vE", "'lL", "'l", "'r", "'v", "'x", "'", "’", "’s", "''", " '", "' ", "'\n", "'é", "'1",
 ]  # fmt: skip
 
 # Marks without a base, unassigned, private, noncharacters, the ends of the planes and of the UTF-8

@@ -33,20 +33,8 @@ from preprocess import pipeline
 from preprocess.run import count_pass, journal, shuffle
 from preprocess.run import memory_limit as memory
 
-WORDS = [
-    "the",
-    "low",
-    "lower",
-    "newest",
-    "it's",
-    "naïve",
-    "日本語",
-    "42",
-    "—",
-    "<|pad|>",
-    "\n",
-    "  ",
-]
+WORDS = ["the", "low", "lower", "newest", "it's", "naïve", "日本語", "42", "—", "<|pad|>", "\n"]
+WORDS.append("  ")
 END = "<|endoftext|>"
 
 
@@ -169,11 +157,7 @@ def tortured(
         after = chosen.uniform(0, length[1]) if kills < most_kills and not by_call else None
 
         run = partial(
-            function,
-            **options,
-            **where(kind, directory),
-            workers=workers,
-            unit_size=unit_size,
+            function, **options, **where(kind, directory), workers=workers, unit_size=unit_size,
         )
         code = in_a_child(run, at, after)
         if code == 0:
