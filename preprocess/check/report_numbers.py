@@ -11,7 +11,6 @@ import codecs
 import functools
 import re
 import unicodedata
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ from preprocess.check.preview import token_texts
 from preprocess.check.scan import Numbers, Scan
 from preprocess.check.verify import verify
 from preprocess.dataset.columns import manifest_name
-from preprocess.dataset.places import sources_in_order
+from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, tokenizer_of
 from preprocess.locations import join_location, url_name
 from preprocess.options import ReportSettings
@@ -337,7 +336,7 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
     n = file.n_documents
     most = int(_SAMPLE_TOKENS / max(file.n_tokens / max(n, 1), 1)) + 1
     numbers = np.linspace(0, n - 1, min(n, most, _SAMPLE_DOCUMENTS)).astype(np.int64)
-    of = sources_in_order(file)
+    sources = Sources(file)
     groups: dict[str, dict[str, Counter[str]]] = {"source": {}, "script": {}}
     broken, is_cut = Counter[str](), False
     for number in dict.fromkeys(numbers.tolist()):
@@ -353,8 +352,8 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
         if beside is not None:
             counts["beside_tokens"] = len(beside.encode_ordinary(text))
         groups["script"].setdefault(script_of(text), Counter()).update(counts)
-        if of is not None:
-            source = of[0][bisect_right(of[1], number)]
+        if sources.in_order:
+            (source,) = (sources.names[i] for i in sources.of(np.array([number])))
             groups["source"].setdefault(source, Counter()).update(counts)
     return {
         "documents": sum(x["documents"] for x in groups["script"].values()),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from itertools import accumulate
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,76 +11,67 @@ from preprocess.dataset.columns import RECORD, SOURCE
 from preprocess.dataset.reader import TokenFile, damaged
 
 Numbers = NDArray[np.int64]
-InOrder = tuple[list[str], list[int]]
-
-_in_order: WeakKeyDictionary[TokenFile, InOrder | None] = WeakKeyDictionary()
 
 
-def sources_of(file: TokenFile, documents: Numbers) -> tuple[list[str], Numbers] | None:
-    """Return names of sources, and the index of that of each document; None if unknown.
+class Sources:
+    """Sources of the documents of a dataset.
 
-    Raises:
-        TokenFileError: There is no source of such an index, which only damage explains.
+    Attributes:
+        names: Of all sources; empty if those of documents are not known.
+        in_order: True if documents are in the order of the sources, as those of a shuffled or
+            imported dataset are not.
     """
-    if SOURCE in file.manifest.columns:
-        names = [str(source.get("name")) for source in file.manifest.sources]
-        return names, _read_sources(file, documents)
-    if (found := sources_in_order(file)) is None:
-        return None
-    return found[0], np.searchsorted(np.array(found[1]), documents, "right")
 
+    def __init__(self, file: TokenFile) -> None:
+        self._file, self._has_column = file, SOURCE in file.manifest.columns
+        counts: list[Any] = [source.get("documents") for source in file.manifest.sources]
+        self.in_order = None not in counts and sum(counts) == file.n_documents
+        self._stops = np.cumsum(counts if self.in_order else [0])
+        self.names = list[str]()
+        if self.in_order or self._has_column:
+            self.names = [str(source.get("name")) for source in file.manifest.sources]
 
-def _read_sources(file: TokenFile, documents: Numbers) -> Numbers:
-    found = np.asarray(file.column(SOURCE.name)[documents]).astype(np.int64)
-    n = len(file.manifest.sources)
-    if len(wrong := np.flatnonzero(found >= n)):
-        number, index = int(documents[wrong[0]]), int(found[wrong[0]])
-        raise damaged(
-            file,
-            f"document {number:,} should be of a source from 0 to {n - 1:,} and is of {index:,}",
-        )
-    return found
+    def of(self, documents: Numbers) -> Numbers:
+        """Return the index of the source of each document, where they are known.
 
+        Raises:
+            TokenFileError: There is no source of such an index, which only damage explains.
+        """
+        if not self._has_column:
+            return np.searchsorted(self._stops, documents, "right")
+        found = np.asarray(self._file.column(SOURCE.name)[documents]).astype(np.int64)
+        n = len(self.names)
+        if len(wrong := np.flatnonzero(found >= n)):
+            number, index = int(documents[wrong[0]]), int(found[wrong[0]])
+            raise damaged(
+                self._file, f"document {number:,} should be of a source from 0 to {n - 1:,} and is"
+                f" of {index:,}",
+            )  # fmt: skip
+        return found
 
-def sources_in_order(file: TokenFile) -> InOrder | None:
-    """Return names of sources, and the document after the last of each; None if unknown.
+    def describe(self, documents: Numbers) -> list[dict[str, Any] | None]:
+        """Return the source of each document for JSON, None if it is not known.
 
-    They are known if the documents are in the order of the sources, as those of a shuffled or
-    imported dataset are not.
-    """
-    if file not in _in_order:
-        _in_order[file] = _read_in_order(file)
-    return _in_order[file]
-
-
-def _read_in_order(file: TokenFile) -> InOrder | None:
-    counts: list[Any] = [source.get("documents") for source in file.manifest.sources]
-    if None in counts or sum(counts) != file.n_documents:
-        return None
-    return [str(source.get("name")) for source in file.manifest.sources], [*accumulate(counts)]
-
-
-def source_of(file: TokenFile, number: int) -> dict[str, Any] | None:
-    """Return the source of a document, and its number there; None if it is not known.
-
-    `document` is its number among those of the dataset that are of the source, `record` that of
-    its record in the source; without either if it is not known.
-    """
-    source: dict[str, Any] = {}
-    if (found := sources_in_order(file)) is not None:
-        names, stops = found
-        place = bisect_right(stops, number)
-        first = stops[place - 1] if place else 0
-        source = {"name": names[place], "document": number - first}
-    if SOURCE in file.manifest.columns:
-        index = int(_read_sources(file, np.array([number]))[0])
-        source["name"] = str(file.manifest.sources[index].get("name"))
-        source["record"] = int(file.column(RECORD.name)[number])
-    return source or None
+        `document` is its number among those of the dataset that are of the source, `record` that of
+        its record in the source; without either if it is not known.
+        """
+        if not self.names:
+            return [None] * len(documents)
+        found = [{"name": self.names[i]} for i in self.of(documents).tolist()]
+        columns = dict[str, Any]()
+        if self.in_order:
+            place = np.searchsorted(self._stops, documents, "right")
+            columns["document"] = documents - np.append(0, self._stops)[place]
+        if self._has_column:
+            columns["record"] = self._file.column(RECORD.name)[documents]
+        for name, values in columns.items():
+            for each, value in zip(found, values.tolist(), strict=True):
+                each[name] = value
+        return [*found]
 
 
 def shown_source(source: dict[str, Any] | None) -> str:
-    """Format what `source_of` returns, to follow the number of a document; "" for None."""
+    """Format what `Sources.describe` returns, to follow the number of a document; "" for None."""
     if source is None:
         return ""
     numbers = [f", {x} {source[x]:,}" for x in ("document", "record") if x in source]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from bpe.files.locations import is_url
 from preprocess.dataset.columns import DOCUMENT_ENDS, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, DROPPED, Manifest, Shard
-from preprocess.dataset.places import sources_in_order, sources_of
+from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, open_tokens, read_ids
 from preprocess.dataset.writer import ColumnFile
 from preprocess.edit.append import link_or_copy
@@ -124,24 +124,22 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
                 f" {n - 1:,}; correct the numbers (--documents)"
             )
         gone[np.array(numbers, np.int64)] = True
+    sources = Sources(file)
     for wanted in settings.source:
-        if (known := sources_of(file, np.zeros(0, np.int64))) is None:
+        if not sources.names:
             raise SettingsError(
                 "the manifest does not have the documents of each source, as of datasets that are"
                 " shuffled without --provenance; give their numbers (--documents)"
             )
-        named, _ = known
-        if wanted not in named:
+        if wanted not in sources.names:
             raise SettingsError(
                 f"there is no source {wanted!r} (--source); those of {file.path} are"
-                f" {', '.join(dict.fromkeys(named))}"
+                f" {', '.join(dict.fromkeys(sources.names))}"
             )
-        is_wanted = np.array([each == wanted for each in named])
+        is_wanted = np.array([each == wanted for each in sources.names])
         for start in range(0, n, _BLOCK):
             block = np.arange(start, min(start + _BLOCK, n))
-            known = sources_of(file, block)
-            assert known is not None
-            gone[block] |= is_wanted[known[1]]
+            gone[block] |= is_wanted[sources.of(block)]
     if settings.matching is not None:
         gone[_matching(settings)] = True
     n_gone = int(gone.sum())
@@ -312,12 +310,12 @@ def _manifest_without(file: TokenFile, numbers: Numbers, shards: Sequence[Shard]
     sources = [*map(dict, manifest.sources)]
     ends = file.document_ends.astype(np.int64)
     sizes = np.diff(ends, prepend=0)[numbers]
-    known = sources_of(file, numbers)
-    of = np.zeros(len(numbers), np.int64) if known is None else known[1]  # unknown: the first
+    known = Sources(file)
+    of = known.of(numbers) if known.names else 0 * numbers  # unknown: the first
     for number in np.unique(of).tolist():
         own = sources[number]
         n_documents, n_tokens = int((of == number).sum()), int(sizes[of == number].sum())
-        if sources_in_order(file) is not None:
+        if known.in_order:
             own["documents"] -= n_documents
             own["tokens"] -= n_tokens
         own[DROPPED] = own.get(DROPPED, 0) + n_documents

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from preprocess.dataset.places import sources_of
+from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, tokenizer_of
-from preprocess.find.byte_search import Numbers, ids_as_bytes
-from preprocess.find.contamination import count, find_contamination, format_items
-from preprocess.find.occurrences import (
-    Occurrences,
-    SearchError,
-    ids_of_tokens,
-    text_of_tokens,
-)
-from preprocess.find.where import describe_place
+from preprocess.find.byte_search import Numbers
+from preprocess.find.contamination import find_contamination, first_in_documents, format_items
+from preprocess.find.occurrences import Occurrences, SearchError, ids_as_bytes, text_of_tokens
+from preprocess.find.where import describe_places
 from preprocess.options import SearchSettings
 from preprocess.report.progress import progress_of
-from preprocess.report.summary import LeftOut, check_bad_records
+from preprocess.report.summary import LeftOut, check_bad_records, counted
 from preprocess.run.outputs import open_one
 from preprocess.run.reading import read_options
 from preprocess.settings import takes
@@ -52,28 +48,21 @@ def search(settings: SearchSettings) -> Facts:
     if settings.contamination is not None:
         items = read_texts(settings, settings.contamination)
         return find_contamination(file, items, settings)
-    tokenizer = None
+    tokenizer, name = None, "text" if settings.ids is None else "ids"
     if settings.ids is None or settings.tokenizer or file.has_tokenizer:
         tokenizer = tokenizer_of(file, settings.tokenizer)
-    if settings.ids is not None:
-        wanted: list[Any] = [[*settings.ids]]
-    else:
-        wanted = [*settings.texts]
-        if settings.file is not None:
-            wanted += read_texts(settings, settings.file)
-    found = Tally(file, len(wanted), settings.limit)
-    searched, numbers = occurrences_of(file, tokenizer, wanted)
-    progress = progress_of(settings.progress)
-    for hits, documents in searched.chunks(settings.workers, progress):
-        found.add(hits, documents)
-    name = "text" if settings.ids is None else "ids"
+    wanted: list[Any] = [*settings.texts] if settings.ids is None else [[*settings.ids]]
+    if settings.file is not None:
+        wanted += read_texts(settings, settings.file)
+    occurrences = occurrences_of(file, tokenizer, wanted)
+    tally = Tally(file, len(wanted), settings.limit)
+    for found in occurrences.chunks(settings.workers, progress_of(settings.progress)):
+        tally.add(found)
+    described = zip(wanted, tally.describe(tokenizer), strict=True)
     return {
         "path": str(file.path), "tokens": file.n_tokens, "documents": file.n_documents,
-        "searched": [
-            {name: each} | found.facts(number, tokenizer)
-            for each, number in zip(wanted, numbers, strict=True)
-        ],
-    }
+        "searched": [{name: each} | facts for each, facts in described],
+    }  # fmt: skip
 
 
 def read_texts(settings: SearchSettings, path: str) -> list[str]:
@@ -86,96 +75,76 @@ def read_texts(settings: SearchSettings, path: str) -> list[str]:
             batch = unit.read()
             left_out.add(batch)
             check_bad_records(left_out, batch, settings.max_bad_records)
-            texts += [
-                batch.buffer[start:stop].tobytes().decode()
-                for start, stop in batch.bounds.reshape(-1, 2).tolist()
-            ]
+            bounds = batch.bounds.reshape(-1, 2).tolist()
+            texts += [batch.buffer[start:stop].tobytes().decode() for start, stop in bounds]
     if not texts:
         raise SearchError(f"{path}: has no text to search for; give a file with some")
     return texts
 
 
 def occurrences_of(
-    file: TokenFile, tokenizer: AnyTokenizer | None, wanted: Sequence[str | list[int]],
-    tables: tuple[Any, Any] = (text_of_tokens, ids_of_tokens),
-) -> tuple[Any, list[int]]:
-    """Return `Occurrences` of what is wanted, and the number of each among their patterns.
-
-    `tables` are `text_of_tokens` and `ids_of_tokens`, or functions that keep what these make.
-    """
+    file: TokenFile, tokenizer: AnyTokenizer | None, wanted: Sequence[str | Sequence[int]]
+) -> Occurrences:
+    """Return `Occurrences` of texts, or of lists of ids; raise SearchError for ids of no token."""
     from bpe import Tokenizer
 
-    texts = [x for x in wanted if isinstance(x, str)]
-    if texts and isinstance(tokenizer, Tokenizer):
-        table, patterns = tables[0](file, tokenizer), [x.encode() for x in texts]
-    else:
-        table, patterns = tables[1](file), []
-        for each in wanted:
-            if isinstance(each, str):  # the bytes of such tokens, joined, are not the text
-                assert tokenizer is not None
-                each = tokenizer.encode_ordinary(each)
-            patterns.append(b"".join(ids_as_bytes(_checked(file, each), file.vocab_size)))
-    distinct = {pattern: i for i, pattern in enumerate(dict.fromkeys(patterns))}
-    return Occurrences(file, [*distinct], table), [distinct[pattern] for pattern in patterns]
-
-
-def _checked(file: TokenFile, ids: Iterable[int]) -> list[int]:
-    found = [*ids]
-    if not found or not all(0 <= i < file.vocab_size for i in found):
-        raise SearchError(
-            f"--ids {found!r:.100}: expected at least one id, from 0 to {file.vocab_size - 1:,}, of"
-            f" the vocabulary of {file.path}"
-        )
-    return found
+    if isinstance(wanted[0], str) and isinstance(tokenizer, Tokenizer):
+        patterns = [str(each).encode() for each in wanted]
+        return Occurrences(file, patterns, text_of_tokens(file, tokenizer))
+    patterns, size = [], file.vocab_size
+    for each in wanted:
+        if isinstance(each, str):  # the bytes of such tokens, joined, are not the text
+            assert tokenizer is not None
+            each = tokenizer.encode_ordinary(each)
+        if not each or not 0 <= min(each) <= max(each) < size:
+            raise SearchError(
+                f"--ids {[*each]!r:.100}: expected at least one id, from 0 to {size - 1:,}, of the"
+                f" vocabulary of {file.path}"
+            )
+        patterns.append(b"".join(ids_as_bytes(each)))
+    return Occurrences(file, patterns, ids_as_bytes(range(size)))
 
 
 class Tally:
-    """Counts and first places of patterns; occurrences are added chunk by chunk, in order."""
+    """Counts, sources and first places of patterns; occurrences are added chunk by chunk."""
 
     def __init__(self, file: TokenFile, n_patterns: int, limit: int) -> None:
-        self._file, self._limit = file, limit
-        known = sources_of(file, np.zeros(0, np.int64))
-        self._names = None if known is None else known[0]
-        self.counts, self.documents = (np.zeros(n_patterns, np.int64) for _ in range(2))
-        self._last = np.full(n_patterns, -1, np.int64)  # document that had the pattern
-        self._of_sources: dict[int, Counter[int]] = {}  # pattern -> source -> occurrences
-        self._places: dict[int, list[tuple[int, int, int]]] = {}
+        self._file, self._sources, self._limit = file, Sources(file), limit
+        self._counts, self._documents = (np.zeros(n_patterns, np.int64) for _ in range(2))
+        self._last = np.full(n_patterns, -1)
+        self._of_sources = Counter[int]()  # pattern * number of sources + source
+        self._places = [np.zeros((0, 6), np.int64)]
 
-    def add(self, hits: Numbers, documents: Numbers) -> None:
-        """Add occurrences, as `Occurrences.chunks` yields them."""
-        if not len(hits):
-            return
-        patterns = hits[:, 0]
-        firsts = np.flatnonzero(np.diff(patterns, prepend=-1))  # of each pattern
-        rank = np.arange(len(hits)) - np.repeat(firsts, np.diff(firsts, append=len(hits)))
-        listed = np.flatnonzero(rank + self.counts[patterns] < self._limit)
-        rows = zip(hits[listed].tolist(), documents[listed].tolist(), strict=True)
-        for (pattern, first, stop), document in rows:
-            self._places.setdefault(pattern, []).append((first, stop, document))
-        before = np.concatenate([[-1], documents[:-1]])[: len(hits)]
-        before[firsts] = self._last[patterns[firsts]]
-        self.documents += np.bincount(patterns[documents != before], minlength=len(self.counts))
-        self._last[patterns] = documents  # the last assignment of a pattern stays
-        self.counts += np.bincount(patterns, minlength=len(self.counts))
-        if (found := sources_of(self._file, documents)) is not None:
-            n = len(found[0])
-            pairs, counts = np.unique(patterns * n + found[1], return_counts=True)
-            for pair, each in zip(pairs.tolist(), counts.tolist(), strict=True):
-                self._of_sources.setdefault(pair // n, Counter())[pair % n] += each
+    def add(self, found: Numbers) -> None:
+        """Add the occurrences in the next chunk, as of `Occurrences.find`."""
+        patterns, n = found[:, 0], len(self._counts)
+        rank = np.arange(len(found)) - np.searchsorted(patterns, patterns)
+        self._places.append(found[rank + self._counts[patterns] < self._limit])
+        is_first = first_in_documents(found, self._last)
+        self._documents += np.bincount(patterns[is_first], minlength=n)
+        self._counts += np.bincount(patterns, minlength=n)
+        if names := self._sources.names:
+            of = self._sources.of(found[:, 3])
+            self._of_sources.update((patterns * len(names) + of).tolist())
 
-    def facts(self, pattern: int, tokenizer: AnyTokenizer | None) -> Facts:
-        """Describe the occurrences of a pattern."""
-        sources = None
-        if (names := self._names) is not None:
-            of_pattern = sorted(self._of_sources.get(pattern, {}).items())
-            sources = [{"name": names[of], "count": n} for of, n in of_pattern]
-        return {
-            "count": int(self.counts[pattern]), "documents": int(self.documents[pattern]),
-            "sources": sources, "places": [
-                describe_place(self._file, tokenizer, *each)
-                for each in self._places.get(pattern, ())
-            ],
-        }  # fmt: skip
+    def describe(self, tokenizer: AnyTokenizer | None) -> list[Facts]:
+        """Describe the occurrences of each pattern."""
+        names, n = self._sources.names, len(self._counts)
+        places = np.concatenate(self._places)
+        places = places[np.argsort(places[:, 0], kind="stable")]
+        described = describe_places(self._file, tokenizer, places[:, 1:])
+        bounds = np.searchsorted(places[:, 0], np.arange(n + 1)).tolist()
+        sources: list[list[Facts]] = [[] for _ in range(n)]
+        for key, count in sorted(self._of_sources.items()):
+            pattern, source = divmod(key, len(names))
+            sources[pattern].append({"name": names[source], "count": count})
+        counts = zip(self._counts.tolist(), self._documents.tolist(), strict=True)
+        return [
+            {"count": count, "documents": n_documents, "sources": of if names else None,
+             "places": described[start:stop]}
+            for (count, n_documents), of, (start, stop)
+            in zip(counts, sources, pairwise(bounds), strict=True)
+        ]  # fmt: skip
 
 
 # --- text for people ---
@@ -188,8 +157,8 @@ def format_lines(found: Facts) -> list[str]:
     lines = []
     for each in found["searched"]:
         shown = each.get("text", each.get("ids"))
-        n, n_documents = each["count"], each["documents"]
-        lines.append(f"{shown!r:.{_SHOWN}}: {count(n, 'time')} in {count(n_documents, 'document')}")
+        n, n_documents = each["count"], counted(each["documents"], "document")
+        lines.append(f"{shown!r:.{_SHOWN}}: {counted(n, 'time')} in {n_documents}")
         lines += [f"  {x['count']:,} in {x['name']}" for x in each["sources"] or ()]
         for place in each["places"]:
             text = ""

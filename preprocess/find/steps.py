@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from bpe.errors import TokenmillError
 from preprocess.dataset.places import shown_source
@@ -21,7 +22,7 @@ from preprocess.settings import SettingsError, takes
 
 Facts = dict[str, Any]
 
-_OF_MIXTURE = ("samplers", "weights", "unit", "seed", "exhausted")
+_OF_MIXTURE = ("weights", "unit", "seed", "exhausted")
 
 
 @takes(ShowSettings)
@@ -50,37 +51,30 @@ def read_sampler(settings: ShowSettings) -> Sampler | Mixture:
     """Make the sampler or mixture of a configuration; raise SamplingError if it is none."""
     path = settings.config
     try:
-        given = json.loads(Path(path).read_bytes())
-    except FileNotFoundError:
-        raise SamplingError(f"{path}: no such file; check the path (--config)") from None
-    except (OSError, ValueError) as error:
+        given = msgspec.json.decode(Path(path).read_bytes(), type=Facts)
+    except (OSError, msgspec.MsgspecError) as error:
         raise SamplingError(
-            f"{path}: expected the arguments of a Sampler as JSON, such as"
-            f' {{"global_batch_size": 8, "context_length": 1024}}; reading it failed ({error})'
+            f"{path}: expected a JSON object with the arguments of a Sampler, such as"
+            f' {{"global_batch_size": 8, "context_length": 1024}} (--config); reading it failed'
+            f" ({error})"
         ) from error
-    if not isinstance(given, dict):
-        raise SamplingError(f"{path}: should be a JSON object, the arguments of a Sampler")
     try:
-        if "samplers" not in given:
+        if (samplers := given.pop("samplers", None)) is None:
             return _sampler(settings, given)
-        shared = {name: value for name, value in given.items() if name not in _OF_MIXTURE}
-        samplers = {
-            name: _sampler(settings, shared | each) for name, each in given["samplers"].items()
-        }
-        of_mixture = {name: given[name] for name in _OF_MIXTURE[2:] if name in given}
-        return Mixture(samplers, given.get("weights", {}), **of_mixture)
+        of_mixture = {name: given.pop(name) for name in _OF_MIXTURE if name in given}
+        members = {name: _sampler(settings, given | each) for name, each in samplers.items()}
+        return Mixture(members, **{"weights": {}} | of_mixture)
     except (TokenmillError, TypeError, AttributeError) as error:
         raise SamplingError(f"{path}: {error}") from error
 
 
 def _sampler(settings: ShowSettings, given: Facts) -> Sampler:
     """Make a sampler of its arguments; the dataset of one without is that of the settings."""
-    options = dict(given)
-    location = options.pop("dataset", settings.path)
+    location = given.get("dataset", settings.path)
     if location is None:
         raise SettingsError("there is no dataset; give its path, or name it in the configuration")
     file = open_tokens(open_one(location).absolute_path, tokenizer=settings.tokenizer)
-    return Sampler(file, **options)
+    return Sampler(**given | {"dataset": file})
 
 
 # --- text for people ---

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from preprocess.dataset.columns import TokenFileError
-from preprocess.dataset.places import shown_source, source_of
-from preprocess.dataset.reader import (
-    TokenFile,
-    document_at,
-    read_bounds,
-    read_ids,
-    tokenizer_of,
-)
+from preprocess.dataset.places import Sources, shown_source
+from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids, tokenizer_of
 from preprocess.options import WhereSettings
 from preprocess.run.outputs import open_one
 from preprocess.settings import takes
@@ -28,26 +24,51 @@ _AROUND = 16  # tokens that are shown before and after a place
 _OF_DOCUMENT = 200  # tokens of a document that are shown
 
 
-def describe_place(
-    file: TokenFile, tokenizer: AnyTokenizer | None, first: int, stop: int, number: int
-) -> Facts:
-    """Describe tokens [first, stop), of document `number`, with the text around them.
+def describe_places(
+    file: TokenFile, tokenizer: AnyTokenizer | None, places: NDArray[np.int64]
+) -> list[Facts]:
+    """Describe places of a dataset, with the text around them.
+
+    Args:
+        file: The dataset.
+        tokenizer: Of the dataset; without it there is no text.
+        places: int64[n, 5]: first token, token after the last, document, and its first token and
+            that after its last.
 
     Returns:
         For JSON: `token`, `stop`, `document`, `source`, None if unknown; with a tokenizer the text
         `before`, of (`match`) and `after` the tokens.
     """
-    start, end = read_bounds(file, number, number + 1).tolist()
-    found: Facts = {
-        "token": first, "stop": stop, "document": number, "source": source_of(file, number)
-    }
+    sources = Sources(file).describe(places[:, 2])
+    found = [
+        {"token": first, "stop": stop, "document": number, "source": source}
+        for (first, stop, number, *_), source in zip(places.tolist(), sources, strict=True)
+    ]
     if tokenizer is not None:
-        around = {"before": (max(start, first - _AROUND), first), "match": (first, stop),
-                  "after": (stop, min(end, stop + _AROUND))}  # fmt: skip
-        for name, span in around.items():
-            content = tokenizer.decode_bytes(read_ids(file, *span))
-            found[name] = content.decode("utf-8", "replace")
+        first, stop, _, start, end = places.T
+        edges = [np.maximum(start, first - _AROUND), first, stop, np.minimum(end, stop + _AROUND)]
+        spans = np.stack(edges, axis=1)
+        pieces = [read_ids(file, span[0], span[3]) for span in spans.tolist()]
+        ids = np.concatenate([file.tokens[:0], *pieces])
+        texts = iter(_decode_spans(tokenizer, ids, np.diff(spans, axis=1).ravel()))
+        for each in found:
+            each |= zip(("before", "match", "after"), texts, strict=False)
     return found
+
+
+def _decode_spans(tokenizer: AnyTokenizer, ids: Any, sizes: NDArray[np.int64]) -> list[str]:
+    """Return the texts of consecutive spans of so many ids."""
+    from bpe import Tokenizer
+
+    ends = np.append(0, np.cumsum(sizes))
+    if not isinstance(tokenizer, Tokenizer):
+        return [tokenizer.decode(ids[start:stop]) for start, stop in pairwise(ends.tolist())]
+    content = tokenizer.decode_bytes(ids)
+    lengths = tokenizer.vocabulary.flat_by_id[2]
+    ends = np.append(0, np.cumsum(lengths[ids]))[ends]
+    return [
+        content[start:stop].decode("utf-8", "replace") for start, stop in pairwise(ends.tolist())
+    ]
 
 
 def check_number(name: str, noun: str, number: int, n: int) -> None:
@@ -75,21 +96,21 @@ def where(settings: WhereSettings) -> Facts:
         (row,) = show(**{"rows": 1} | how)["rows"]
         return {"row": row["row"], "step": settings.step, "places": row["documents"]}
     file = open_one(settings.path or "")
-    if settings.token is not None:
-        number, noun, n = settings.token, "token", file.n_tokens
+    if (token := settings.token) is not None:
+        check_number(str(file.path), "token", token, file.n_tokens)
+        document = document_at(file, token)
     else:
-        number, noun, n = settings.document or 0, "document", file.n_documents
-    check_number(str(file.path), noun, number, n)
-    document = number if noun == "document" else document_at(file, number)
+        document = settings.document or 0
+        check_number(str(file.path), "document", document, file.n_documents)
     start, stop = read_bounds(file, document, document + 1).tolist()
-    span = (start, min(stop, start + _OF_DOCUMENT)) if noun == "document" else (number, number + 1)
+    first, last = (start, min(stop, start + _OF_DOCUMENT)) if token is None else (token, token + 1)
     tokenizer = None
     if settings.tokenizer or file.has_tokenizer:
         tokenizer = tokenizer_of(file, settings.tokenizer)
-    place = describe_place(file, tokenizer, span[0], span[1], document)
-    place |= {"of_document": [start, stop], "ids": file[slice(*span)].tolist()}
+    (place,) = describe_places(file, tokenizer, np.array([[first, last, document, start, stop]]))
+    place |= {"of_document": [start, stop], "ids": file[first:last].tolist()}
     if file.has_mask:
-        place["mask"] = np.asarray(file.loss_mask[slice(*span)]).tolist()
+        place["mask"] = np.asarray(file.loss_mask[first:last]).tolist()
     return {"path": str(file.path), "places": [place]}
 
 
@@ -110,6 +131,5 @@ def format_places(found: Facts) -> list[str]:
             lines.append(f"  {n:,} of {n_all:,} shown tokens are trained on")
         if "match" in each:
             lines.append(f"  {each['before']!r} [{each['match']!r}] {each['after']!r}")
-        for _, text in each.get("texts", ()):
-            lines.append(f"  {text!r}")
+        lines += [f"  {text!r}" for _, text in each.get("texts", ())]
     return lines

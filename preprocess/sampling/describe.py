@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from preprocess.dataset.places import source_of
+import numpy as np
+
+from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, document_at, read_bounds
 from preprocess.sampling.fields import Fields
 
@@ -29,15 +31,24 @@ def describe_rows(
         `mask`, 1 where the target is trained on; `documents`: number, position in the dataset,
         source, and their tokens [`start`, `stop`) in the whole row.
     """
-    pieces, length = fields.pieces.T, fields.inputs.shape[1]
-    of_row = pieces[:, 3] // length
+    pieces, length, sources = fields.pieces.T, fields.inputs.shape[1], Sources(file)
+    arrays = {"ids": fields.inputs, "segments": fields.segment_ids, "mask": fields.loss_mask}
     for row in rows:
-        inputs, segments, mask = fields.inputs, fields.segment_ids, fields.loss_mask
-        yield {
-            "row": row, "ids": inputs[row, shown].tolist(),
-            "segments": segments[row, shown].tolist(), "mask": mask[row, shown].tolist(),
-            "documents": _documents(file, pieces[of_row == row].tolist(), row * length, shown),
-        }  # fmt: skip
+        documents = list[dict[str, Any]]()
+        for begin, n_inputs, _, place, _ in pieces[pieces[:, 3] // length == row].tolist():
+            to_row = place - row * length - begin  # from positions in the dataset
+            token, stop = max(begin, shown.start - to_row), begin + n_inputs
+            while token < min(stop, shown.stop - to_row):
+                number = document_at(file, token)
+                (source,) = sources.describe(np.array([number]))
+                start, end = read_bounds(file, number, number + 1).tolist()
+                first, token = max(start, begin), min(end, stop)
+                documents.append({
+                    "document": number, "token": first, "start": first + to_row,
+                    "stop": token + to_row, "source": source,
+                })  # fmt: skip
+        shown_arrays = {name: array[row, shown].tolist() for name, array in arrays.items()}
+        yield {"row": row} | shown_arrays | {"documents": documents}
 
 
 def add_texts(
@@ -55,22 +66,3 @@ def add_texts(
                 [mask, file.decode([row["ids"][i] for i in run])] for mask, run in places
             ]
         yield row
-
-
-def _documents(
-    file: TokenFile, pieces: list[list[int]], place_of_row: int, shown: slice
-) -> list[dict[str, Any]]:
-    """Return the documents in the shown tokens of a row."""
-    found = list[dict[str, Any]]()
-    for begin, n_inputs, _, place, _ in pieces:
-        to_row = place - place_of_row - begin  # from positions in the dataset
-        token = max(begin, shown.start - to_row)
-        while token < min(begin + n_inputs, shown.stop - to_row):
-            number = document_at(file, token)
-            bounds = read_bounds(file, number, number + 1).tolist()
-            first, token = max(bounds[0], begin), min(bounds[1], begin + n_inputs)
-            found.append({
-                "document": number, "token": first, "start": first + to_row,
-                "stop": token + to_row, "source": source_of(file, number),
-            })  # fmt: skip
-    return found

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpe.special import utf8
-from preprocess.dataset.places import source_of
+from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_ids
-from preprocess.find.occurrences import Occurrences, ids_of_tokens, text_of_tokens
+from preprocess.find.occurrences import Occurrences
 from preprocess.find.search import occurrences_of
-from preprocess.find.where import check_number, describe_place
+from preprocess.find.where import check_number, describe_places
 from preprocess.view.vocabulary import (
     TOKENS,
     Answer,
@@ -36,7 +36,6 @@ _DOCUMENTS = 1 << 22  # whose lengths are looked at for one answer
 HITS = 50
 _LONGEST_QUERY = 10_000  # characters
 _BEGINNING = 32  # tokens of a document in a list
-_TABLES = functools.lru_cache(2)(text_of_tokens), functools.lru_cache(2)(ids_of_tokens)
 
 
 class ViewedDataset:
@@ -104,8 +103,8 @@ def document(viewed: ViewedDataset, number: int, page: int = 0) -> Answer:
     code += "print(file.decode(ids))\n" if viewed.tokenizer else "print(ids.tolist())\n"
     return answer | {
         "dataset": viewed.name, "number": number, "page": page, "n_pages": n_pages,
-        "start": start, "stop": stop, "first": first, "source": source_of(file, number),
-        "python": code,
+        "start": start, "stop": stop, "first": first, "python": code,
+        "source": Sources(file).describe(np.array([number]))[0],
     }
 
 
@@ -181,14 +180,18 @@ def search(
         "print(found['searched'][0]['places'])\n"
     )}  # fmt: skip
     searched = _occurrences(file, viewed.tokenizer, tuple(wanted) if by_ids else wanted)
-    begin, stop, size, rows = start, start + SEARCHED, _FIRST, list[Any]()
+    begin, stop, size, rows = start, start + SEARCHED, _FIRST, np.zeros((0, 5), np.int64)
     while begin < min(stop, n) and len(rows) < limit:  # what is frequent is found in few tokens
-        found, numbers = searched.find(begin, min(begin + size, stop))
-        rows += zip(found[:, 1].tolist(), found[:, 2].tolist(), numbers.tolist(), strict=True)
+        found = searched.find(begin, min(begin + size, stop))
+        rows = np.concatenate([rows, found[:, 1:]])
         begin, size = begin + size, 4 * size
     if len(rows) >= limit:
-        stop = rows[limit - 1][0] + 1
-    answer["hits"] = [_hit(viewed, *each) for each in rows if each[0] < stop]
+        stop = int(rows[limit - 1, 0]) + 1
+    tokenizer = None if viewed.tokenizer is None else viewed.tokenizer.tokenizer
+    answer["hits"] = describe_places(file, tokenizer, rows[rows[:, 0] < stop])
+    for each in answer["hits"] if tokenizer is None else ():
+        ids = read_ids(file, each["token"], each["stop"])
+        each |= {"before": "", "match": _text(viewed, ids), "after": ""}
     return answer | {"next": stop if stop < n else None}
 
 
@@ -197,9 +200,7 @@ def _occurrences(
     file: TokenFile, viewed: ViewedTokenizer | None, wanted: str | tuple[int, ...]
 ) -> Occurrences:
     tokenizer = None if viewed is None else viewed.tokenizer
-    each = wanted if isinstance(wanted, str) else [*wanted]
-    found: Occurrences = occurrences_of(file, tokenizer, [each], _TABLES)[0]
-    return found
+    return occurrences_of(file, tokenizer, [wanted])
 
 
 def _wanted(viewed: ViewedDataset, query: str, by_ids: bool) -> Any:
@@ -222,14 +223,6 @@ def _wanted(viewed: ViewedDataset, query: str, by_ids: bool) -> Any:
         )
     utf8(query)  # raises
     return query
-
-
-def _hit(viewed: ViewedDataset, first: int, last: int, number: int) -> Answer:
-    """Describe a hit; without a tokenizer its text is its ids."""
-    if viewed.tokenizer is not None:
-        return describe_place(viewed.file, viewed.tokenizer.tokenizer, first, last, number)
-    text = {"before": "", "match": _text(viewed, read_ids(viewed.file, first, last)), "after": ""}
-    return describe_place(viewed.file, None, first, last, number) | text
 
 
 def _text(viewed: ViewedDataset, ids: Any) -> str:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from remote_cases import upload
 
 from bpe import Tokenizer, TokenmillError, Vocabulary, WordLevelTokenizer
 from preprocess import TokenFile, build, search
-from preprocess.dataset import places
 from preprocess.find import byte_search, occurrences
 
 END, TURN = "<|endoftext|>", "<|turn|>"
@@ -33,6 +32,7 @@ def _small() -> Iterator[None]:
     """Chunks and blocks are a few tokens, so that texts cross their ends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(occurrences, "CHUNK", 37)
+        patch.setattr(occurrences, "ROOM", 2)
         patch.setattr(byte_search, "BLOCK_BYTES", 24)
         yield
 
@@ -220,22 +220,6 @@ def test_many_patterns_with_equal_words_are_found(tmp_path: Path) -> None:
     found = search(tmp_path / "train.bin", sorted(texts), limit=0, progress=False)["searched"]
     for each in found:
         assert each["count"] == len(places_of(file, tokenizer, each["text"].encode()))
-
-
-def test_the_sources_of_places_are_looked_up_in_one_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = list[object]()
-
-    def accumulated(counts: list[int]) -> Iterator[int]:
-        made.append(counts)
-        return accumulate(counts)
-
-    monkeypatch.setattr(places, "accumulate", accumulated)
-    make(tmp_path, 5)
-    (found,) = search(tmp_path / "train.bin", "a", limit=9, progress=False)["searched"]
-    assert len(found["places"]) == 9
-    assert len(made) == 1
 
 
 def test_a_dataset_at_a_url_is_searched(bucket: str, tmp_path: Path) -> None:

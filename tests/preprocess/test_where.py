@@ -225,9 +225,9 @@ def test_wrong_use_is_answered_with_a_line(tmp_path: Path) -> None:
         (["where", tmp_path, "--step", 1], "--step has no effect without --config"),
         (["show", tmp_path, "--config", config, "--row", 4], "has 4 rows, numbered from 0; there"),
         (["show", "--config", config], "there is no dataset; give its path, or name it in the"),
-        (["show", tmp_path, "--config", tmp_path / "bad.json"], "of a Sampler as JSON, such"),
-        (["show", tmp_path, "--config", "no.json"], "no.json: no such file; check the path (--c"),
-        (["show", tmp_path, "--config", tmp_path / "list.json"], "should be a JSON object, the"),
+        (["show", tmp_path, "--config", tmp_path / "bad.json"], "bad.json: expected a JSON object"),
+        (["show", tmp_path, "--config", "no.json"], "(--config); reading it failed ([Er"),
+        (["show", tmp_path, "--config", tmp_path / "list.json"], "expected a JSON object with the"),
         (["show", tmp_path, "--config", tmp_path / "odd.json"], "odd.json: global_batch: there is"),
         (["show", tmp_path, "--config", tmp_path / "mixed.json"], "mixed.json: "),
     ]:
