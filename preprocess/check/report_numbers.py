@@ -76,7 +76,7 @@ def report(settings: ReportSettings) -> Facts:
     Options: docs/options.md or `tokenmill report --help`; docs/look.md has the keys.
 
     Raises:
-        PlotError: `out` is given, and matplotlib is not installed.
+        PlotError: `out` is given, and matplotlib or jinja2 is not installed.
         OutputError: The page cannot be written, or another file has its name.
         TokenFileError: There is no dataset.
         TokenizerFileError: The tokenizer `beside` cannot be read.

@@ -16,6 +16,7 @@ from written import dataset, write
 
 from bpe.errors import CorpusError
 from preprocess import build
+from preprocess.check import report_page
 from preprocess.check.report_numbers import report
 from preprocess.cli import run
 from preprocess.pipeline import count
@@ -193,13 +194,22 @@ def test_only_a_report_is_replaced(data: Path, tmp_path: Path) -> None:
         report(data, out=tmp_path / "missing" / "page.html")
 
 
-def test_without_matplotlib_nothing_is_measured(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+@pytest.mark.parametrize(
+    ("library", "message"),
+    [
+        ("matplotlib", "plots are drawn with matplotlib, which is not installed"),
+        pytest.param("jinja2", "pages are made with jinja2, which is not", marks=needs_matplotlib),
+    ],
+)
+def test_without_a_library_nothing_is_measured(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, library: str,
+    message: str,
 ) -> None:
-    for name in [x for x in sys.modules if x.partition(".")[0] == "matplotlib"]:
+    for name in [x for x in sys.modules if x.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PlotError, match="plots are drawn with matplotlib, which is not installed"):
+    monkeypatch.setitem(sys.modules, library, None)
+    report_page._environment.cache_clear()
+    with pytest.raises(PlotError, match=message):
         report(tmp_path / "missing", out=tmp_path / "page.html")
     assert run(["report", str(data), "--out", str(tmp_path / "page.html")]) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
