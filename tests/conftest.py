@@ -88,7 +88,7 @@ def view_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def view_library(view_root: Path) -> Any:
     """What `view` shows of them."""
-    from preprocess.view.server import Library
+    from preprocess.view.library import Library
 
     found = Library()
     for name in ("masked", "sharded"):

@@ -20,6 +20,7 @@ import numpy as np
 
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url, shown_url
+from preprocess.check import report_page
 from preprocess.check.inspect import (
     compare_val_with_train,
     describe_scan,
@@ -34,7 +35,7 @@ from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, tokenizer_of
 from preprocess.locations import join_location, url_name
 from preprocess.options import ReportSettings
-from preprocess.report.progress import Progress, progress_of
+from preprocess.report.progress import progress_of
 from preprocess.report.summary import counted
 from preprocess.run.outputs import (
     STATS_FORMAT,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
 
 Facts = dict[str, Any]
+Check = tuple[str, bool | None, str]  # about, ok, text; see `_judge`
 
 ROW_LENGTHS = (1024, 4096, 32768)
 LENGTH_EDGES = tuple(dict.fromkeys(round(2 ** (i / 2)) for i in range(2 * 40 + 1)))  # of bins
@@ -81,43 +83,36 @@ def report(settings: ReportSettings) -> Facts:
         TokenFileError: There is no dataset.
         TokenizerFileError: The tokenizer `beside` cannot be read.
     """
-    from preprocess.check import report_page
+    from bpe import load_tokenizer
 
     if settings.out is not None:
         report_page.check_page(settings.out)
-    beside = None
+    beside, given = None, settings.tokenizer
     if settings.beside is not None:
-        from bpe import load_tokenizer
-
         beside = _name_of(settings.beside), load_tokenizer(settings.beside)
-    found = _measure(settings, Measurements(beside), progress_of(settings.progress))
-    if settings.out is not None:
-        report_page.write_page(found, settings.out)
-    return found
-
-
-def _measure(settings: ReportSettings, measured: Measurements, progress: Progress) -> Facts:
-    bad, findings = list[Facts](), list[Facts]()
+    scans, findings, bad = dict[str, Scan](), list[Facts](), list[Facts]()
+    progress = progress_of(settings.progress)
     for location in _find_datasets(settings.path):
         with noted(bad, location):
-            for each in verify(location, tokenizer=settings.tokenizer, progress=progress):
+            for each in verify(location, tokenizer=given, progress=progress):
                 findings.append({"path": str(each.path), "ok": each.sound, "text": each.text})
         with noted(bad, location):
             file = open_tokens(location)
             name = Path(file.path).stem
             with progress.stage(f"reading {name}", len(file), "tokens") as stage:
-                scanned = Scan(file).run(stage.advance)
-            measured.add(name, scanned, functools.partial(_load, file, settings.tokenizer))
-    given = settings.path
-    found = {"path": shown_url(given) if is_url(given) else given} | measured.facts() | {
-        "findings": findings, "bad_files": bad,
-    }
-    return {"verdict": _judge(found)} | found
+                scans[name] = Scan(file).run(stage.advance)
 
+    def load(name: str) -> tuple[str, AnyTokenizer]:
+        file = scans[name].file
+        return _name_of(given or file.tokenizer_file()[1]), tokenizer_of(file, given)
 
-def _load(file: TokenFile, given: Any) -> tuple[str, AnyTokenizer]:
-    """Return the location and the tokenizer of a dataset; see `tokenizer_of`."""
-    return _name_of(given or file.tokenizer_file()[1]), tokenizer_of(file, given)
+    path = shown_url(settings.path) if is_url(settings.path) else settings.path
+    found: Facts = {"path": path} | measure(scans, load, beside)
+    found |= {"findings": findings, "bad_files": bad}
+    found = {"verdict": _judge(found)} | found
+    if settings.out is not None:
+        report_page.write_page(found, settings.out)
+    return found
 
 
 def _find_datasets(path: str) -> list[str]:
@@ -132,57 +127,43 @@ def _name_of(tokenizer: Any) -> str:
     return tokenizer if isinstance(tokenizer, str) else type(tokenizer).__name__
 
 
-class Measurements:
-    """Numbers of datasets, which are added one by one, and of what they were built from.
+def measure(
+    scans: Mapping[str, Scan], load: Callable[[str], tuple[str, AnyTokenizer]],
+    beside: tuple[str, AnyTokenizer] | None = None,
+) -> Facts:
+    """Return what sections of the page are drawn of: numbers of datasets, as JSON.
 
     Args:
-        beside: Name and tokenizer whose bytes per token are found, too; or None.
+        scans: What reading each dataset found, by its name.
+        load: Returns the location and the tokenizer of a dataset. If it raises an error, there are
+            no numbers of the text.
+        beside: Name and tokenizer whose bytes per token are found, too.
     """
-
-    def __init__(self, beside: tuple[str, AnyTokenizer] | None = None) -> None:
-        self._beside, self._datasets, self._scans = beside, list[Facts](), dict[str, Scan]()
-        self._runs = dict[str, Facts]()
-        self._tokenizers: dict[str, tuple[str, AnyTokenizer]] = {}  # by fingerprint
-
-    def add(
-        self, name: str, scanned: Scan, load: Callable[[], tuple[str, AnyTokenizer]]
-    ) -> None:
-        """Add a dataset that was read, without numbers of its text if `load` raises an error.
-
-        Args:
-            name: Of the dataset.
-            scanned: What reading it found.
-            load: Returns the location and the tokenizer, of which one is loaded once.
-        """
-        fingerprint = scanned.file.manifest.tokenizer_fingerprint
-        found = measure_counts(name, scanned)
-        self._scans[name] = scanned
-        self._datasets.append(found)
+    datasets, runs = list[Facts](), dict[str, Facts]()
+    tokenizers: dict[str, tuple[str, AnyTokenizer]] = {}  # by fingerprint
+    for name, scanned in scans.items():
+        found, fingerprint = _measure_counts(scanned), scanned.file.manifest.tokenizer_fingerprint
         try:
-            if fingerprint not in self._tokenizers:
-                self._tokenizers[fingerprint] = load()
-            _, tokenizer = self._tokenizers[fingerprint]
-            found |= measure_text(scanned, tokenizer, self._beside and self._beside[1])
+            if fingerprint not in tokenizers:
+                tokenizers[fingerprint] = load(name)
+            found |= _measure_text(scanned, tokenizers[fingerprint][1], beside and beside[1])
         except TokenmillError as error:
             found["no_text"] = str(error)
-        self._runs |= _find_run(scanned.file)
-
-    def facts(self) -> Facts:
-        """Return what sections of the page are drawn of, as JSON."""
-        tokenizers, beside = self._tokenizers, self._beside
-        return {
-            "datasets": self._datasets,
-            "val_in_train": _compare(self._scans, {x: y for x, (_, y) in tokenizers.items()}),
-            "runs": [*self._runs.values()],
-            "tokenizers": [describe_tokenizer(Path(x), y) for x, y in tokenizers.values()],
-            "beside": beside and {"name": beside[0], "vocab_size": beside[1].vocab_size},
-        }
+        datasets.append({"name": name} | found)
+        runs |= _find_run(scanned.file)
+    return {
+        "datasets": datasets,
+        "val_in_train": _compare(scans, {x: y for x, (_, y) in tokenizers.items()}),
+        "runs": [*runs.values()],
+        "tokenizers": [describe_tokenizer(Path(x), y) for x, y in tokenizers.values()],
+        "beside": beside and {"name": beside[0], "vocab_size": beside[1].vocab_size},
+    }
 
 
 # --- numbers of ids ---
 
 
-def measure_counts(name: str, scanned: Scan) -> Facts:
+def _measure_counts(scanned: Scan) -> Facts:
     """Measure what needs no text: sources, lengths, frequencies, rows."""
     file, lengths = scanned.file, scanned.lengths
     in_order = np.sort(scanned.counts[scanned.counts > 0])[::-1]
@@ -194,7 +175,7 @@ def measure_counts(name: str, scanned: Scan) -> Facts:
         {key: each.get(key) for key in ("name", "bytes", "documents", "tokens")}
         for each in file.manifest.sources
     ]
-    return {"name": name} | describe_scan(scanned) | {
+    return describe_scan(scanned) | {
         "sources": sources, "pattern": file.manifest.pattern, "digest": file.manifest.digest,
         "is_imported": file.manifest.is_imported,
         "lengths": {"edges": edges, "documents": lengths.histogram(edges)},
@@ -287,7 +268,7 @@ def _text_of(token: int, tokenizer: AnyTokenizer | None) -> str | None:
 # --- numbers of text ---
 
 
-def measure_text(scanned: Scan, tokenizer: AnyTokenizer, beside: AnyTokenizer | None) -> Facts:
+def _measure_text(scanned: Scan, tokenizer: AnyTokenizer, beside: AnyTokenizer | None) -> Facts:
     """Measure what needs the tokenizer."""
     file = scanned.file
     vocab = {i: token for i, token in tokenizer.vocab.items() if i < file.vocab_size}
@@ -347,7 +328,7 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
         is_cut |= end < stop
         data = tokenizer.decode_bytes(file[start:end]) if end > start else b""
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(data, end == stop)
-        broken.update(_find_broken(data, text, end == stop))
+        broken.update(_find_broken(data, text))
         counts = {"documents": 1, "bytes": len(data), "tokens": end - start}
         if beside is not None:
             counts["beside_tokens"] = len(beside.encode_ordinary(text))
@@ -362,16 +343,12 @@ def _sample(file: TokenFile, tokenizer: AnyTokenizer, beside: AnyTokenizer | Non
     } | {f"by_{key}": [*_ratios(key, of_key)] for key, of_key in groups.items()}
 
 
-def _find_broken(data: bytes, text: str, is_whole: bool) -> Iterator[str]:
-    """Yield what is broken in a document, and "documents" if something is."""
-    found = []
-    try:
-        codecs.getincrementaldecoder("utf-8")("strict").decode(data, is_whole)
-        found += ["replaced"] * ("\ufffd" in text)
-    except UnicodeDecodeError:
-        found.append("not_utf8")
+def _find_broken(data: bytes, text: str) -> list[str]:
+    """Return what is broken in a document, and "documents" if something is."""
+    n_own, n_shown = data.count("\ufffd".encode()), text.count("\ufffd")
+    found = ["not_utf8"] * (n_shown > n_own) + ["replaced"] * (n_shown == n_own > 0)
     found += ["mojibake"] * (_MOJIBAKE.search(text) is not None)
-    yield from [*found, "documents"] if found else ()
+    return [*found, "documents"] if found else []
 
 
 def script_of(text: str) -> str:
@@ -424,56 +401,51 @@ def _find_run(file: TokenFile) -> dict[str, Facts]:
 
 def _judge(found: Facts) -> Facts:
     """Return {"ok", "line", "checks"}; the ok of a check is None if it could not be made."""
-    checks = [_judge_damage(found), *_judge_documents(found), *_judge_text(found)]
-    problems = [each["text"] for each in checks if each["ok"] is False]
-    unknown = [each["text"] for each in checks if each["ok"] is None]
+    each = [*_judge_damage(found), *_judge_documents(found), *_judge_text(found)]
+    checks = [{"about": about, "ok": ok, "text": text} for about, ok, text in each]
+    problems = [text for _, ok, text in each if ok is False]
+    unknown = [text for _, ok, text in each if ok is None]
     line = f"look at this first: {'; '.join(problems)}" if problems else "nothing wrong was found"
-    return {
-        "ok": not problems, "line": "; ".join([line, *unknown]), "checks": checks,
-    }
+    return {"ok": not problems, "line": "; ".join([line, *unknown]), "checks": checks}
 
 
-def _check(about: str, ok: bool | None, text: str) -> Facts:
-    return {"about": about, "ok": ok, "text": text}
-
-
-def _judge_damage(found: Facts) -> Facts:
+def _judge_damage(found: Facts) -> Iterator[Check]:
     wrong = [*(x for x in found["findings"] if not x["ok"]), *found["bad_files"]]
-    if not wrong:
-        return _check("damage", True, f"no damage in {counted(len(found['datasets']), 'dataset')}")
-    texts = dict.fromkeys(f"{Path(x['path']).name}: {x['text']}" for x in wrong)
-    return _check("damage", False, f"damage: {next(iter(texts))}")
+    text = f"no damage in {counted(len(found['datasets']), 'dataset')}"
+    for each in wrong[:1]:
+        text = f"damage: {Path(each['path']).name}: {each['text']}"
+    yield "damage", not wrong, text
 
 
-def _judge_documents(found: Facts) -> Iterator[Facts]:
+def _judge_documents(found: Facts) -> Iterator[Check]:
     for pair in found["val_in_train"]:
         if "in_train" in pair:
             n, text = pair["in_train"], f"{counted(pair['documents'], 'document')} of {pair['val']}"
-            yield _check("leaks", n == 0, f"{n:,} of {text} are in {pair['train']}, too")
+            yield "leaks", n == 0, f"{n:,} of {text} are in {pair['train']}, too"
         else:
             text = f"{pair['val']} was not compared with {pair['train']}: {pair['not_compared']}"
-            yield _check("leaks", None, text)
+            yield "leaks", None, text
     if not found["val_in_train"]:
-        yield _check("leaks", None, "there is no validation, so leaks are not known")
+        yield "leaks", None, "there is no validation, so leaks are not known"
     n = sum(each["copies"] for each in found["datasets"])
     n_documents = sum(each["documents"] for each in found["datasets"])
     text = f"{n:,} of {counted(n_documents, 'document')} are copies of others in their dataset"
-    yield _check("copies", n <= _COPIES_SHARE * n_documents, text)
+    yield "copies", n <= _COPIES_SHARE * n_documents, text
 
 
-def _judge_text(found: Facts) -> Iterator[Facts]:
-    known = [each for each in found["datasets"] if "no_text" not in each]
+def _judge_text(found: Facts) -> Iterator[Check]:
     for each in found["datasets"]:
         if "no_text" in each:
-            yield _check("text", None, f"{each['name']} was not decoded: {each['no_text']}")
+            yield "text", None, f"{each['name']} was not decoded: {each['no_text']}"
+    known = [each for each in found["datasets"] if "no_text" not in each]
     if largest := max(known, key=lambda x: int(x["tokens"]), default=None):
         n, n_all = largest["unused_tokens"], largest["tokens_of_vocabulary"]
         text = f"{n:,} of {n_all:,} tokens of the vocabulary are not in {largest['name']}"
-        yield _check("unused", n <= _UNUSED_SHARE * n_all, text)
+        yield "unused", n <= _UNUSED_SHARE * n_all, text
         broken = sum(each["sample"]["broken"]["documents"] for each in known)
         looked = sum(each["sample"]["documents"] for each in known)
         text = f"{broken:,} of {looked:,} documents that were decoded have broken text"
-        yield _check("broken", broken == 0, text)
+        yield "broken", broken == 0, text
 
 
 # --- text for people ---

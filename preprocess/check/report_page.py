@@ -93,6 +93,7 @@ def _environment() -> Any:
     """Return what has the templates; raise PlotError if jinja2 is not installed."""
     try:
         import jinja2
+        import markupsafe
     except ModuleNotFoundError as error:
         raise PlotError(
             "pages are made with jinja2, which is not installed; install it: pip install"
@@ -107,7 +108,7 @@ def _environment() -> Any:
         "counted": counted, "duration": duration,
     }
     found.globals |= {
-        "plot": lambda *given: jinja2.utils.markupsafe.Markup(_plot(*given)),
+        "plot": lambda *given: markupsafe.Markup(_plot(*given)),
         "colours": _COLOURS, "most_rows": _MOST_ROWS, "left_out": LeftOut.__struct_fields__,
     }
     return found
@@ -126,7 +127,7 @@ class _Column(NamedTuple):
         return any(isinstance(value, str) for value in self.values)
 
 
-def _columns(rows: Sequence[Facts], names: Iterable[str]) -> list[_Column]:
+def _columns(rows: Sequence[Any], names: Iterable[str]) -> list[_Column]:
     """Return the columns of a table that have values.
 
     A name is "heading=key:format", where the key may be that of a dictionary in one ("a.b"), and is

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,16 +18,8 @@ from preprocess.dataset.reader import TokenFile, document_at, read_bounds, read_
 from preprocess.find.occurrences import Occurrences
 from preprocess.find.search import occurrences_of
 from preprocess.find.where import check_number, describe_places
-from preprocess.view.vocabulary import (
-    TOKENS,
-    Answer,
-    ViewedTokenizer,
-    ViewError,
-    describe_tokens,
-)
-
-if TYPE_CHECKING:
-    from bpe.text_tokenizer import AnyTokenizer
+from preprocess.view.library import Answer, ViewedDataset, ViewedTokenizer, ViewError
+from preprocess.view.vocabulary import TOKENS, describe_tokens
 
 SEARCHED = 1 << 22  # tokens of one answer
 _FIRST = 1 << 14  # tokens that are searched first
@@ -38,160 +30,120 @@ _LONGEST_QUERY = 10_000  # characters
 _BEGINNING = 32  # tokens of a document in a list
 
 
-class ViewedDataset:
-    """A dataset, its name on the page, and its tokenizer; None for a reason, `no_tokenizer`."""
-
-    def __init__(
-        self, name: str, file: TokenFile, tokenizer: ViewedTokenizer | None, no_tokenizer: str = "",
-        is_beside: bool = True,
-    ) -> None:
-        self.name, self.file, self.tokenizer = name, file, tokenizer
-        self.no_tokenizer, self._is_beside = no_tokenizer, is_beside
-
-    def facts(self) -> Answer:
-        """Describe the dataset from its manifest."""
-        file, manifest = self.file, self.file.manifest
-        return {
-            "name": self.name, "path": str(file.path), "tokens": file.n_tokens,
-            "documents": file.n_documents, "bytes": manifest.n_bytes, "dtype": file.dtype.name,
-            "shards": len(manifest.shards), "vocab_size": file.vocab_size,
-            "has_mask": file.has_mask, "no_tokenizer": self.no_tokenizer,
-            "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
-        }
-
-    def location_and_tokenizer(self) -> tuple[str, AnyTokenizer]:
-        """Return the tokenizer and where it is from; raise ViewError if there is none."""
-        if self.tokenizer is None:
-            raise ViewError(self.no_tokenizer)
-        return self.tokenizer.location, self.tokenizer.tokenizer
-
-    def open_in_python(self) -> str:
-        """Return Python code that opens the dataset."""
-        given = ""
-        if self.tokenizer is not None and not self._is_beside:
-            given = f", tokenizer={self.tokenizer.location!r}"
-        path = str(self.file.absolute_path)
-        return f"from preprocess import open_tokens\n\nfile = open_tokens({path!r}{given})\n"
-
-
-def document(viewed: ViewedDataset, number: int, page: int = 0) -> Answer:
+def document(dataset: ViewedDataset, number: int, page: int = 0) -> Answer:
     """Return a page of up to `TOKENS` tokens of a document.
 
     Raises:
         ViewError: There is no such page.
         TokenFileError: There is no such document, or the file is damaged.
     """
-    file = viewed.file
-    check_number(viewed.name, "document", number, file.n_documents)
+    file = dataset.file
+    check_number(dataset.name, "document", number, file.n_documents)
     start, stop = read_bounds(file, number, number + 1).tolist()
     n_pages = max(-(-(stop - start) // TOKENS), 1)
     if not 0 <= page < n_pages:
         raise ViewError(
-            f"{viewed.name}: there is no page {page:,} of document {number:,}; it has"
+            f"{dataset.name}: there is no page {page:,} of document {number:,}; it has"
             f" {n_pages:,}, of {TOKENS:,} tokens, numbered from 0"
         )
     first = start + page * TOKENS
     last = min(first + TOKENS, stop)
     before = read_ids(file, max(start, first - 4), first).tolist()  # a character has 4 bytes
     ids = read_ids(file, first, last).tolist()
-    answer = describe_tokens(ids, viewed.tokenizer, before, last == stop)
+    answer = describe_tokens(ids, dataset.tokenizer, before, last == stop)
     if file.has_mask:
         answer["mask"] = np.asarray(file.loss_mask[first:last]).tolist()
-    code = f"{viewed.open_in_python()}ids = file[{first}:{last}]  # of document {number}\n"
+    code = f"{dataset.open_in_python()}ids = file[{first}:{last}]  # of document {number}\n"
     if file.has_mask:
         code += f"mask = file.loss_mask[{first}:{last}]\n"
-    code += "print(file.decode(ids))\n" if viewed.tokenizer else "print(ids.tolist())\n"
+    code += "print(file.decode(ids))\n" if dataset.tokenizer else "print(ids.tolist())\n"
     return answer | {
-        "dataset": viewed.name, "number": number, "page": page, "n_pages": n_pages,
+        "dataset": dataset.name, "number": number, "page": page, "n_pages": n_pages,
         "start": start, "stop": stop, "first": first, "python": code,
         "source": Sources(file).describe(np.array([number]))[0],
     }
 
 
-def document_with(viewed: ViewedDataset, token: int) -> Answer:
+def document_with(dataset: ViewedDataset, token: int) -> Answer:
     """Return the page of a document that has the token at a position of the dataset.
 
     Raises:
         TokenFileError: There is no such token, or the file is damaged.
     """
-    file = viewed.file
-    check_number(viewed.name, "token", token, file.n_tokens)
+    file = dataset.file
+    check_number(dataset.name, "token", token, file.n_tokens)
     number = document_at(file, token)
     start = int(read_bounds(file, number, number + 1)[0])
-    return document(viewed, number, (token - start) // TOKENS) | {"token": token}
+    return document(dataset, number, (token - start) // TOKENS) | {"token": token}
 
 
 # --- search ---
 
 
-def of_length(
-    viewed: ViewedDataset, least: int, most: int, start: int = 0, limit: int = HITS
-) -> Answer:
+def of_length(dataset: ViewedDataset, least: int, most: int, start: int = 0) -> Answer:
     """Find documents of `least` to `most` tokens among the next `_DOCUMENTS` from `start` on.
 
     Returns:
         `hits`, each with the document, its number of `tokens` and its beginning, and `next`, where
         to go on, None at the end.
     """
-    file, hits = viewed.file, list[Answer]()
+    file, hits = dataset.file, list[Answer]()
     stop = min(start + _DOCUMENTS, file.n_documents)
     answer = {"hits": hits, "total": file.n_documents, "python": (
-        f"import numpy as np\n\n{viewed.open_in_python()}"
+        f"import numpy as np\n\n{dataset.open_in_python()}"
         "lengths = np.diff(file.document_ends.astype(np.int64), prepend=0)\n"
         f"documents = np.flatnonzero((lengths >= {least}) & (lengths <= {most}))\n"
     )}  # fmt: skip
     for first in range(start, stop, _BLOCK):
         bounds = read_bounds(file, first, min(first + _BLOCK, stop))
         lengths = np.diff(bounds)
-        found = np.flatnonzero((lengths >= least) & (lengths <= most))[: limit - len(hits)]
+        found = np.flatnonzero((lengths >= least) & (lengths <= most))[: HITS - len(hits)]
         for place in found.tolist():
             begin, n_tokens = int(bounds[place]), int(lengths[place])
-            text = _text(viewed, read_ids(file, begin, begin + min(n_tokens, _BEGINNING)))
+            text = _text(dataset, read_ids(file, begin, begin + min(n_tokens, _BEGINNING)))
             hits.append({"document": first + place, "tokens": n_tokens, "begins": text})
-        if len(hits) == limit:
+        if len(hits) == HITS:
             stop = hits[-1]["document"] + 1
             break
     return answer | {"next": stop if stop < file.n_documents else None}
 
 
-def search(
-    viewed: ViewedDataset, query: str, by_ids: bool = False, start: int = 0, limit: int = HITS
-) -> Answer:
+def search(dataset: ViewedDataset, query: str, by_ids: bool = False, start: int = 0) -> Answer:
     """Search `SEARCHED` tokens from `start` on, as `preprocess.search`.
 
     Args:
-        viewed: The dataset.
+        dataset: The dataset.
         query: Text, or ids with white space or commas between them.
         by_ids: True if `query` is ids. Text is searched by its ids without a byte-level tokenizer.
         start: Position of the first token.
-        limit: Number of hits after which no more are listed, but all of the last one's first token.
 
     Returns:
-        `hits`, each as of `describe_place`, and `next`, where to go on, None at the end.
+        `hits`, each as of `describe_place`, and `next`, where to go on, None at the end. There are
+        `HITS` of them, and all others of the last one's first token.
 
     Raises:
         ViewError: There is nothing to search for, or it cannot be in the dataset.
     """
-    file, n = viewed.file, viewed.file.n_tokens
-    wanted = _wanted(viewed, query, by_ids)
+    file, n = dataset.file, dataset.file.n_tokens
+    wanted = _wanted(dataset, query, by_ids)
     answer: Answer = {"hits": [], "total": n, "next": None, "python": (
         f"from preprocess import search\n\nfound = search({str(file.absolute_path)!r},"
         f" {'ids' if by_ids else 'texts'}={wanted if by_ids else [wanted]!r})\n"
         "print(found['searched'][0]['places'])\n"
     )}  # fmt: skip
-    searched = _occurrences(file, viewed.tokenizer, tuple(wanted) if by_ids else wanted)
+    searched = _occurrences(file, dataset.tokenizer, tuple(wanted) if by_ids else wanted)
     begin, stop, size, rows = start, start + SEARCHED, _FIRST, np.zeros((0, 5), np.int64)
-    while begin < min(stop, n) and len(rows) < limit:  # what is frequent is found in few tokens
+    while begin < min(stop, n) and len(rows) < HITS:  # what is frequent is found in few tokens
         found = searched.find(begin, min(begin + size, stop))
         rows = np.concatenate([rows, found[:, 1:]])
         begin, size = begin + size, 4 * size
-    if len(rows) >= limit:
-        stop = int(rows[limit - 1, 0]) + 1
-    tokenizer = None if viewed.tokenizer is None else viewed.tokenizer.tokenizer
+    if len(rows) >= HITS:
+        stop = int(rows[HITS - 1, 0]) + 1
+    tokenizer = None if dataset.tokenizer is None else dataset.tokenizer.tokenizer
     answer["hits"] = describe_places(file, tokenizer, rows[rows[:, 0] < stop])
     for each in answer["hits"] if tokenizer is None else ():
         ids = read_ids(file, each["token"], each["stop"])
-        each |= {"before": "", "match": _text(viewed, ids), "after": ""}
+        each |= {"before": "", "match": _text(dataset, ids), "after": ""}
     return answer | {"next": stop if stop < n else None}
 
 
@@ -203,9 +155,9 @@ def _occurrences(
     return occurrences_of(file, tokenizer, [wanted])
 
 
-def _wanted(viewed: ViewedDataset, query: str, by_ids: bool) -> Any:
+def _wanted(dataset: ViewedDataset, query: str, by_ids: bool) -> Any:
     """Return the text or the list of ids of a query, which can be searched for."""
-    size = viewed.file.vocab_size
+    size = dataset.file.vocab_size
     if len(query) > _LONGEST_QUERY:
         raise ViewError(f"query: is longer than {_LONGEST_QUERY:,} characters; search for a part")
     if not query.strip() if by_ids else not query:
@@ -217,15 +169,15 @@ def _wanted(viewed: ViewedDataset, query: str, by_ids: bool) -> Any:
                 f"query: should be ids of 0 to {size - 1:,} such as 464 318; got {query!r:.100}"
             )
         return [*map(int, words)]
-    if viewed.tokenizer is None:
+    if dataset.tokenizer is None:
         raise ViewError(
-            f"{viewed.name}: its tokenizer is missing, so text cannot be searched; search for ids"
+            f"{dataset.name}: its tokenizer is missing, so text cannot be searched; search for ids"
         )
     utf8(query)  # raises
     return query
 
 
-def _text(viewed: ViewedDataset, ids: Any) -> str:
-    if viewed.tokenizer is None:
+def _text(dataset: ViewedDataset, ids: Any) -> str:
+    if dataset.tokenizer is None:
         return " ".join(map(str, ids.tolist()))
-    return viewed.tokenizer.tokenizer.decode_bytes(ids).decode("utf-8", "replace")
+    return dataset.tokenizer.tokenizer.decode_bytes(ids).decode("utf-8", "replace")

@@ -1,64 +1,71 @@
-"""The numbers of a dataset, and of its validation or train beside it, drawn as in a report."""
+"""Answers about all of a dataset: unusual documents, and its numbers, drawn as in a report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bpe.parallel import Task, start_thread
-from preprocess.check.report_numbers import Measurements
+import numpy as np
+
+from preprocess.check.report_numbers import measure
 from preprocess.check.report_page import draw_sections
-from preprocess.view.documents import ViewedDataset
-from preprocess.view.statistics import Statistics
-from preprocess.view.vocabulary import Answer
+from preprocess.view.library import Answer, Library, ViewedDataset, ViewError
+
+if TYPE_CHECKING:
+    from bpe.text_tokenizer import AnyTokenizer
 
 
-class Numbers:
-    """Numbers of datasets, computed on a thread of its own once their passes are over.
+def statistics(dataset: ViewedDataset) -> Answer:
+    """List what is known so far of unusual documents: those with copies when the pass is over."""
+    progress, scanned = dataset.progress(), dataset.scanned
+    lists = {
+        name: [
+            {"document": number, "tokens": n_tokens, "bytes": n_bytes, "repeats": n_repeats}
+            for number, n_tokens, n_bytes, n_repeats in extremes.rows.tolist()
+        ]
+        for name, extremes in (
+            ("longest", scanned.longest), ("worst", scanned.worst),
+            ("repetitive", scanned.repetitive),
+        )
+    }  # fmt: skip
+    unused = int(np.count_nonzero(scanned.counts == 0))
+    copies = dataset.scanning.result() if progress["over"] and not progress["error"] else []
+    return progress | lists | {"unused": unused, "copies": copies}
 
-    Args:
-        datasets: The dataset, and its validation or train.
-        statistics: Of each.
+
+def numbers(library: Library, dataset: ViewedDataset) -> Answer:
+    """Return progress of the passes over a dataset and its train or validation, if that is shown.
+
+    When they are over, `html` has the sections of a report on both, and `lengths` those of a report
+    on the dataset.
     """
-
-    def __init__(self, datasets: Sequence[ViewedDataset], statistics: Sequence[Statistics]) -> None:
-        self._datasets, self._statistics = datasets, statistics
-        self._task: Task[Answer] = Task(self._compute)
-        start_thread(self._task.run)
-
-    def answer(self) -> Answer:
-        """Return `html` and `lengths` of the first dataset, when they are there, and progress."""
-        parts = [each.progress() for each in self._statistics]
-        error = next((each["error"] for each in parts if each["error"]), "")
-        found = {name: sum(each[name] for each in parts) for name in ("done", "total")}
-        found |= {"over": self._task.is_done, "error": error}
-        if not self._task.is_done:
-            return found
-        return found | self._task.result()
-
-    def _compute(self) -> Answer:
-        for each in self._statistics:
-            each.wait()
-        if any(each.error for each in self._statistics):
-            return {}
-        measured = Measurements()
-        for viewed, statistics in zip(self._datasets, self._statistics, strict=True):
-            name = Path(viewed.file.path).stem
-            measured.add(name, statistics.scanned, viewed.location_and_tokenizer)
-        found = measured.facts()
-        for each in found["datasets"]:
-            each.pop("decoded", None)  # *Documents* shows them
-        # Text of the dataset is escaped, so these are attributes; the page's policy allows none.
-        html = draw_sections(found).replace(' style="', ' data-style="')
-        return {"html": html, "lengths": found["datasets"][0]["lengths"]}
-
-
-def with_partner(viewed: ViewedDataset, among: Mapping[str, ViewedDataset]) -> list[str]:
-    """Return the name of a dataset, and that of its train or validation in the same directory."""
-    path = Path(viewed.file.absolute_path).with_suffix("")
+    path = Path(dataset.file.absolute_path).with_suffix("")
     ends = ("train", "val") if path.name.endswith("train") else ("val", "train")
     other = path.with_name(path.name.removesuffix(ends[0]) + ends[1])
-    return [viewed.name, *(
-        name for name, each in among.items()
-        if Path(each.file.absolute_path).with_suffix("") == other and each is not viewed
+    both = [dataset, *(
+        each for each in library.datasets.values()
+        if Path(each.file.absolute_path).with_suffix("") == other and each is not dataset
     )]  # fmt: skip
+    parts = [each.progress() for each in both]
+    found: Answer = {name: sum(each[name] for each in parts) for name in ("done", "total")}
+    found["over"] = all(each["over"] for each in parts)
+    found["error"] = next((each["error"] for each in parts if each["error"]), "")
+    return found | (_draw(*both) if found["over"] and not found["error"] else {})
+
+
+@functools.lru_cache(8)
+def _draw(*datasets: ViewedDataset) -> Answer:
+    of = {Path(each.file.path).stem: each for each in datasets}
+
+    def load(name: str) -> tuple[str, AnyTokenizer]:
+        if (tokenizer := of[name].tokenizer) is None:
+            raise ViewError(of[name].no_tokenizer)
+        return tokenizer.location, tokenizer.tokenizer
+
+    found = measure({name: each.scanned for name, each in of.items()}, load)
+    for each in found["datasets"]:
+        each.pop("decoded", None)  # *Documents* shows them
+    # Text of the dataset is escaped, so these are attributes; the page's policy allows none.
+    html = draw_sections(found).replace(' style="', ' data-style="')
+    return {"html": html, "lengths": found["datasets"][0]["lengths"]}

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
+import json
 import os
 import re
 import secrets
@@ -18,230 +20,61 @@ import threading
 import webbrowser
 from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bpe.errors import TokenmillError
-from bpe.files.locations import is_url
 from preprocess.check import report_page
-from preprocess.dataset.manifest import FORMAT
-from preprocess.dataset.reader import check_tokenizer, open_tokens
-from preprocess.locations import url_name
 from preprocess.options import ViewSettings
-from preprocess.run.outputs import TOKENIZER_FILE, find_token_files, manifests_in, read_object
-from preprocess.settings import read_tokenizer, takes
-from preprocess.storage import open_files
-from preprocess.view import documents, steps, vocabulary
-from preprocess.view.documents import ViewedDataset
-from preprocess.view.numbers import Numbers, with_partner
-from preprocess.view.statistics import Statistics
-from preprocess.view.vocabulary import Answer, ViewedTokenizer, ViewError
+from preprocess.settings import takes
+from preprocess.view import documents, numbers, steps, vocabulary
+from preprocess.view.library import Answer, Library, ViewError, contents, is_dataset
 
 HOST = "127.0.0.1"
 _MOST_TEXT = 1 << 20  # bytes of a request
 
 
-# --- what is shown ---
-
-
-class Library:
-    """Datasets and tokenizers by the names that the page has for them."""
-
-    def __init__(self) -> None:
-        self.datasets: dict[str, ViewedDataset] = {}
-        self.tokenizers: dict[str, ViewedTokenizer] = {}
-        self._statistics: dict[str, Statistics] = {}
-        self._numbers: dict[str, Numbers] = {}
-
-    def add(self, location: str) -> None:
-        """Open the datasets and the tokenizer at a path, URL or name of a tokenizer.
-
-        Raises:
-            TokenmillError: There are none, or they cannot be read.
-        """
-        place = Path(location)
-        if not is_url(location) and place.is_dir() and not manifests_in(open_files(location)):
-            if not (place / TOKENIZER_FILE).exists():
-                find_token_files(location)  # raises
-            self._add_tokenizer(str(place / TOKENIZER_FILE))
-        elif not _is_dataset(location):
-            self._add_tokenizer(location)
-        else:
-            for found in find_token_files(location):
-                self._add_dataset(found)
-
-    def _add_dataset(self, location: str) -> None:
-        file = open_tokens(location)
-        path, _ = file.tokenizer_file()
-        viewed, why = None, ""
-        try:
-            if path is not None:
-                viewed = self._add_tokenizer(str(path))
-                check_tokenizer(file.path, file.manifest, viewed.tokenizer)
-        except TokenmillError as error:
-            viewed, why = None, str(error)
-        is_beside = viewed is not None
-        if viewed is None:
-            expected = file.manifest.tokenizer_fingerprint
-            others = self.tokenizers.values()
-            viewed = next((x for x in others if x.tokenizer.has_fingerprint(expected)), None)
-        if viewed is None and not why:
-            why = "there is no tokenizer.json beside it, and none was given that it was built with"
-        stem = os.path.splitext(url_name(location) if is_url(location) else location)[0]
-        name = _unused(stem, 1, self.datasets)
-        why = "" if viewed else why
-        self.datasets[name] = ViewedDataset(name, file, viewed, why, is_beside)
-        self._statistics[name] = Statistics(self.datasets[name])
-
-    def _add_tokenizer(self, location: str) -> ViewedTokenizer:
-        from bpe import load_tokenizer
-
-        known = {each.location: each for each in self.tokenizers.values()}
-        location = os.path.abspath(location) if os.path.exists(location) else location
-        if location not in known:
-            loaded = load_tokenizer(read_tokenizer(location))
-            name = _unused(location, 1 + location.endswith(TOKENIZER_FILE), self.tokenizers)
-            self.tokenizers[name] = known[location] = ViewedTokenizer(name, location, loaded)
-        return known[location]
-
-    def dataset(self, name: str) -> ViewedDataset:
-        """Return a dataset by its name; raise ViewError if there is none."""
-        found: ViewedDataset = _find(name, self.datasets, "dataset")
-        return found
-
-    def tokenizer(self, name: str) -> ViewedTokenizer:
-        """Return a tokenizer by its name; raise ViewError if there is none."""
-        found: ViewedTokenizer = _find(name, self.tokenizers, "tokenizer")
-        return found
-
-    def statistics(self, name: str) -> Statistics:
-        """Return the statistics of a dataset, which begin to be computed when first asked for."""
-        self.dataset(name)
-        self._statistics[name].start()
-        return self._statistics[name]
-
-    def numbers(self, name: str) -> Numbers:
-        """Return the numbers of a dataset, which begin to be computed when first asked for."""
-        found = self._numbers.get(name)
-        if found is None:
-            names = with_partner(self.dataset(name), self.datasets)
-            found = Numbers([self.datasets[x] for x in names], [*map(self.statistics, names)])
-        return self._numbers.setdefault(name, found)
-
-    def counts(self, dataset: str, tokenizer: str) -> NDArray[np.int64] | None:
-        """Return how often ids occur so far, if the dataset is of the tokenizer; else None."""
-        if not dataset or self.dataset(dataset).tokenizer is not self.tokenizer(tokenizer):
-            return None
-        return self.statistics(dataset).scanned.counts
-
-    def contents(self) -> Answer:
-        """Describe everything that is shown."""
-        return {
-            "datasets": [each.facts() for each in self.datasets.values()],
-            "tokenizers": [each.facts() for each in self.tokenizers.values()],
-        }
-
-
-def _is_dataset(location: str) -> bool:
-    place = Path(url_name(location) if is_url(location) else location)
-    if is_url(location):
-        return place.name != TOKENIZER_FILE
-    if place.suffix == ".json" and place.is_file():
-        return read_object(open_files(str(place.parent)), place.name, FORMAT) is not None
-    return place.is_dir() or place.suffix in (".bin", ".yaml", ".yml", ".txt")
-
-
-def _unused(location: str, n_parts: int, used: Mapping[str, Any]) -> str:
-    """Return the end of a path or URL that is no name yet, of at least so many parts."""
-    parts = location.split("/")
-    names = ("/".join(parts[-n:]) for n in range(n_parts, len(parts)))
-    return next((name for name in names if name not in used), location)
-
-
-def _find(name: str, among: Mapping[str, Any], what: str) -> Any:
-    if name not in among:
-        raise ViewError(f"there is no {what} {name!r}; there are {', '.join(among) or 'none'}")
-    return among[name]
-
-
 # --- answers to requests ---
 
+# Values of a request are arguments by the names of parameters; those of others are left out.
+ANSWERS: dict[str, Callable[..., Answer]] = {
+    "contents": contents,
+    "document": documents.document,
+    "document_with": documents.document_with,
+    "lengths": documents.of_length,
+    "search": documents.search,
+    "statistics": numbers.statistics,
+    "numbers": numbers.numbers,
+    "step": steps.step,
+    "step_with": steps.step_with,
+    "encode": vocabulary.encode,
+    "compare": vocabulary.compare,
+    "merges": vocabulary.merges,
+    "vocabulary": vocabulary.vocabulary,
+}
 
-def _integer(given: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """Return a number of a request; raise ViewError if it is none."""
-    text = given.get(name, "" if default is None else str(default))
+
+def answer(library: Library, name: str, given: Mapping[str, str]) -> Answer:
+    """Return the answer to a request; raise ViewError if a value of it cannot be read."""
+    arguments = dict[str, Any]()
+    kinds: dict[str, Callable[[str], Any]] = {
+        "Library": lambda _: library, "str": str, "bool": "1".__eq__,
+        "ViewedDataset": library.dataset, "ViewedTokenizer": library.tokenizer,
+        "ViewedDataset | None": lambda name: library.dataset(name) if name else None,
+    }  # fmt: skip
+    for each in inspect.signature(ANSWERS[name]).parameters.values():
+        text = given.get(each.name, "")
+        if each.name in given or each.default is each.empty:
+            if each.annotation == "int":
+                arguments[each.name] = _integer(each.name, text)
+            else:
+                arguments[each.name] = kinds[each.annotation](text)
+    return ANSWERS[name](**arguments)
+
+
+def _integer(name: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
         raise ViewError(f"{name}: should be a whole number of at least 0; got {text!r:.100}")
     return int(text)
-
-
-def _document(library: Library, given: Mapping[str, str]) -> Answer:
-    viewed = library.dataset(given.get("dataset", ""))
-    if "token" in given:
-        return documents.document_with(viewed, _integer(given, "token"))
-    return documents.document(viewed, _integer(given, "number"), _integer(given, "page", 0))
-
-
-def _lengths(library: Library, given: Mapping[str, str]) -> Answer:
-    viewed, limits = library.dataset(given.get("dataset", "")), ("least", "most", "start")
-    return documents.of_length(viewed, *(_integer(given, name, 0) for name in limits))
-
-
-def _search(library: Library, given: Mapping[str, str]) -> Answer:
-    viewed, by_ids = library.dataset(given.get("dataset", "")), given.get("by") == "ids"
-    return documents.search(viewed, given.get("query", ""), by_ids, _integer(given, "start", 0))
-
-
-def _step(library: Library, given: Mapping[str, str]) -> Answer:
-    viewed = library.dataset(given.get("dataset", ""))
-    sizes = [_integer(given, name) for name in ("batch_size", "context_length")]
-    options: dict[str, Any] = {name: given[name] for name in ("order", "windows") if name in given}
-    options["seed"] = _integer(given, "seed", 0)
-    if "token" in given:
-        return steps.step_with(viewed, _integer(given, "token"), *sizes, **options)
-    options |= {name: _integer(given, name, 0) for name in ("row", "column")}
-    return steps.step(viewed, _integer(given, "step"), *sizes, **options)
-
-
-def _encode(library: Library, given: Mapping[str, str]) -> Answer:
-    first, text = library.tokenizer(given.get("tokenizer", "")), given.get("text", "")
-    with_special = given.get("special") != "text"
-    if not given.get("beside"):
-        return {"first": vocabulary.encode(first, text, with_special)}
-    return vocabulary.compare(first, library.tokenizer(given["beside"]), text, with_special)
-
-
-def _merges(library: Library, given: Mapping[str, str]) -> Answer:
-    return vocabulary.merges(library.tokenizer(given.get("tokenizer", "")), _integer(given, "id"))
-
-
-def _vocabulary(library: Library, given: Mapping[str, str]) -> Answer:
-    viewed, dataset = library.tokenizer(given.get("tokenizer", "")), given.get("dataset", "")
-    counts = library.counts(dataset, viewed.name)
-    found = vocabulary.vocabulary(
-        viewed, given.get("query", ""), given.get("order", "id"), _integer(given, "start", 0),
-        counts, given.get("unused") == "1", given.get("script", ""),
-    )
-    if counts is not None:
-        found |= library.statistics(dataset).progress()
-    return found
-
-
-ANSWERS: dict[str, Callable[[Library, Mapping[str, str]], Answer]] = {
-    "contents": lambda library, _: library.contents(),
-    "document": _document,
-    "lengths": _lengths,
-    "numbers": lambda library, given: library.numbers(given.get("dataset", "")).answer(),
-    "search": _search,
-    "statistics": lambda library, given: library.statistics(given.get("dataset", "")).answer(),
-    "step": _step,
-    "encode": _encode,
-    "merges": _merges,
-    "vocabulary": _vocabulary,
-}
 
 
 # --- the server ---
@@ -298,8 +131,8 @@ def application(library: Library, path: str, hosts: Iterable[str]) -> Any:
             return Response(html, 200, headers, "text/html; charset=utf-8")
         try:
             asked = await _asked(request)
-            answer = await run_in_threadpool(ANSWERS[name], library, asked)
-            return JSONResponse(answer, 200, headers)
+            found = await run_in_threadpool(answer, library, name, asked)
+            return JSONResponse(found, 200, headers)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
         except (TokenmillError, OSError, MemoryError) as error:
@@ -317,8 +150,6 @@ def application(library: Library, path: str, hosts: Iterable[str]) -> Any:
 
 async def _asked(request: Any) -> dict[str, str]:
     """Return the names and values of a request, of its query or of its body, a JSON object."""
-    import json
-
     if request.method != "POST":
         return dict(request.query_params)
     content = bytearray()
@@ -406,6 +237,6 @@ def open_viewer(settings: ViewSettings) -> Viewer:
     """
     library = Library()
     # Tokenizers first: a dataset without one beside it may have been built with one of them.
-    for location in sorted(settings.paths, key=_is_dataset):
+    for location in sorted(settings.paths, key=is_dataset):
         library.add(location)
     return Viewer(library, settings.port, not settings.no_browser)

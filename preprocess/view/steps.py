@@ -12,8 +12,8 @@ from preprocess.dataset.reader import TokenFile
 from preprocess.sampling.describe import describe_rows
 from preprocess.sampling.orders import permute
 from preprocess.sampling.sampler import Sampler
-from preprocess.view.documents import ViewedDataset
-from preprocess.view.vocabulary import Answer, ViewError, describe_tokens
+from preprocess.view.library import Answer, ViewedDataset, ViewError
+from preprocess.view.vocabulary import describe_tokens
 
 ROWS, COLUMNS = 4, 500  # of one answer
 _LARGEST, _MOST_ROWS = 1 << 24, 1 << 14  # tokens and rows of a batch, all of which is made
@@ -44,14 +44,14 @@ def _sampler(file: TokenFile, *sizes: int, **options: Any) -> _Sampler:
 
 
 def step(
-    viewed: ViewedDataset, number: int, batch_size: int, context_length: int, *, seed: int = 0,
+    dataset: ViewedDataset, step: int, batch_size: int, context_length: int, *, seed: int = 0,
     order: str = "epoch", windows: str = "stride", row: int = 0, column: int = 0,
 ) -> Answer:
     """Return rows of a training step, as `Sampler` with these options has them.
 
     Args:
-        viewed: The dataset.
-        number: The step.
+        dataset: The dataset.
+        step: The number of the step.
         batch_size: Of all ranks.
         context_length: Of the sampler.
         seed: Of the sampler.
@@ -74,35 +74,35 @@ def step(
             f" choose at most {_MOST_ROWS:,} rows and {_LARGEST:,} tokens"
         )
     options = {"seed": seed, "order": order, "windows": windows}
-    sampler = _sampler(viewed.file, batch_size, context_length, **options)
-    fields = sampler.fields_of(number)
+    sampler = _sampler(dataset.file, batch_size, context_length, **options)
+    fields = sampler.fields_of(step)
     n_rows = len(fields.inputs)
     if not (0 <= row < n_rows and 0 <= column < context_length):
         raise ViewError(
-            f"step {number:,} has {n_rows:,} rows of {context_length:,} tokens; row {row:,} and"
+            f"step {step:,} has {n_rows:,} rows of {context_length:,} tokens; row {row:,} and"
             f" column {column:,} are not among them"
         )
     stop = min(row + ROWS, n_rows)
     shown = slice(column, column + COLUMNS)
     rows = [
-        each | describe_tokens(each["ids"], viewed.tokenizer)
-        for each in describe_rows(viewed.file, fields, range(row, stop), shown)
+        each | describe_tokens(each["ids"], dataset.tokenizer)
+        for each in describe_rows(dataset.file, fields, range(row, stop), shown)
     ]
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     code = (
-        f"{viewed.open_in_python()}sampler = Sampler(\n    file, {batch_size}, {context_length}"
+        f"{dataset.open_in_python()}sampler = Sampler(\n    file, {batch_size}, {context_length}"
         f"{given},\n    fields=('inputs', 'segment_ids', 'loss_mask'),\n)\n"
-        f"batch = sampler.batch({number})\n"
+        f"batch = sampler.batch({step})\n"
     ).replace("import open_tokens", "import Sampler, open_tokens")
     return {
-        "dataset": viewed.name, "step": number, "n_rows": n_rows, "context_length": context_length,
+        "dataset": dataset.name, "step": step, "n_rows": n_rows, "context_length": context_length,
         "n_steps": None if order == "random" else len(sampler), "row": row, "column": column,
         "rows": rows, "python": code,
     }  # fmt: skip
 
 
 def step_with(
-    viewed: ViewedDataset, token: int, batch_size: int, context_length: int, *, seed: int = 0,
+    dataset: ViewedDataset, token: int, batch_size: int, context_length: int, *, seed: int = 0,
     order: str = "epoch", windows: str = "stride",
 ) -> Answer:
     """Return rows of the first training step that has the token at a position, as `step` does.
@@ -117,7 +117,7 @@ def step_with(
             f"the step of a token is not known with order {order!r} and windows {windows!r}; choose"
             " another order than 'random', and other windows than 'packed'"
         )
-    found = _sampler(viewed.file, batch_size, context_length, **options).find(token)
+    found = _sampler(dataset.file, batch_size, context_length, **options).find(token)
     if found is None:
         raise ViewError(
             f"token {token:,} is an input of no row: the last window and the last batch are left"
@@ -125,4 +125,4 @@ def step_with(
         )
     number, row, column = found
     column -= column % COLUMNS
-    return step(viewed, number, batch_size, context_length, row=row, column=column, **options)
+    return step(dataset, number, batch_size, context_length, row=row, column=column, **options)

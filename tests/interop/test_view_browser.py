@@ -14,7 +14,7 @@ import view_cases
 
 from preprocess import Sampler, TokenFile, open_tokens
 from preprocess.view.documents import search
-from preprocess.view.server import Library
+from preprocess.view.library import Library
 from preprocess.view.vocabulary import compare, encode, merges, vocabulary
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
@@ -395,8 +395,8 @@ def test_lists_of_documents(page: Any, url: str, view_root: Path, view_library: 
     page.get_by_text("Most repetitive").click()
     playwright.expect(title).to_contain_text("Documents of which most repeats")
     wait(page)
-    found = view_library.statistics("train")
-    found._task.run()
+    found = view_library.dataset("train")
+    found.scanning.wait()
     assert page.locator("#found .hits li").all_text_contents() == [
         f"document {i}: {n_tokens:,} tokens, {100 * n_repeats / n_tokens:.0f} % repeat"
         for i, n_tokens, _, n_repeats in found.scanned.repetitive.rows.tolist()

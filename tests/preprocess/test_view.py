@@ -24,11 +24,11 @@ from preprocess.check.report_numbers import report, script_of
 from preprocess.check.report_page import draw_sections
 from preprocess.check.scan import MIN_TOKENS
 from preprocess.dataset.reader import read_ids
-from preprocess.view import documents, statistics, steps, vocabulary
-from preprocess.view.documents import ViewedDataset, document, document_with, search
-from preprocess.view.server import ANSWERS, Library, headers_of, page
-from preprocess.view.statistics import Statistics
-from preprocess.view.vocabulary import ViewedTokenizer, ViewError, compare, encode, merges
+from preprocess.view import documents, library, numbers, steps, vocabulary
+from preprocess.view.documents import document, document_with, search
+from preprocess.view.library import Library, ViewedDataset, ViewedTokenizer, ViewError, contents
+from preprocess.view.server import answer, headers_of, page
+from preprocess.view.vocabulary import compare, encode, merges
 
 TOKENIZER = view_cases.make_tokenizers()[0]
 VIEWED = ViewedTokenizer("t", "t.json", TOKENIZER)
@@ -154,10 +154,9 @@ def test_a_dataset_at_a_url(files: list[TokenFile], bucket: str) -> None:
     query = " ".join(map(str, local.file[9_000:9_002].tolist()))
     mine, other = (search(each, query, by_ids=True) for each in (local, remote))
     assert mine["hits"] == other["hits"] != []
-    both = [Statistics(each) for each in (local, remote)]
-    for each in both:
-        each.wait()
-    assert both[0].answer() == both[1].answer()
+    for each in (local, remote):
+        each.scanning.wait()
+    assert numbers.statistics(local) == numbers.statistics(remote)
 
 
 # --- search ---
@@ -184,7 +183,7 @@ def search_all(viewed: ViewedDataset, query: str, **how: Any) -> list[dict[str, 
     while start is not None:
         answer = as_shown(search(viewed, query, start=start, **how))
         firsts = [hit["token"] for hit in answer["hits"]]
-        assert len({*firsts[how.get("limit", documents.HITS) :]} - {*firsts[-1:]}) == 0
+        assert len({*firsts[documents.HITS :]} - {*firsts[-1:]}) == 0
         found, start = found + answer["hits"], answer["next"]
     return found
 
@@ -198,7 +197,8 @@ def test_texts_are_found(
 ) -> None:
     monkeypatch.setattr(documents, "_FIRST", 37)
     monkeypatch.setattr(documents, "SEARCHED", 500)
-    found = search_all(viewed, query, limit=limit)
+    monkeypatch.setattr(documents, "HITS", limit)
+    found = search_all(viewed, query)
     assert [(x["token"], x["stop"]) for x in found] == hits_by_hand(viewed.file, query.encode())
     for each in found:
         assert query in each["match"]
@@ -248,18 +248,18 @@ def repeats_of(ids: list[int]) -> int:
 def test_numbers_of_a_dataset(viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "_BLOCK", 61)
     monkeypatch.setattr(scan, "KEPT", 9)
-    monkeypatch.setattr(statistics, "KEPT", 9)
-    found, file = Statistics(viewed), viewed.file
-    assert found.answer()["over"] is False
-    found.wait()
+    monkeypatch.setattr(library, "KEPT", 9)
+    file = viewed.file
+    assert numbers.statistics(viewed)["over"] is False
+    viewed.scanning.wait()
     counts = Counter(file[:].tolist())
-    assert {i: n for i, n in enumerate(found.scanned.counts.tolist()) if n} == counts
+    assert {i: n for i, n in enumerate(viewed.scanned.counts.tolist()) if n} == counts
     sizes = [
         {"document": i, "tokens": len(file.doc(i)) - 1, "bytes": len(text.encode()),
          "repeats": repeats_of(file.doc(i).tolist())}
         for i, text in enumerate(view_cases.texts())
     ]  # fmt: skip
-    answer = as_shown(found.answer())
+    answer = as_shown(numbers.statistics(viewed))
     assert answer["longest"] == sorted(sizes, key=lambda x: (-x["tokens"], x["document"]))[:9]
     long = [x for x in sizes if x["tokens"] >= MIN_TOKENS]
     by_ratio = sorted(long, key=lambda x: (x["bytes"] / x["tokens"], x["document"]))
@@ -283,9 +283,10 @@ def test_documents_of_a_length(viewed: ViewedDataset, monkeypatch: pytest.Monkey
     sizes = [len(file.doc(i)) for i in range(file.n_documents)]
     least, most = sorted(sizes)[5], sorted(sizes)[30]
     for limit in (1, 7, 50):
+        monkeypatch.setattr(documents, "HITS", limit)
         found, start = list[dict[str, Any]](), 0
         while start is not None:
-            answer = as_shown(documents.of_length(viewed, least, most, start, limit))
+            answer = as_shown(documents.of_length(viewed, least, most, start))
             assert len(answer["hits"]) <= limit
             found, start = found + answer["hits"], answer["next"]
         expected = [i for i, size in enumerate(sizes) if least <= size <= most]
@@ -305,34 +306,34 @@ def test_numbers_are_those_of_a_report(tmp_path: Path) -> None:
     )
     library = Library()
     library.add(str(tmp_path))
-    numbers = library.numbers("val")
-    assert library.numbers("val") is numbers
-    assert numbers.answer()["total"] == 2 * len(open_tokens(tmp_path / "val.bin"))
-    numbers._task.wait()
-    answer = as_shown(numbers.answer())
-    assert (answer["over"], answer["error"], answer["done"]) == (True, "", answer["total"])
+    begun = answer(library, "numbers", {"dataset": "val"})
+    assert begun["total"] == 2 * len(open_tokens(tmp_path / "val.bin"))
+    for each in library.datasets.values():
+        each.scanning.wait()
+    found = as_shown(answer(library, "numbers", {"dataset": "val"}))
+    assert (found["over"], found["error"], found["done"]) == (True, "", found["total"])
     expected = report(tmp_path)
-    assert answer["lengths"] == expected["datasets"][1]["lengths"]
+    assert found["lengths"] == expected["datasets"][1]["lengths"]
     del expected["datasets"][0]["decoded"], expected["datasets"][1]["decoded"]
     expected["datasets"].reverse()
-    assert answer["html"].replace(" data-style=", " style=") == draw_sections(expected)
-    assert f"{len(texts)} of {len(texts)} documents of val are in train, too" in answer["html"]
+    assert found["html"].replace(" data-style=", " style=") == draw_sections(expected)
+    assert f"{len(texts)} of {len(texts)} documents of val are in train, too" in found["html"]
 
 
 def test_numbers_of_ids_alone_and_of_damage(view_root: Path, tmp_path: Path) -> None:
     library = Library()
     library.add(str(view_root / "bare"))
-    numbers = library.numbers("train")
-    numbers._task.wait()
-    assert "train was not decoded, so what needs its text" in numbers.answer()["html"]
+    library.dataset("train").scanning.wait()
+    found = answer(library, "numbers", {"dataset": "train"})
+    assert "train was not decoded, so what needs its text" in found["html"]
     shutil.copytree(view_root / "bare", tmp_path / "data")
     size = (view_root / "bare" / "train.bin").stat().st_size
     (tmp_path / "data" / "train.bin").write_bytes(b"\xff" * size)
     library.add(str(tmp_path / "data"))
-    numbers = library.numbers("data/train")
-    numbers._task.wait()
-    assert "the file is damaged" in numbers.answer()["error"]
-    assert "html" not in numbers.answer()
+    library.dataset("data/train").scanning.wait()
+    found = answer(library, "numbers", {"dataset": "data/train"})
+    assert "the file is damaged" in found["error"]
+    assert "html" not in found
 
 
 def test_damage_ends_the_pass(view_root: Path, tmp_path: Path) -> None:
@@ -342,9 +343,8 @@ def test_damage_ends_the_pass(view_root: Path, tmp_path: Path) -> None:
     (tmp_path / "data" / "train.bin").write_bytes(content)
     library = Library()
     library.add(str(tmp_path / "data" / "train.bin"))
-    found = Statistics(library.dataset("train"))
-    found.wait()
-    assert "the file is damaged" in found.answer()["error"]
+    library.dataset("train").scanning.wait()
+    assert "the file is damaged" in numbers.statistics(library.dataset("train"))["error"]
 
 
 # --- tokenizers ---
@@ -425,8 +425,10 @@ def test_a_tokenizer_of_words(tmp_path: Path) -> None:
 @pytest.mark.parametrize("order", vocabulary.ORDERS)
 @pytest.mark.parametrize("query", ["", "e", "日", "#97", "#9999", "absent"])
 @pytest.mark.parametrize("unused", [False, True])
-def test_the_vocabulary(order: str, query: str, unused: bool) -> None:
-    counts = np.arange(TOKENIZER.vocab_size) % 5
+def test_the_vocabulary(view_root: Path, order: str, query: str, unused: bool) -> None:
+    dataset = ViewedDataset("train", open_tokens(view_root / "masked" / "train.bin"), VIEWED)
+    dataset.scanning.wait()
+    dataset.scanned.counts = counts = np.arange(TOKENIZER.vocab_size) % 5
     vocab, expected = TOKENIZER.vocab, list[int]()
     for token_id, token in vocab.items():
         chosen = query == f"#{token_id}" if query[:1] == "#" else query.encode() in token
@@ -439,7 +441,7 @@ def test_the_vocabulary(order: str, query: str, unused: bool) -> None:
     expected.sort(key=keys[order])
     found = list[int]()
     for start in range(0, len(expected) + 1, vocabulary.ROWS):
-        answer = as_shown(vocabulary.vocabulary(VIEWED, query, order, start, counts, unused))
+        answer = as_shown(vocabulary.vocabulary(VIEWED, query, order, start, dataset, unused))
         assert answer["n_tokens"] == len(expected)
         for row in answer["tokens"]:
             assert bytes.fromhex(row["bytes"]) == vocab[row["id"]]
@@ -553,7 +555,7 @@ def test_datasets_and_tokenizers_have_names(view_root: Path) -> None:
     assert names[:2] == ["train", "sharded/train"]
     assert len({*names}) == 4
     assert [*library.tokenizers] == ["masked/tokenizer.json", "sharded/tokenizer.json"]
-    facts = library.contents()["datasets"]
+    facts = contents(library)["datasets"]
     assert [each["shards"] > 0 for each in facts] == [False, True, False, False]
     # It is the tokenizer of the first, though it is not beside the dataset.
     assert facts[3]["tokenizer"] == "masked/tokenizer.json"
@@ -584,12 +586,12 @@ def test_a_dataset_without_its_tokenizer(view_root: Path, tmp_path: Path) -> Non
         ("document", {"dataset": "train", "number": "999"},
          "there is no document 999; its 49 documents are numbered from 0"),
         ("document", {"dataset": "train", "number": "1", "page": "1"}, "there is no page 1 of doc"),
-        ("document", {"dataset": "train", "token": "999999"},
+        ("document_with", {"dataset": "train", "token": "999999"},
          "there is no token 999,999; its 11,732 tokens are numbered from 0"),
         ("search", {"dataset": "train", "query": ""}, "query: is empty; give a text, or ids"),
-        ("search", {"dataset": "train", "query": " ", "by": "ids"}, "query: is empty; give"),
-        ("search", {"dataset": "train", "query": "7 a", "by": "ids"}, "query: should be ids of 0"),
-        ("search", {"dataset": "train", "query": "99999", "by": "ids"}, "query: should be ids of"),
+        ("search", {"dataset": "train", "query": " ", "by_ids": "1"}, "query: is empty; give"),
+        ("search", {"dataset": "train", "query": "7 a", "by_ids": "1"}, "query: should be ids of"),
+        ("search", {"dataset": "train", "query": "99999", "by_ids": "1"}, "query: should be ids"),
         ("search", {"dataset": "train", "query": "\ud800"}, "lone surrogate"),
         ("statistics", {}, "there is no dataset ''"),
         ("encode", {"tokenizer": "t"}, "there is no tokenizer 't'; there are masked/tok"),
@@ -602,9 +604,11 @@ def test_a_dataset_without_its_tokenizer(view_root: Path, tmp_path: Path) -> Non
          "global_batch_size should be at least 1"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
                   "windows": "x"}, "windows"),
-        ("step", {"dataset": "train", "token": "1", "batch_size": "9", "context_length": "9",
-                  "windows": "packed"}, "the step of a token is not known with order 'epoch' and"),
-        ("step", {"dataset": "train", "token": "99999", "batch_size": "9", "context_length": "9"},
+        ("step_with",
+         {"dataset": "train", "token": "1", "batch_size": "9", "context_length": "9",
+          "windows": "packed"}, "the step of a token is not known with order 'epoch' and"),
+        ("step_with",
+         {"dataset": "train", "token": "99999", "batch_size": "9", "context_length": "9"},
          "token 99,999 is an input of no row: the last window and"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "9", "context_length": "9",
                   "row": "9"}, "row 9 and column 0 are not among them"),
@@ -622,7 +626,7 @@ def test_wrong_requests(view_root: Path, name: str, values: dict[str, str], mess
     library = Library()
     library.add(str(view_root / "masked"))
     with pytest.raises(TokenmillError) as caught:
-        ANSWERS[name](library, values)
+        answer(library, name, values)
     assert message in str(caught.value)
 
 
