@@ -157,7 +157,7 @@ def describe_scan(scanned: Scan) -> Facts:
     spread = None
     if file.n_documents:
         percentiles = dict(zip(map(str, _SHARES), lengths.percentiles(_SHARES), strict=True))
-        spread = {"mean": lengths.n_tokens / file.n_documents, "percentiles": percentiles}
+        spread = {"mean": file.n_tokens / file.n_documents, "percentiles": percentiles}
     found: Facts = {
         "path": str(file.path), "dtype": file.dtype.name, "tokens": file.n_tokens,
         "documents": file.n_documents, "shards": len(manifest.shards), "bytes": manifest.n_bytes,

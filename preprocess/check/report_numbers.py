@@ -234,13 +234,12 @@ def _compare(scans: Mapping[str, Scan], tokenizers: Mapping[str, AnyTokenizer]) 
 
 def _compare_tokens(train: Scan, val: Scan, tokenizer: AnyTokenizer | None) -> Facts:
     """Compare the tokens of two datasets, the special ids around documents left out."""
-    manifest, around = val.file.manifest, [val.file.manifest.end_of_text_id]
-    if manifest.begin_of_text_id is not None:
-        around.append(manifest.begin_of_text_id)
+    manifest = val.file.manifest
+    around = manifest.end_of_text_id, manifest.begin_of_text_id
     size = max(len(each.counts) for each in (train, val))
     counts = [np.pad(each.counts, (0, size - len(each.counts))) for each in (train, val)]
     for each in counts:
-        each[[x for x in around if x < len(each)]] = 0
+        each[[x for x in around if x is not None and x < size]] = 0
     n_train, n_val = (int(each.sum()) for each in counts)
     if not n_train or not n_val:
         return {"divergence": None, "divergence_of_draw": None, "tokens": []}

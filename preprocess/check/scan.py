@@ -39,19 +39,9 @@ class Lengths(NamedTuple):
     values: Numbers  # int64[n], the distinct lengths, ascending
     counts: Numbers  # int64[n], number of documents of each
 
-    @property
-    def n_documents(self) -> int:
-        """Number of documents."""
-        return int(self.counts.sum())
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens."""
-        return int(self.values @ self.counts)
-
     def percentiles(self, shares: Sequence[float]) -> list[int]:
         """Return the lengths that `np.percentile(..., method="nearest")` finds."""
-        places = np.rint((self.n_documents - 1) * (np.array(shares) / 100))
+        places = np.rint((self.counts.sum() - 1) * (np.array(shares) / 100))
         found = np.searchsorted(np.cumsum(self.counts), places, "right")
         return [int(each) for each in self.values[found]]
 

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import asdict
-
 from bpe.files.temporary import temporary_directory
 from preprocess.options import BuildSettings, VocabCurveSettings
 from preprocess.report.plots import check_plot, new_figure, save_figure
-from preprocess.report.progress import Progress, progress_of
+from preprocess.report.progress import progress_of
 from preprocess.report.summary import LeftOut, table
 from preprocess.run.compiling import compile_training
 from preprocess.run.count_pass import train_tokenizer
 from preprocess.run.journal import Journal
 from preprocess.run.memory_limit import apply_profile, fit_to_memory
 from preprocess.run.plan import Plan
-from preprocess.run.vocab_curve import VocabCurve, measure_curve, recommend
+from preprocess.run.vocab_curve import measure_curve
 from preprocess.settings import SettingsError, takes
 from preprocess.storage import open_storage
 
@@ -49,41 +47,31 @@ def vocab_curve(settings: VocabCurveSettings) -> dict[str, Any]:
     if settings.plot is not None:
         check_plot(settings.plot)
     given = {name: value for name, value in settings.given.items() if name not in _OWN}
-    width, layers, largest = settings.width, settings.layers, max(settings.sizes)
-    with_auto = BuildSettings(train=settings.paths, vocab_size="auto", **given)
-    least = 256 + len(with_auto.all_special_tokens)
+    build = BuildSettings(train=settings.paths, vocab_size="auto", **given)
+    least = 256 + len(build.all_special_tokens)
     if min(settings.sizes) < least:
         raise SettingsError(
             f"--sizes {min(settings.sizes):,} is below {least:,}, the 256 bytes and"
             f" {least - 256} special tokens; give larger sizes"
         )
-    build = BuildSettings(train=settings.paths, vocab_size=largest, **given)
-    curve = _measure(fit_to_memory(apply_profile(build)), progress_of(settings.progress))
-    points = curve.points(settings.sizes, width, layers)
-    best, reason = recommend(points, width, layers)
-    found = {
-        "text": {"documents": curve.text.documents, "bytes": curve.text.bytes},
-        "width": width, "layers": layers, "sizes": [asdict(each) for each in points],
-        "vocab_size": best.vocab_size, "reason": reason,
-    }
-    if settings.plot is not None:
-        save_figure(_draw(found), settings.plot)
-    return found
-
-
-def _measure(settings: BuildSettings, progress: Progress) -> VocabCurve:
-    """Train with work files in a temporary directory, and measure the curve."""
+    build = fit_to_memory(apply_profile(build.replace(vocab_size=max(settings.sizes))))
+    progress = progress_of(settings.progress)
     progress.begin(None)
     with (
         temporary_directory() as directory, open_storage(directory, "curve") as storage,
         Journal(storage) as journal,
     ):
-        plan = Plan(settings)
-        compile_training(settings.pattern, progress, True)
+        plan = Plan(build)
+        compile_training(build.pattern, progress, True)
         plan.prepare(journal, progress)
-        sources = plan.passes[0].sources
-        tokenizer = train_tokenizer(sources, settings, journal, progress, LeftOut())
-        return measure_curve(plan.passes[-1], settings, tokenizer, progress)
+        tokenizer = train_tokenizer(plan.passes[0].sources, build, journal, progress, LeftOut())
+        found = measure_curve(
+            plan.passes[-1], build, tokenizer, progress, settings.sizes, settings.width,
+            settings.layers,
+        )
+    if settings.plot is not None:
+        save_figure(_draw(found), settings.plot)
+    return found
 
 
 def format_lines(found: dict[str, Any]) -> list[str]:

@@ -10,19 +10,17 @@ with the least multiply-adds per byte of text is chosen, of equal ones the small
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from preprocess.dataset.columns import IDS
 from preprocess.documents.batch import DocumentBatch
 from preprocess.options import AUTO, VOCABULARY_SIZES, BuildSettings, TrainFileSettings
 from preprocess.report.progress import Progress, logger
-from preprocess.report.summary import Counts, Report, check_has_documents
+from preprocess.report.summary import Report, check_has_documents
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import Encoded, EncodePass, SpecialIds
 from preprocess.run.reading import Pass
@@ -54,64 +52,23 @@ class HeldOutPass(EncodePass):
         self._id_counts += np.bincount(ids, minlength=len(self._id_counts))
 
 
-class SizePoint(Struct, frozen=True):
-    """One size of a vocabulary.
-
-    Attributes:
-        vocab_size: Bytes, merges and special tokens together.
-        tokens: Number of tokens of the text, with the special ids around documents.
-        bytes_per_token: Bytes of the text per token.
-        embedding_parameters: Weights of the embedding, vocab_size * width.
-        embedding_share: Their share of the model, whose output has the same weights.
-        untied_share: Share of embedding and output of the model if the output has its own.
-        multiply_adds_per_byte: Of the weights, in a forward pass, per byte of the text.
-    """
-
-    vocab_size: int
-    tokens: int
-    bytes_per_token: float
-    embedding_parameters: int
-    embedding_share: float
-    untied_share: float
-    multiply_adds_per_byte: float
-
-
-class VocabCurve(NamedTuple):
-    """Tokens of held-out text by the size of the vocabulary.
-
-    Attributes:
-        text: Documents, bytes, and tokens with the largest vocabulary.
-        tokens: int64[n_merges + 1], the number of tokens with the first n merges.
-        n_others: Number of ids that are no merges.
-    """
-
-    text: Counts
-    tokens: NDArray[np.int64]
-    n_others: int
-
-    def points(self, sizes: Iterable[int], width: int, layers: int) -> list[SizePoint]:
-        """Return the points of sizes, in ascending order.
-
-        Training gave no more merges than there are, so larger sizes are one point, the last.
-        """
-        most = self.n_others + len(self.tokens) - 1
-        known = {min(max(size, self.n_others), most) for size in sizes}
-        return [self._point(size, size * width, 12 * layers * width**2) for size in sorted(known)]
-
-    def _point(self, size: int, embedding: int, others: int) -> SizePoint:
-        """Return the point of a size, and of a model with so many weights."""
-        tokens, n_bytes = int(self.tokens[size - self.n_others]), self.text.bytes
-        return SizePoint(
-            size, tokens, n_bytes / tokens, embedding, embedding / (embedding + others),
-            2 * embedding / (2 * embedding + others), tokens * (others + embedding) / n_bytes,
-        )
-
-
 def measure_curve(
     part: Pass, settings: BuildSettings | TrainFileSettings, tokenizer: Tokenizer,
-    progress: Progress,
-) -> VocabCurve:
-    """Encode the validation documents of a pass with the largest vocabulary.
+    progress: Progress, sizes: Iterable[int], width: int, layers: int,
+) -> dict[str, Any]:
+    """Encode the validation documents of a pass with the largest vocabulary, and compare sizes.
+
+    Args:
+        part: The pass.
+        settings: Settings of the run.
+        tokenizer: The largest, as `train_tokenizer` gives it. Larger sizes are its size.
+        progress: Shows the encoding.
+        sizes: Bytes, merges and special tokens together.
+        width: Of the model.
+        layers: Of the model.
+
+    Returns:
+        What `preprocess.vocab_curve` returns.
 
     Raises:
         CorpusError: Text cannot be read, or no document is held out.
@@ -125,25 +82,49 @@ def measure_curve(
     text = report.outputs[_OUTPUT]
     check_has_documents("val", part.sources, text.documents, text.documents, report.left_out)
     tokens = tokens_of_prefixes(tokenizer, id_counts)
-    return VocabCurve(text, tokens, tokenizer.vocab_size - len(tokens) + 1)
+    n_others = tokenizer.vocab_size - len(tokens) + 1  # ids that are no merges
+    known = {min(max(size, n_others), tokenizer.vocab_size) for size in sizes}
+    points = [
+        _describe_size(size, int(tokens[size - n_others]), text.bytes, width, layers)
+        for size in sorted(known)
+    ]
+    best = min(points, key=lambda each: each["multiply_adds_per_byte"])
+    return {
+        "text": {"documents": text.documents, "bytes": text.bytes}, "width": width,
+        "layers": layers, "sizes": points, "vocab_size": best["vocab_size"],
+        "reason": _reason(best, points, width, layers),
+    }
 
 
-def recommend(points: list[SizePoint], width: int, layers: int) -> tuple[SizePoint, str]:
-    """Return the point of the least compute per byte, and why it is recommended."""
-    best = min(points, key=lambda each: (each.multiply_adds_per_byte, each.vocab_size))
-    others = []
-    for before, after in pairwise(points):
-        if best in (before, after):
-            other = after if best is before else before
-            more = other.multiply_adds_per_byte / best.multiply_adds_per_byte - 1
-            others.append(f"{other.vocab_size:,} take {more:.1%} more")
+def _describe_size(
+    size: int, n_tokens: int, n_bytes: int, width: int, layers: int
+) -> dict[str, Any]:
+    """Describe the text with a vocabulary of a size, and the embedding of the model."""
+    embedding, others = size * width, 12 * layers * width**2
+    return {
+        "vocab_size": size, "tokens": n_tokens, "bytes_per_token": n_bytes / n_tokens,
+        "embedding_parameters": embedding, "embedding_share": embedding / (embedding + others),
+        "untied_share": 2 * embedding / (2 * embedding + others),
+        "multiply_adds_per_byte": n_tokens * (others + embedding) / n_bytes,
+    }
+
+
+def _reason(
+    best: dict[str, Any], points: Sequence[dict[str, Any]], width: int, layers: int
+) -> str:
+    """Return why a size is recommended, and what the next ones take."""
+    sizes, costs = ([each[x] for each in points] for x in ("vocab_size", "multiply_adds_per_byte"))
+    place = points.index(best)
     reason = (
-        f"{best.vocab_size:,} tokens: of the sizes from {points[0].vocab_size:,} to"
-        f" {points[-1].vocab_size:,}, the least compute per byte of held-out text for {layers:,}"
-        f" layers of width {width:,}, which is tokens per byte x (12 x layers x width^2 + size x"
-        " width)"
+        f"{sizes[place]:,} tokens: of the sizes from {sizes[0]:,} to {sizes[-1]:,}, the least"
+        f" compute per byte of held-out text for {layers:,} layers of width {width:,}, which is"
+        " tokens per byte x (12 x layers x width^2 + size x width)"
     )
-    return best, "; ".join([reason, *others])
+    for other in (place - 1, place + 1):
+        if 0 <= other < len(points):
+            more = costs[other] / costs[place] - 1
+            reason += f"; {sizes[other]:,} take {more:.1%} more"
+    return reason
 
 
 def choose_size(
@@ -152,18 +133,13 @@ def choose_size(
 ) -> Tokenizer:
     """Return the tokenizer of the recommended size if the settings leave it to the text.
 
-    Args:
-        tokenizer: As `train_tokenizer` gives it.
-        part: The pass that has the validation documents.
-        settings: Settings of the run.
-        progress: Shows the encoding.
+    Arguments are those of `measure_curve`.
     """
     from bpe.train.prefixes import cut_vocabulary
 
     if settings.vocab_size != AUTO:
         return tokenizer
-    curve = measure_curve(part, settings, tokenizer, progress)
-    points = curve.points(VOCABULARY_SIZES, settings.width, settings.layers)
-    best, reason = recommend(points, settings.width, settings.layers)
-    logger.info("vocabulary: %s", reason)
-    return cut_vocabulary(tokenizer, best.vocab_size)
+    sizes, width, layers = VOCABULARY_SIZES, settings.width, settings.layers
+    found = measure_curve(part, settings, tokenizer, progress, sizes, width, layers)
+    logger.info("vocabulary: %s", found["reason"])
+    return cut_vocabulary(tokenizer, found["vocab_size"])

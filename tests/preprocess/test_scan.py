@@ -50,7 +50,7 @@ def test_numbers_are_those_of_documents(
         assert found.counts.tolist() == np.bincount(file[:], minlength=301).tolist()
         assert {*zip(*found.copies.tolist(), strict=True)} == copies_by_hand(documents)
         lengths, sizes = found.lengths, [*map(len, documents)]
-        assert (lengths.n_documents, lengths.n_tokens) == (len(sizes), sum(sizes))
+        assert (lengths.counts.sum(), lengths.values @ lengths.counts) == (len(sizes), sum(sizes))
         counts = zip(lengths.values.tolist(), lengths.counts.tolist(), strict=True)
         assert dict(counts) == Counter(sizes)
         assert lengths.values.tolist() == sorted({*sizes})
@@ -82,5 +82,5 @@ def test_repeats_do_not_reach_from_one_part_to_the_next(tmp_path: Path, monkeypa
 
 def test_files_without_tokens(tmp_path: Path) -> None:
     found = Scan(write(tmp_path, [], [])).run()
-    assert (found.copies.shape[1], found.lengths.n_documents, found.done) == (0, 0, 0)
+    assert (found.copies.shape[1], found.lengths.counts.sum(), found.done) == (0, 0, 0)
     assert found.count_in(Scan(dataset(tmp_path, [5, 30], name="other")).run()) == 0
