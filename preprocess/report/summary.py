@@ -240,8 +240,9 @@ def check_has_documents(
     if n_everywhere:
         raise CorpusError(
             f"{name} would have no documents: none of the {n_everywhere:,} in {_names(sources)}"
-            " belongs to it; give validation text (--val), choose another --val-fraction (0: no"
-            " validation file), or check that --separator is the text between documents"
+            " belongs to it; choose another --val-fraction (of build, 0: no validation file), give"
+            " build or vocab-curve validation text (--val), or check that --separator is the text"
+            " between documents"
         )
     filtered = [
         f", {n:,} {what}"

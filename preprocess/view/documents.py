@@ -118,7 +118,7 @@ def search(dataset: ViewedDataset, query: str, by_ids: bool = False, start: int 
         start: Position of the first token.
 
     Returns:
-        `hits`, each as of `describe_place`, and `next`, where to go on, None at the end. There are
+        `hits`, each as of `describe_places`, and `next`, where to go on, None at the end. There are
         `HITS` of them, and all others of the last one's first token.
 
     Raises:

@@ -343,6 +343,14 @@ def test_the_step_of_a_document(page: Any, url: str, view_root: Path) -> None:
     page.click("#to-step")
     playwright.expect(page.locator("#step-about")).to_contain_text(f"Step {step} ")
     playwright.expect(page.locator("#rows h2").first).to_have_text(f"Row {row['row']}")
+    page.go_back()
+    page.fill("#wanted-step", "3")
+    page.locator("#by-step button").click()
+    playwright.expect(page.locator("#step-about")).to_contain_text("Step 3 (")
+    playwright.expect(page.locator("#seed")).to_have_value("4")
+    page.go_back()
+    page.click("#to-step")
+    playwright.expect(page.locator("#step-about")).to_contain_text(f"Step {step} ")
     page.locator("#rows .tokens").first.get_by_role("link", name="document 41").click()
     playwright.expect(page.locator("#document-title")).to_contain_text("Document 41 of")
     show(page, url, "tab=documents&dataset=train&number=41&windows=packed")
@@ -416,10 +424,14 @@ def test_keys_go_to_documents_of_a_length(page: Any, url: str, view_root: Path) 
     expected = [i for i in range(file.n_documents) if 29 <= len(file.doc(i)) <= 40]
     show(page, url, "tab=documents&dataset=train&length=29-40&number=0")
     title = page.locator("#document-title")
-    for key, numbers in (("ArrowRight", expected[1:]), ("ArrowLeft", expected[-2::-1])):
+    for key, numbers, button in (
+        ("ArrowRight", expected[1:], "#next"), ("ArrowLeft", expected[-2::-1], "#previous"),
+    ):
         for number in numbers:
+            playwright.expect(page.locator(button)).to_be_enabled()
             page.keyboard.press(key)
             playwright.expect(title).to_contain_text(f"Document {number} of")
+        playwright.expect(page.locator(button)).to_be_disabled()
     page.keyboard.press("ArrowLeft")
     page.click("#close-found")
     page.click("#next")
