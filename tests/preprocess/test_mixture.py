@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from written import dataset
 
-from preprocess import Mixture, Sampler, build, open_tokens
+from preprocess import Mixture, Sampler
 from preprocess.sampling.data import SamplingError
 
 
@@ -132,16 +133,11 @@ def test_a_dataset_that_runs_out() -> None:
 
 def test_weights_in_tokens_documents_and_windows(tmp_path: Path) -> None:
     """Short documents are padded to windows; four of the one are as long as one of the other."""
-    for name, length in (("short", 8), ("long", 32)):
-        texts = ["x" * (length - 1)] * 200
-        (tmp_path / f"{name}.txt").write_text("<|endoftext|>".join(texts))
-        build(train=tmp_path / f"{name}.txt", val_fraction=0, vocab_size=257, out=tmp_path / name)
+    fields = "inputs", "targets", "attention_mask", "segment_ids"
     parts = {
-        name: Sampler(
-            open_tokens(tmp_path / name / "train.bin"), 50, 32, windows="documents", order="epoch",
-            fields=("inputs", "targets", "attention_mask", "segment_ids"),
-        )
-        for name in ("short", "long")
+        name: Sampler(dataset(tmp_path / name, [length] * 200), 50, 32, windows="documents",
+                      order="epoch", fields=fields)
+        for name, length in (("short", 8), ("long", 32))
     }  # fmt: skip
     shares = {}
     for unit in ("tokens", "documents", "windows"):
