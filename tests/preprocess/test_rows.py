@@ -262,7 +262,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("suffix", "dtype", "shards", "message"), [
     ("bin", np.uint16, None, "the dataset has ids outside of its vocabulary of 301"),
-    *(("docs", np.uint64, shards, "positions are outside of the dataset, so its documents")
+    *(("docs", np.uint64, shards, "positions are outside of the dataset, so its document ends")
       for shards in (None, 7)),
 ])  # fmt: skip
 def test_rows_of_a_damaged_dataset_are_not_written(
