@@ -78,7 +78,7 @@ class ChangedError(UnavailableError):
 
 # An option, perhaps with a value before a bracket or comma; or a command line, which stays, as does
 # the name of a file before a colon. A switch in brackets is a remedy, which gives it.
-_OPTION = re.compile(
+_OPTION = (
     r"(?:^(?!\S+:)|(?<=[\s(]))((?:tokenmill \w+|verify|ray start) )?"
     r"--([a-z][a-z0-9-]*[a-z0-9])(?![\w/-]|[.:]\S)"
     r"(?: (?:'([^\s']*)'(?=[),;]|$)|([^\s(),;]+)(?=[),;])))?"
@@ -103,7 +103,7 @@ def spelled(text: str) -> str:
 
 def with_arguments(text: str) -> str:
     """Return a message with options as arguments of Python."""
-    return _OPTION.sub(_as_argument, text)
+    return re.sub(_OPTION, _as_argument, text)
 
 
 def _as_argument(match: re.Match[str]) -> str:

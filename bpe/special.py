@@ -222,7 +222,7 @@ _EncodeDocuments = Callable[
 ]
 
 
-_WHITE_SPACE: Final = re.compile(f"[{WHITE_SPACES}]")
+_WHITE_SPACE: Final = f"[{WHITE_SPACES}]"
 
 
 @functools.cache
@@ -270,12 +270,12 @@ def _split(
         ):
             continue
         if token.lstrip:
-            while _WHITE_SPACE.match(character := _character_before(data, start)):
+            while re.match(_WHITE_SPACE, character := _character_before(data, start)):
                 start -= len(character.encode())
             # White space that an earlier token took is not available.
             start = max(start, place)
         if token.rstrip:
-            while _WHITE_SPACE.match(character := _character_at(data, stop)):
+            while re.match(_WHITE_SPACE, character := _character_at(data, stop)):
                 stop += len(character.encode())
         if place < start:
             yield data[place:start]

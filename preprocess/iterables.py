@@ -23,7 +23,7 @@ _NO_DOCUMENTS = (str, bytes, os.PathLike, Mapping, set, frozenset, type)
 _ROWS = 1024  # of a column or a table of Arrow, that are converted at a time
 _SHOWN = "<documents of %s>"
 # One word with a slash, or with what may be a suffix.
-_LIKE_A_PATH = re.compile(r"\S*[/\\]\S*|\S+\.\w{1,8}")
+_LIKE_A_PATH = r"\S*[/\\]\S*|\S+\.\w{1,8}"
 
 
 class Documents:
@@ -165,7 +165,7 @@ def documents_of(given: Any) -> Any:
     first = next(iter(found.first), found)
     if isinstance(first, os.PathLike) or not found.first:
         return [*found]
-    if isinstance(first, str) and _LIKE_A_PATH.fullmatch(first):
+    if isinstance(first, str) and re.fullmatch(_LIKE_A_PATH, first):
         raise ValueError(
             f"should be documents or a list of paths, and the first text, {first!r:.80}, may be"
             " either; give a list of paths, or documents as (id, text)"

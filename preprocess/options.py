@@ -262,7 +262,7 @@ class SelectSettings(Settings):
         return bool(self.start_character or self.max_characters or self.max_documents)
 
 
-_RESOURCE = re.compile(r"([^=\s]+)=(\d+(?:\.\d+)?|\.\d+)")
+_RESOURCE = r"([^=\s]+)=(\d+(?:\.\d+)?|\.\d+)"
 
 
 def _read_resources(value: Any) -> tuple[str, ...]:
@@ -270,7 +270,7 @@ def _read_resources(value: Any) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         value = [f"{name}={amount}" for name, amount in value.items()]
     found = () if isinstance(value, str) else tuple(map(str, value))
-    if not all(map(_RESOURCE.fullmatch, found)) or isinstance(value, str):
+    if not all(re.fullmatch(_RESOURCE, x) for x in found) or isinstance(value, str):
         raise TypeError
     return found
 
@@ -411,12 +411,11 @@ class RunSettings(DocumentSettings, RepeatableSettings):
 
 
 AUTO: Literal["auto"] = "auto"
-_THOUSANDS = re.compile(r"(\d+)[kK]")
 
 
 def _vocabulary_size(value: Any) -> Any:
     """Convert text such as "32k" or "32000" to a number."""
-    if isinstance(value, str) and (value.isdecimal() or _THOUSANDS.fullmatch(value)):
+    if isinstance(value, str) and (value.isdecimal() or re.fullmatch(r"(\d+)[kK]", value)):
         return int(value.rstrip("kK")) * (1 if value.isdecimal() else 1000)
     return value if isinstance(value, bool) else operator.index(value)
 

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bpe.runtime import machine_code
 from bpe.runtime.user_cache import warn_once
 
@@ -179,39 +177,13 @@ def _digest_of_file(path: Path, mtime_ns: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _own_name(function: Callable[..., Any]) -> str:
-    """Return the qualified name of a kernel, with a digest if it is made inside a function.
+def kernel(function: Callable[..., Any], variant: str = "") -> Any:
+    """Decorator: compile `function` at its first call, and keep the machine code.
 
-    The cache brings together machine code of several processes, where names identify functions: two
-    kernels of one name that close over different numbers, or that one function makes in two ways,
-    must differ. Raise TypeError if it closes over other things than numbers and existing kernels.
+    Its name identifies it in the cache; `variant` tells apart those that one function makes, which
+    close over different numbers or kernels.
     """
-    name = function.__qualname__
-    if "<locals>" not in name:
-        return name
-    code = function.__code__
-    constants = [each for each in code.co_consts if not hasattr(each, "co_code")]
-    what = [code.co_firstlineno, code.co_code.hex(), constants, function.__defaults__]
-    for variable, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # the variable has no value yet
-            value = None
-        if isinstance(value, Kernel):
-            what.append(f"{value.py_func.__module__}.{value.py_func.__qualname__}")
-        elif isinstance(value, int | np.generic):
-            what.append(value)
-        else:
-            raise TypeError(
-                f"{name} closes over {variable}, {type(value).__name__}; kernels may close over"
-                " numbers, and over kernels that are made before them"
-            )
-    return f"{name}_{hashlib.sha256(repr(what).encode()).hexdigest()[:16]}"
-
-
-def kernel(function: Callable[..., Any]) -> Any:
-    """Decorator: compile `function` at its first call, and keep the machine code."""
     if DISABLE_JIT:
         return function
-    function.__qualname__ = _own_name(function)
+    function.__qualname__ += variant
     return Kernel(function)

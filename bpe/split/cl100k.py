@@ -314,9 +314,8 @@ def split_cl100k(flags, text, characters, starts, blocks, sets):
 def scanner(flags):
     """Return `split_cl100k` compiled for constant flags, without code that they do not need."""
 
-    @kernel
     def scan(text, characters, starts, blocks, sets):
         """Run `split_cl100k` with these flags."""
         split_cl100k(flags, text, characters, starts, blocks, sets)
 
-    return scan
+    return kernel(scan, f"_{flags}")

@@ -47,7 +47,6 @@ def splitter(scan, n_after):
     The scanner is called for `n_after` blocks after the last one, too.
     """
 
-    @kernel
     def split_documents(characters, scratch, buffer, offsets, is_marked, starts):
         """Split documents into pre-tokens.
 
@@ -84,7 +83,7 @@ def splitter(scan, n_after):
             rest = Source(scratch.tail_text, np.int64(tail_start), n)
             scan(rest, characters, starts, (whole, n_scanned), state)
 
-    return split_documents
+    return kernel(split_documents, f"_{n_after}_{getattr(scan, 'name', '')}")
 
 
 @kernel

@@ -152,9 +152,8 @@ def split_gpt2(superwords, text, characters, starts, blocks, state):
 def scanner(superwords):
     """Return `split_gpt2` compiled for one of its patterns."""
 
-    @kernel
     def scan(text, characters, starts, blocks, state):
         """Run `split_gpt2` for this pattern."""
         split_gpt2(superwords, text, characters, starts, blocks, state)
 
-    return scan
+    return kernel(scan, f"_{superwords}")

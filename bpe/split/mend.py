@@ -8,13 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from bpe.runtime.jit import kernel
-from bpe.runtime.machine import add, leading_zeros, noinline_cold, popcount, trailing_zeros
+from bpe.runtime.machine import leading_zeros, noinline_cold, popcount, trailing_zeros
 from bpe.split import sets as of
 from bpe.split.classes import mark_wide
 from bpe.split.sets import behind, below, run, shift
 
 _EVERY_THIRD = np.uint64(0x9249249249249249)
-_FEW_ENDS = 40  # up to so many ends of indents in a group are handled one by one
 
 
 @kernel
@@ -31,45 +30,12 @@ def _take_back(starts, k, end):
 
 
 @kernel
-def _mend_many_indents(first, sets, count, starts):
-    """Do `mend_indents` for a group at once: INDENTS 0b1100, ENDS 0b10000, 0b111 -> 0b11."""
-    one, zero = np.uint64(1), np.uint64(0)
-    # In a block each end spreads down through its indent. The set FOUND is free: `starts` has it.
-    for i in range(1, of.BLOCKS + 1):
-        indents = sets[of.INDENTS + i]
-        inner = indents & (sets[of.ENDS + i] >> one)
-        for step in (1, 2, 4, 8, 16, 32):
-            inner |= indents & (inner >> np.uint64(step))
-            indents &= indents >> np.uint64(step)
-        sets[of.FOUND + i] = inner
-    # From the last block to the first, for an indent continues in the next one.
-    inner_follows = zero
-    for i in range(count, 0, -1):
-        indents = sets[of.INDENTS + i]
-        at_top = indents & ~(~zero >> np.uint64(leading_zeros(~indents | one)))
-        if indents == ~zero:
-            at_top = indents
-        # Without a branch, which would be unpredictable.
-        inner = sets[of.FOUND + i] | (at_top & add(~inner_follows, one))
-        starts[np.uint64(first + i - 1)] &= ~inner | behind(sets, of.INDENTS, i, 1)
-        inner_follows = (inner | sets[of.ENDS + i]) & (sets[of.INDENTS + i - 1] >> np.uint64(63))
-    if inner_follows != zero:
-        _take_back(starts, first, 0)
-
-
-@kernel
 def mend_indents(first, sets, count, starts):
     r"""Remove the boundaries before indents that end at a line end, in `ENDS`.
 
     Example: "x\n  \n" has boundaries at 0, 1 and 2 before, at 0 and 1 after.
     """
     noinline_cold()
-    n_ends = 0
-    for i in range(1, count + 1):
-        n_ends += popcount(sets[of.ENDS + i])
-    if n_ends > _FEW_ENDS:
-        _mend_many_indents(first, sets, count, starts)
-        return
     for i in range(1, count + 1):
         ends = sets[of.ENDS + i]
         while ends != np.uint64(0):

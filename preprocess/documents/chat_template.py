@@ -50,7 +50,7 @@ _RARE_KEYS = (
 _UNSAID = frozenset(("role", "id", "type", "tool_call_id", "name", None))  # None: a name itself
 
 # A mark is a pair of lone surrogates, which no text has that can be encoded.
-_mark = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+_MARK = "[\ud800-\udbff][\udc00-\udfff]"
 
 Special = list[tuple[int, int, int]]  # (start, end, id), ascending
 Place = tuple[int, int]  # start, end
@@ -467,13 +467,13 @@ class _Turns:
         messages, text = self._marked = self._marked or self._mark(turn)
         mark = _mark_of(turn)
         first, last = text.find(mark), text.rfind(mark) + len(mark)
-        if {*_mark.findall(text[first:last])} != {mark}:
+        if {*re.findall(_MARK, text[first:last])} != {mark}:
             raise self._unknown(turn)
-        header, trailer = _mark.split(text[:first])[-1], _mark.split(text[last:], 1)[0]
+        header, trailer = re.split(_MARK, text[:first])[-1], re.split(_MARK, text[last:])[0]
         end = len(_unmarked(text[:last]))
         begin = end - len(_unmarked(text[first:last])) - len(header)
         for probed in (None, [], [{"role": "user", "content": "x"}]):
-            prompt = _mark.split(self._before(messages, turn, probed))[-1]
+            prompt = re.split(_MARK, self._before(messages, turn, probed))[-1]
             start = self._past_common(begin, header, prompt)
             # More of both would follow if the turn did not begin with the prompt.
             n = _n_common(header, prompt)

@@ -13,7 +13,6 @@ import processes
 import pytest
 
 import bpe
-from bpe.runtime import jit
 
 FIND = """
 import numpy as np
@@ -27,13 +26,12 @@ print(Pretokenizer("gpt2").split("né".encode()))
 FAMILY = """
 from bpe.runtime.jit import kernel
 def made(step):
-    @kernel
-    def add(x):
+    def add_step(x):
         return x + step
-    @kernel
+    add = kernel(add_step, f"_{step}")
     def twice(x):
         return add(add(x))
-    return twice
+    return kernel(twice, f"_{step}")
 ONE, TWO = made(1), made(2)
 """
 DIE_BEFORE_THE_NAME = """
@@ -313,22 +311,3 @@ def test_kernels_of_one_source_are_compiled_once_and_told_apart(package: Path) -
     assert run(package, "import family; print(family.TWO(5))") == "9|compiled"
     both = "import family; print(family.ONE(5), family.TWO(5))"
     assert run(package, both) == "7 9|cached"
-
-
-def test_a_kernel_that_closes_over_something_else_is_refused() -> None:
-    names = ["a", "b"]
-
-    def look() -> int:
-        return len(names)
-
-    with pytest.raises(TypeError, match="look closes over names, list; kernels may close over num"):
-        jit._own_name(look)
-
-    def first() -> int:
-        return second()
-
-    with pytest.raises(TypeError, match=r"first closes over second, NoneType; .* made before them"):
-        jit._own_name(first)
-
-    def second() -> int:
-        return first()
