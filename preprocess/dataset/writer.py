@@ -287,7 +287,7 @@ class TokenFileWriter:
         """
         old = self._files
         keeps = old[0].count if self._splits else self._last_end
-        self._shards.append(self._finish_shard(keeps))
+        self._shards.append(self.finish_shard(keeps))
         self._last_end = 0
         self._open()
         for before, after in zip(old, self._files, strict=True):
@@ -297,7 +297,7 @@ class TokenFileWriter:
                     piece = self._storage.read(before.name, start, start + _MOVED_BYTES)
                     after.append(np.frombuffer(piece, before.dtype))
 
-    def _finish_shard(self, n_tokens: int) -> Shard:
+    def finish_shard(self, n_tokens: int) -> Shard:
         """Finish the open files; the shard has their first `n_tokens` tokens and all documents."""
         shard = Shard(n_tokens, self._files[1].count)
         digests = {file.column.name: file.finish(shard.count(file.column)) for file in self._files}
@@ -320,7 +320,7 @@ class TokenFileWriter:
                 " end of every document before finishing"
             )
         n_tokens, n_documents = self.n_tokens, self.n_documents
-        is_whole, last = self._shard_tokens is None, self._finish_shard(n_here)
+        is_whole, last = self._shard_tokens is None, self.finish_shard(n_here)
         extra = [
             {"name": each.name, "dtype": str(each.dtype), "per": each.per}
             for each in self._columns[2:]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,20 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from bpe.files.locations import is_url
-from preprocess.dataset.columns import DOCUMENT_ENDS, manifest_name, shard_name
+from preprocess.check.scan import spans_of_documents
+from preprocess.dataset.columns import DOCUMENT_ENDS, IDS, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, DROPPED, Manifest, Shard
 from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, open_tokens, read_ids
-from preprocess.dataset.writer import ColumnFile
+from preprocess.dataset.writer import TokenFileWriter
 from preprocess.edit.append import link_or_copy
 from preprocess.imports.write import text_lengths
 from preprocess.locations import split_location
 from preprocess.options import DropSettings
-from preprocess.report.progress import progress_of
+from preprocess.report.progress import Stage, logger, progress_of
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     add_token_file,
-    digest_of,
     is_up_to_date,
     list_tokenizer_files,
     open_one,
@@ -45,7 +45,8 @@ from preprocess.storage import OutputError, open_files
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
-_BLOCK = 1 << 22  # values that are copied at a time
+_BLOCK = 1 << 22  # tokens that are copied at a time
+_LISTED = 1 << 10  # documents that are listed at a time
 _KEY = "shards"  # in the journal
 
 
@@ -77,37 +78,32 @@ def drop(settings: DropSettings) -> Manifest:
     chosen = {"documents": xxhash.xxh3_128_hexdigest(np.packbits(gone).tobytes())}
     record = Record("drop", chosen, {name: [source]}, file.manifest.tokenizer_fingerprint)
     stats_file, has_shards = f"{name}_stats.json", bool(file.manifest.shards)
+    numbers, listed = np.flatnonzero(gone), f"{name}_dropped.jsonl"
     with Run(directory, name, record, settings.overwrite) as run:
         if run.is_complete or is_up_to_date(run, stats_file, [name], shards=has_shards):
             return open_tokens(settings.out).manifest
         run.begin()
         with progress.stage("dropping", file.n_tokens, "tokens") as stage:
-            shards = []
-            for number, shard in enumerate(_write_shards(run, file, gone, name)):
-                shards += [shard] * (shard.n_tokens > 0)
-                stage.advance(file.manifest.parts[number].n_tokens)
-        numbers = np.flatnonzero(gone)
-        manifest = _manifest_without(file, numbers, shards)
+            shards = _write_shards(run, file, ~gone, name, stage)
+        digest, n_bytes = _list_dropped(run, file, numbers, listed)
+        manifest = _manifest_without(file, numbers, n_bytes, shards)
         run.storage.put(manifest_name(name), manifest.to_json().encode())
         add_token_file(run, name, manifest)
         _copy_tokenizer(run, file)
-        listed = f"{name}_dropped.jsonl"
-        content = "".join(_lines(file, numbers)).encode()
-        run.put(listed, content)
         put_stats(run, stats_file, {
             "settings": settings.as_json(), "digest_before": file.manifest.digest,
             "digest_after": manifest.digest, "documents": len(numbers),
             "tokens": file.n_tokens - manifest.n_tokens,
-        }, {listed: digest_of(content)})  # fmt: skip
+        }, {listed: digest})  # fmt: skip
         run.publish()
+    logger.info("%s: %s documents were dropped", settings.out, f"{len(numbers):,}")
     return manifest
 
 
 def _stem(path: str) -> str:
-    """Return the place of a dataset without suffix, in its directory without links."""
+    """Return the place of a dataset without suffix, without links."""
     stem = os.path.splitext(path)[0]
-    directory, name = os.path.split(stem)
-    return stem if is_url(path) else os.path.join(os.path.realpath(directory), name)
+    return stem if is_url(path) else os.path.realpath(stem)
 
 
 # --- which documents ---
@@ -124,22 +120,19 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
                 f" {n - 1:,}; correct the numbers (--documents)"
             )
         gone[np.array(numbers, np.int64)] = True
-    sources = Sources(file)
-    for wanted in settings.source:
-        if not sources.names:
+    if settings.source:
+        names = (sources := Sources(file)).names
+        if not names:
             raise SettingsError(
                 "the manifest does not have the documents of each source, as of datasets that are"
                 " shuffled without --provenance; give their numbers (--documents)"
             )
-        if wanted not in sources.names:
+        if wrong_names := [name for name in settings.source if name not in names]:
             raise SettingsError(
-                f"there is no source {wanted!r} (--source); those of {file.path} are"
-                f" {', '.join(dict.fromkeys(sources.names))}"
+                f"there is no source {wrong_names[0]!r} (--source); those of {file.path} are"
+                f" {', '.join(dict.fromkeys(names))}"
             )
-        is_wanted = np.array([each == wanted for each in sources.names])
-        for start in range(0, n, _BLOCK):
-            block = np.arange(start, min(start + _BLOCK, n))
-            gone[block] |= is_wanted[sources.of(block)]
+        gone |= np.isin(names, settings.source)[sources.of(np.arange(n))]
     if settings.matching is not None:
         gone[_matching(settings)] = True
     n_gone = int(gone.sum())
@@ -184,85 +177,58 @@ def _matching(settings: DropSettings) -> list[int]:
 # --- files ---
 
 
-def _write_shards(run: Run, file: TokenFile, gone: Flags, name: str) -> Iterator[Shard]:
-    """Yield the shards that remain, of zero tokens where nothing does; files are complete."""
-    journal, manifest = run.journal, file.manifest
-    done: Sequence[Shard] = journal.values(_KEY, Shard)
-    yield from done
-    n_written = sum(each.n_tokens > 0 for each in done)
-    n_documents = 0
-    source_stem = os.path.splitext(os.path.basename(str(file.path)))[0]
-    for number, (stem, part) in enumerate(
-        zip(manifest.stems(source_stem), manifest.parts, strict=True)
-    ):
-        first, n_documents = n_documents, n_documents + part.n_documents
-        if number < len(done):
-            continue
-        target = shard_name(name, n_written) if manifest.shards else name
-        ends = np.asarray(file.parts[number][DOCUMENT_ENDS.name]).astype(np.int64)
-        # The last document may go on in the next shard.
-        bounds = np.concatenate([[0], ends, [part.n_tokens]])
-        is_gone = np.append(gone[first : n_documents + 1], False)[: len(bounds) - 1]
-        if not (is_gone & (np.diff(bounds) > 0)).any():
-            shard = structs.replace(part, stem=None)
-            _link(run, file, stem, target, number)
-        else:
-            shard = _write_shard(run, file, number, target, bounds, ~is_gone)
-        n_written += shard.n_tokens > 0
-        journal.save(_KEY, shard, adds=True)
-        yield shard
-
-
-def _link(run: Run, file: TokenFile, stem: str, target: str, number: int) -> None:
-    """Link the files of a shard that stays, or copy them where they cannot be linked."""
-    for column in file.manifest.columns:
-        name = f"{target}{column.suffix}"
-        run.storage.remove(name)
-        if is_url(str(file.path)) or is_url(run.storage.where()):
-            values = file.parts[number][column.name]
-            _write(run, name, column, file.vocab_size, values, [(0, len(values))])
-        else:
-            source = file.directory / f"{stem}{column.suffix}"
-            link_or_copy(source, Path(run.storage.path(name)))
-
-
-def _write(
-    run: Run, name: str, column: Any, vocab_size: int, values: Any, ranges: Any
-) -> tuple[str, ...]:
-    """Write ranges of values of a column, and return the digests of its blocks."""
-    out = ColumnFile(run.storage, name, column, vocab_size)
-    try:
-        for start, stop in np.asarray(ranges).tolist():
-            for place in range(start, stop, _BLOCK):
-                out.append(np.asarray(values[place : min(place + _BLOCK, stop)]))
-        return out.finish(out.count)
-    finally:
-        out.stream.close()
+def _write_shards(run: Run, file: TokenFile, stays: Flags, name: str, stage: Stage) -> list[Shard]:
+    """Write the shards that have documents that stay; their files are complete."""
+    manifest, n_ended = file.manifest, 0
+    shards = run.journal.values(_KEY, Shard)
+    stems = manifest.stems(os.path.splitext(os.path.basename(str(file.path)))[0])
+    for number, (stem, part) in enumerate(zip(stems, manifest.parts, strict=True)):
+        first, n_ended = n_ended, n_ended + part.n_documents
+        if number >= len(shards):
+            n_written = sum(each.n_tokens > 0 for each in shards)
+            target = shard_name(name, n_written) if manifest.shards else name
+            # The last document may go on in the next shard.
+            shard = _write_shard(run, file, number, stem, target, stays[first : n_ended + 1])
+            run.journal.save(_KEY, shard, adds=True)
+            shards.append(shard)
+        stage.advance(part.n_tokens)
+    return [each for each in shards if each.n_tokens]
 
 
 def _write_shard(
-    run: Run, file: TokenFile, number: int, target: str, bounds: Numbers, stays: Flags
+    run: Run, file: TokenFile, number: int, stem: str, target: str, stays: Flags
 ) -> Shard:
-    """Write the documents of a shard that stay: `bounds` int64[n + 1] of their parts in it."""
-    # Consecutive documents are copied together.
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], stays, [False]]).astype(np.int8)))
-    runs = edges.reshape(-1, 2)
-    n_ended = len(bounds) - 2
-    kept_ends = np.cumsum(np.where(stays, np.diff(bounds), 0))[:n_ended][stays[:n_ended]]
-    n_tokens = int(np.diff(bounds)[stays].sum())
-    shard = Shard(n_tokens, len(kept_ends))
-    if not n_tokens:
-        return shard
-    digests = {}
-    for column in file.manifest.columns:
-        name, values = f"{target}{column.suffix}", file.parts[number][column.name]
-        ranges = bounds[runs] if column.per == "token" else np.minimum(runs, n_ended)
-        if column.is_position:
-            values = kept_ends.astype(column.dtype_for(file.vocab_size))
-            ranges = np.array([[0, len(kept_ends)]])
-        run.storage.remove(name)  # it may be a link
-        digests[column.name] = _write(run, name, column, file.vocab_size, values, ranges)
-    return structs.replace(shard, digests=digests)
+    """Write the documents of a shard that stay: bool[n], also of one that does not end in it."""
+    part, values, columns = file.manifest.parts[number], file.parts[number], file.manifest.columns
+    ends = np.asarray(values[DOCUMENT_ENDS.name]).astype(np.int64)
+    here = stays[: len(np.union1d(ends, part.n_tokens))]
+    for column in columns:
+        run.storage.remove(f"{target}{column.suffix}")  # it may be a link
+    if not here.any():
+        return Shard(0, 0)
+    if here.all() and not (is_url(str(file.path)) or is_url(run.storage.where())):
+        for column in columns:
+            link_or_copy(
+                file.directory / f"{stem}{column.suffix}",
+                Path(run.storage.path(f"{target}{column.suffix}")),
+            )
+        return structs.replace(part, stem=None)
+    writer = TokenFileWriter(run.storage, target, vocab_size=file.vocab_size, columns=columns)
+    with closing(writer):
+        for begin in range(0, part.n_tokens, _BLOCK):
+            stop = min(begin + _BLOCK, part.n_tokens)
+            first, last = np.searchsorted(ends, (begin, stop), "right")
+            sizes = np.diff(np.concatenate([[begin], ends[first:last], [stop]]))
+            kept = np.append(here, False)[first : last + 1]
+            chosen = {"token": np.repeat(kept, sizes), "document": kept[:-1]}
+            places = {"token": slice(begin, stop), "document": slice(first, last)}
+            rows = {
+                each.name: np.asarray(values[each.name][places[each.per]])[chosen[each.per]]
+                for each in columns
+            }
+            rows[DOCUMENT_ENDS.name] = np.cumsum(sizes * kept)[:-1][kept[:-1]]
+            writer.append(rows.pop(IDS.name), rows.pop(DOCUMENT_ENDS.name), **rows)
+        return writer.finish_shard(writer.n_tokens)
 
 
 def _copy_tokenizer(run: Run, file: TokenFile) -> None:
@@ -284,46 +250,47 @@ def _copy_tokenizer(run: Run, file: TokenFile) -> None:
 # --- what went ---
 
 
-def _documents(file: TokenFile, numbers: Numbers) -> Iterator[tuple[int, NDArray[Any]]]:
-    ends = file.document_ends
-    for number in numbers.tolist():
-        yield number, read_ids(file, int(ends[number - 1]) if number else 0, int(ends[number]))
-
-
-def _lines(file: TokenFile, numbers: Numbers) -> Iterator[str]:
-    """Yield a line of JSON for each document that went."""
-    for number, ids in _documents(file, numbers):
-        digest = xxhash.xxh3_128_hexdigest(ids.astype("<u4").tobytes())
-        yield json.dumps({"document": number, "tokens": len(ids), "digest": digest}) + "\n"
-
-
-def _manifest_without(file: TokenFile, numbers: Numbers, shards: Sequence[Shard]) -> Manifest:
-    """Return the manifest of the documents that remain."""
+def _list_dropped(run: Run, file: TokenFile, numbers: Numbers, name: str) -> tuple[str, int]:
+    """List documents that went as lines of JSON; return (digest, bytes of text that remain)."""
     from bpe import load_tokenizer
 
-    manifest, (path, _) = file.manifest, file.tokenizer_file()
+    path, _ = file.tokenizer_file()
     lengths = None if path is None else text_lengths(load_tokenizer(path))
-    n_bytes = 0
-    if lengths is not None and manifest.n_bytes:
-        dropped = sum(int(lengths[ids].sum()) for _, ids in _documents(file, numbers))
-        n_bytes = manifest.n_bytes - dropped
-    sources = [*map(dict, manifest.sources)]
-    ends = file.document_ends.astype(np.int64)
-    sizes = np.diff(ends, prepend=0)[numbers]
-    known = Sources(file)
+    digest, n_bytes = xxhash.xxh3_128(), 0 if lengths is None else file.manifest.n_bytes
+    with closing(run.storage.stream(name)) as stream:
+        for first in range(0, len(numbers), _LISTED):
+            some, lines = numbers[first : first + _LISTED], b""
+            for number, start, size in zip(some, *spans_of_documents(file, some), strict=True):
+                ids = read_ids(file, start, start + size)
+                found = xxhash.xxh3_128_hexdigest(ids.astype("<u4").tobytes())
+                line = {"document": int(number), "tokens": len(ids), "digest": found}
+                lines += json.dumps(line).encode() + b"\n"
+                n_bytes -= 0 if lengths is None else int(lengths[ids].sum())
+            stream.append(memoryview(lines))
+            digest.update(lines)
+        stream.finish(stream.n_bytes)
+    run.add(name)
+    return digest.hexdigest(), max(n_bytes, 0)  # 0 if they are not known
+
+
+def _manifest_without(
+    file: TokenFile, numbers: Numbers, n_bytes: int, shards: list[Shard]
+) -> Manifest:
+    """Return the manifest of the documents that remain, with `n_bytes` of text."""
+    manifest, sources = file.manifest, [*map(dict, file.manifest.sources)]
+    sizes, known = spans_of_documents(file, numbers)[1], Sources(file)
     of = known.of(numbers) if known.names else 0 * numbers  # unknown: the first
     for number in np.unique(of).tolist():
-        own = sources[number]
-        n_documents, n_tokens = int((of == number).sum()), int(sizes[of == number].sum())
+        own, n_documents = sources[number], int((of == number).sum())
         if known.in_order:
             own["documents"] -= n_documents
-            own["tokens"] -= n_tokens
+            own["tokens"] -= int(sizes[of == number].sum())
         own[DROPPED] = own.get(DROPPED, 0) + n_documents
     for own in sources:
         own.pop(APPENDED, None)  # positions of tokens have changed
     return structs.replace(
         manifest, n_tokens=sum(each.n_tokens for each in shards),
-        n_documents=sum(each.n_documents for each in shards), n_bytes=max(n_bytes, 0),
+        n_documents=sum(each.n_documents for each in shards), n_bytes=n_bytes,
         sources=tuple(sources), digests={} if manifest.shards else shards[0].digests,
         shards=tuple(shards) if manifest.shards else (),
     )
