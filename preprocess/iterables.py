@@ -22,6 +22,8 @@ from bpe.parallel import cached_property
 _NO_DOCUMENTS = (str, bytes, os.PathLike, Mapping, set, frozenset, type)
 _ROWS = 1024  # of a column or a table of Arrow, that are converted at a time
 _SHOWN = "<documents of %s>"
+TEXT_END = b"\xff"
+_encode = msgspec.json.Encoder().encode
 # One word with a slash, or with what may be a suffix.
 _LIKE_A_PATH = r"\S*[/\\]\S*|\S+\.\w{1,8}"
 
@@ -60,6 +62,11 @@ class Documents:
         """True if the first document is a record."""
         return any(isinstance(each, Mapping) for each in self.first)
 
+    @property
+    def mark(self) -> bytes:
+        """What ends a document; of texts a byte that no UTF-8 has."""
+        return b"\n" if self.are_records else TEXT_END
+
     @cached_property
     def first(self) -> list[Any]:
         """The first document, if there is one; a one-shot iterator keeps it."""
@@ -70,17 +77,18 @@ class Documents:
         return found
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield each document as `records` or `texts` do.
+        """Yield each document without `mark`: a text as UTF-8, a record as JSON.
+
+        Lone surrogates are no UTF-8.
 
         Raises:
             CorpusError: A document is wrong, or the first is not that of before.
         """
-        encode = Documents.records if self.are_records else Documents.texts
-        documents = encode(self)
-        first = next(documents, None)
-        if first != next(encode(Documents(lambda: self.first, self.name)), None):
+        documents = self._encoded(self)
+        first = [*itertools.islice(documents, 1)]
+        if first != [*self._encoded(self.first)]:
             raise self._others("another first one")
-        yield from () if first is None else itertools.chain([first], documents)
+        return itertools.chain(first, documents)
 
     def check_whole(self, number: int, digest: str) -> None:
         """Raise CorpusError if documents are not those that were read to their end before."""
@@ -94,42 +102,30 @@ class Documents:
             " same each time, or give an iterator, which is read once"
         )
 
-    def texts(self) -> Iterator[bytes]:
-        """Yield the text of each document, as UTF-8; lone surrogates are no UTF-8.
+    def _encoded(self, documents: Iterable[Any]) -> Iterator[bytes]:
+        are_texts, encode = not self.are_records, self._record if self.are_records else self._text
+        for number, given in enumerate(documents, start=1):
+            is_plain = are_texts and type(given) is str  # a call would take longer than all else
+            yield given.encode("utf-8", "surrogatepass") if is_plain else encode(number, given)
 
-        Raises:
-            CorpusError: A document is no text.
-        """
-        for number, given in enumerate(self, start=1):
-            text = given
-            if type(text) is not str:
-                text = text[1] if isinstance(text, tuple) and len(text) == 2 else text
-                text = text.as_py() if hasattr(text, "as_py") else text
-                if not isinstance(text, str):
-                    raise self._error(number, f"expected text, or (id, text); got {given!r:.80}")
-            try:
-                yield text.encode()
-            except UnicodeEncodeError:
-                yield text.encode("utf-8", "surrogatepass")
+    def _text(self, number: int, given: Any) -> bytes:
+        text = given[1] if isinstance(given, tuple) and len(given) == 2 else given
+        text = text.as_py() if hasattr(text, "as_py") else text
+        if not isinstance(text, str):
+            raise self._error(number, f"expected text, or (id, text); got {given!r:.80}")
+        return text.encode("utf-8", "surrogatepass")
 
-    def records(self) -> Iterator[bytes]:
-        """Yield each document as a JSON object.
-
-        Raises:
-            CorpusError: A document is no record.
-        """
-        encode = msgspec.json.Encoder().encode
-        for number, record in enumerate(self, start=1):
-            if not isinstance(record, Mapping):
-                what = "expected a record, as the first document is"
-                raise self._error(number, f"{what}; got {record!r:.80}")
-            try:
-                yield encode(record if isinstance(record, dict) else dict(record))
-            except UnicodeEncodeError:  # a lone surrogate, which the reader of JSON reports
-                yield json.dumps(record).encode()
-            except TypeError as error:
-                what = f"{error}; give records with the fields that are read alone"
-                raise self._error(number, what) from None
+    def _record(self, number: int, given: Any) -> bytes:
+        if not isinstance(given, Mapping):
+            what = "expected a record, as the first document is"
+            raise self._error(number, f"{what}; got {given!r:.80}")
+        try:
+            return _encode(dict(given))
+        except UnicodeEncodeError:  # a lone surrogate, which the reader of JSON reports
+            return json.dumps(dict(given)).encode()
+        except TypeError as error:
+            what = f"{error}; give records with the fields that are read alone"
+            raise self._error(number, what) from None
 
     def _error(self, number: int, what: str) -> CorpusError:
         return CorpusError(f"{self.name}: document {number:,}: {what}")

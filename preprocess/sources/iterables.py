@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import xxhash
 from msgspec import structs
 
 from preprocess.documents.batch import DocumentBatch, ReadOptions, prepare
-from preprocess.iterables import Documents
+from preprocess.iterables import TEXT_END, Documents
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
 from preprocess.sources.json_records import JsonLinesSource, JsonLinesUnit
 from preprocess.sources.standard_input import StandardInput
@@ -25,7 +26,6 @@ from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
 from preprocess.storage.errors import DamagedStateError
 
 _PIECE_BYTES = 1 << 20
-TEXT_END = b"\xff"  # which no UTF-8 has
 
 
 class _Held(InputFile):
@@ -52,7 +52,7 @@ class _Reader:
     """
 
     def __init__(self, documents: Documents) -> None:
-        self._name, self._mark = documents.name, b"\n" if documents.are_records else TEXT_END
+        self._name, self._mark = documents.name, documents.mark
         self._documents = documents.encoded()
         self._next = next(self._documents, None)
         self.start, self.number, self._digest = 0, 0, xxhash.xxh3_64()
@@ -64,8 +64,7 @@ class _Reader:
             found.append(following)
             size += len(following) + 1
             following = next(self._documents, None)
-        self._next = following
-        content = self._mark.join([*found, b""])
+        self._next, content = following, self._mark.join([*found, b""])
         self.start, self.number = self.start + size, self.number + len(found)
         self._digest.update(content)
         return content
@@ -94,10 +93,25 @@ class _Reader:
             )
 
 
-class TextsUnit(WorkUnit, frozen=True):
-    """Texts, each of which ends with a mark."""
+class DocumentsUnit(JsonLinesUnit, frozen=True):
+    """Records of a program, in memory or in a file."""
 
-    n_before: int | None = None  # documents; None: to be counted
+    noun = "document"
+    n_before: int | None = None  # documents; None: it is in a file
+    point: ResumePoint | None = None  # after it, unless it is in a file
+
+    @property
+    def after(self) -> ResumePoint | None:
+        return super().after if self.n_before is None else self.point
+
+    def _n_before(self) -> int:
+        return super()._n_before() if self.n_before is None else self.n_before
+
+
+class TextsUnit(DocumentsUnit, frozen=True):
+    """Texts of a program."""
+
+    mark = TEXT_END
 
     def read(self, array: Array = new_array) -> DocumentBatch:
         from bpe.text.search import find_all
@@ -112,101 +126,55 @@ class TextsUnit(WorkUnit, frozen=True):
 
     def byte(self, position: int) -> str:
         """Name the document of a byte instead."""
-        before = self.n_before
-        if before is None:
-            pieces = self.file.pieces(0, self.start, _PIECE_BYTES)
-            before = sum(piece.tobytes().count(TEXT_END) for _, piece in pieces)
-        number = before + self.content()[:position].tobytes().count(TEXT_END)
+        number = self._n_before() + self.content()[:position].tobytes().count(TEXT_END)
         return f"{self.file.path}: document {number + 1:,}"
 
 
-class HeldTextsUnit(TextsUnit, frozen=True):
-    """Texts in memory."""
+class DocumentsSource(JsonLinesSource):
+    """A file of documents of a program."""
 
-    point: ResumePoint | None = None
+    def __init__(self, file: InputFile, documents: Documents, reading: ReadOptions) -> None:
+        self.documents, self.has_fields = documents, documents.are_records
+        self.end_mark = documents.mark
+        if not self.has_fields:  # fields are of other sources
+            reading = structs.replace(reading, content_field=("text",), text_preset="")
+        super().__init__(file, documents.name, reading)
 
-    @property
-    def after(self) -> ResumePoint | None:
-        return self.point
-
-
-class HeldRecordsUnit(JsonLinesUnit, frozen=True):
-    """Records in memory."""
-
-    noun = "document"
-    n_before: int
-    point: ResumePoint | None
-
-    @property
-    def after(self) -> ResumePoint | None:
-        return self.point
-
-    def _n_before(self) -> int:
-        return self.n_before
+    def unit(self, start: int, stop: int) -> DocumentsUnit:
+        kind = DocumentsUnit if self.has_fields else TextsUnit
+        return kind(self.file, self.reading_of_units, start, stop, self.fields)
 
 
-class TextsSource(JsonLinesSource):
-    """A file of texts, each of which ends with a mark."""
-
-    end_mark, has_fields = TEXT_END, False
-
-    def __init__(self, file: InputFile, name: str, reading: ReadOptions) -> None:
-        # Fields are of other sources.
-        super().__init__(
-            file, name, structs.replace(reading, content_field=("text",), text_preset="")
-        )
-
-    def unit(self, start: int, stop: int) -> WorkUnit:
-        return TextsUnit(self.file, self.reading_of_units, start, stop)
-
-
-class _Streamed(JsonLinesSource):
+class _Streamed(DocumentsSource):
     """Documents that can be read again, of which neither number nor size is known before."""
 
     is_sized = False
 
     def __init__(self, documents: Documents, reading: ReadOptions) -> None:
-        self._documents = documents
         self._reader: _Reader | None = None
-        super().__init__(_Held(documents.name), documents.name, reading)
+        super().__init__(_Held(documents.name), documents, reading)
         self.location = ""
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
         reader, self._reader = self._reader, None
         if reader is None or after is None or reader.point != after:
-            reader = _Reader(self._documents)
+            reader = _Reader(self.documents)
             for _ in () if after is None else reader.pieces(after):
                 pass
         while True:
             start, first = reader.start, reader.number
             held = _Held(self.name, start, reader.read(self.reading.unit_size))
-            yield self.held_unit(held, start, first, reader.point)
+            unit = self.unit(start, held.n_bytes)
+            yield structs.replace(unit, file=held, n_before=first, point=reader.point)
             if reader.point is None:
-                self._documents.check_whole(reader.number, reader.digest)
+                self.documents.check_whole(reader.number, reader.digest)
                 self.n_bytes = reader.start  # for the progress of later passes
                 return
 
-    def held_unit(
-        self, held: _Held, start: int, n_before: int, point: ResumePoint | None
-    ) -> WorkUnit:
-        """Return the unit of documents that were read."""
-        return HeldRecordsUnit(
-            held, self.reading_of_units, start, held.n_bytes, self.fields, n_before, point
-        )
-
     def content(self, before: ResumePoint | None = None) -> Iterator[tuple[int, Bytes]]:
-        reader = _Reader(self._documents)
+        reader = _Reader(self.documents)
         yield from reader.pieces(before)
         self._reader = reader  # `units` may go on
-
-
-class _StreamedTexts(_Streamed, TextsSource):
-    """The same, of texts."""
-
-    def held_unit(
-        self, held: _Held, start: int, n_before: int, point: ResumePoint | None
-    ) -> WorkUnit:
-        return HeldTextsUnit(held, self.reading_of_units, start, held.n_bytes, n_before, point)
 
 
 class _OneShot(StandardInput):
@@ -220,18 +188,13 @@ class _OneShot(StandardInput):
         self.name, self.path = documents.name, str(documents)
 
     def pieces(self) -> Iterator[bytes]:
-        reader = _Reader(self._documents)
-        while piece := reader.read(_PIECE_BYTES):
-            yield piece
+        return iter(partial(_Reader(self._documents).read, _PIECE_BYTES), b"")
 
     def kept_in(self, file: InputFile) -> Source:
         file.path = self.name  # for messages
-        kind = JsonLinesSource if self.has_fields else TextsSource
-        return kind(file, self.name, self.reading)
+        return DocumentsSource(file, self._documents, self.reading)
 
 
 def open_documents(documents: Documents, reading: ReadOptions) -> Source:
     """Return the source of documents that a program gives."""
-    if documents.is_one_shot:
-        return _OneShot(documents, reading)
-    return (_Streamed if documents.are_records else _StreamedTexts)(documents, reading)
+    return (_OneShot if documents.is_one_shot else _Streamed)(documents, reading)

@@ -187,7 +187,7 @@ class JsonSource(RecordSource):
 class JsonLinesUnit(JsonUnit, frozen=True):
     """Whole lines of a file."""
 
-    noun = "line"
+    noun, mark = "line", b"\n"
 
     def _split(self, content: Bytes) -> Iterator[tuple[int, int, memoryview]]:
         from bpe.text.search import find_all
@@ -225,7 +225,7 @@ class JsonLinesUnit(JsonUnit, frozen=True):
 
     def _n_before(self) -> int:
         pieces = self.file.pieces(0, self.start, _LINE_STRIDE)
-        return sum(piece.tobytes().count(b"\n") for _, piece in pieces)
+        return sum(piece.tobytes().count(self.mark) for _, piece in pieces)
 
 
 class JsonLinesSource(JsonSource):
