@@ -10,8 +10,10 @@ a second the journal of the run records how many documents are durable.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
@@ -21,8 +23,8 @@ from numpy.typing import NDArray
 from bpe.arguments import checked
 from bpe.errors import CorpusError
 from bpe.parallel import Task, Threads, cached_property
-from preprocess.dataset.columns import MASK, Values, columns_of, token_dtype
-from preprocess.dataset.manifest import IMPORTED, Count, Manifest
+from preprocess.dataset.columns import MASK, columns_of, token_dtype
+from preprocess.dataset.manifest import IMPORTED, Count
 from preprocess.dataset.writer import TokenFileWriter, WriterState
 from preprocess.imports.write import Numbers, text_lengths
 from preprocess.locations import split_location
@@ -38,9 +40,9 @@ from preprocess.run.outputs import (
     read_object,
 )
 from preprocess.run.reading import load_given_tokenizer
-from preprocess.run.record import Record, end_of_text_token
+from preprocess.run.record import Record, recorded_settings
 from preprocess.run.run import Run
-from preprocess.settings import SettingsError, StrPath, TokenizerSource, options_of
+from preprocess.settings import SettingsError, StrPath, TokenizerSource
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder
@@ -58,10 +60,10 @@ class WriterCheckpoint(Struct, forbid_unknown_fields=True):
 
 
 class _Ids(NamedTuple):
-    """A document of ids."""
+    """A document of ids, with special ids around them."""
 
     ids: NDArray[Any]
-    mask: NDArray[Any] | None
+    mask: NDArray[np.uint8]
 
 
 class _Encoded(NamedTuple):
@@ -71,7 +73,7 @@ class _Encoded(NamedTuple):
     counts: Counts
     ids: NDArray[Any]
     ends: Numbers
-    mask: NDArray[np.uint8] | None
+    mask: NDArray[np.uint8]
 
 
 @checked
@@ -119,63 +121,45 @@ class DatasetWriter:
         )
         self._tokenizer = load_given_tokenizer(settings)
         self._special = SpecialIds.of(self._tokenizer, settings)
-        self._vocab_size = self._tokenizer.vocab_size
-        self._directory, _ = split_location(settings.out)
-        self._held: list[bytes] | list[_Ids] = []
-        self._n_held_bytes = 0
-        self._under_way = deque[Task[_Encoded]]()
-        self._encoders: list[AnyEncoder] = []
-        self._writer: TokenFileWriter | None = None
-        # An error is that of the program, which may go on after it.
-        self._run: Run | None = Run(
-            self._directory, settings.name, self._record, settings.overwrite, hopeless=()
-        )
-        self._run.__enter__()
-        try:
-            self._open(self._run)
-        except BaseException as error:
-            self._leave(error)
-            raise
-
-    @property
-    def _record(self) -> Record:
-        """The inputs of the run; the documents are not known."""
-        settings, options = self._settings, options_of(WriterSettings).values()
-        leave_out = {each.name for each in options if each.is_location or not each.changes_result}
-        chosen = settings.as_json(leave_out)
-        chosen["end_of_text"] = end_of_text_token(settings, self._tokenizer)
-        return Record("DatasetWriter", chosen, {settings.name: []}, self._tokenizer.fingerprint)
-
-    @property
-    def _stats_file(self) -> str:
-        return f"{self._settings.name}_stats.json"
-
-    def _open(self, run: Run) -> None:
-        """Begin the dataset, go on with it, or find that it is finished."""
-        settings = self._settings
-        has_shards = settings.shard_tokens is not None
+        self._dtype = token_dtype(self._tokenizer.vocab_size)
+        self._held, self._n_held_bytes = list[Any](), 0  # bytes of texts, or `_Ids`
+        self._under_way, self._encoders = deque[Task[_Encoded]](), list["AnyEncoder"]()
         self.n_documents, self._counts = 0, Counts()
-        if run.is_complete or is_up_to_date(
-            run, self._stats_file, [settings.name], shards=has_shards
-        ):
-            stats = read_object(run.storage.final, self._stats_file, STATS_FORMAT) or {}
-            self.n_documents = int(stats.get("documents_given", 0))
-            self._manifest: Manifest | None = open_published(run.storage.final, settings.name)
-            self._leave(None)
-            return
-        self._manifest = None
-        run.begin()
-        entries = run.journal.values(_KEY, WriterCheckpoint)
-        for entry in entries[-1:]:
-            self.n_documents, self._counts = entry.given, entry.counts
-        self._n_appended = self.n_documents
-        self._writer = TokenFileWriter(
-            run.storage, settings.name, vocab_size=self._vocab_size,
-            states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
-            split_documents=settings.split_documents, columns=columns_of(settings.loss_mask),
-        )
-        self._tokenizer.new_encoder()  # makes the tables once, before threads need them
-        self._threads = Threads(settings.workers)
+        self._process, self._is_finished = os.getpid(), False
+        self._stack: ExitStack | None = None  # of what is open
+        self._open()
+
+    def _open(self) -> None:
+        """Begin the dataset, go on with it, or find that it is finished."""
+        settings, tokenizer, name = self._settings, self._tokenizer, self._settings.name
+        chosen = recorded_settings(settings, tokenizer)
+        record = Record("DatasetWriter", chosen, {name: []}, tokenizer.fingerprint)
+        (directory, _), has_shards = split_location(settings.out), settings.shard_tokens is not None
+        self._stats_file = f"{name}_stats.json"
+        with ExitStack() as stack:
+            # An error is that of the program, which may go on after it.
+            run = Run(directory, name, record, settings.overwrite, hopeless=())
+            self._run = stack.enter_context(run)
+            if run.is_complete or is_up_to_date(run, self._stats_file, [name], shards=has_shards):
+                open_published(run.storage.final, name)
+                stats = read_object(run.storage.final, self._stats_file, STATS_FORMAT) or {}
+                self.n_documents, self._is_finished = int(stats.get("documents_given", 0)), True
+                return
+            run.begin()
+            entries = run.journal.values(_KEY, WriterCheckpoint)
+            for entry in entries[-1:]:
+                self.n_documents, self._counts = entry.given, entry.counts
+            self._n_appended = self.n_documents
+            self._writer = TokenFileWriter(
+                run.storage, name, vocab_size=tokenizer.vocab_size,
+                states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
+                split_documents=settings.split_documents, columns=columns_of(settings.loss_mask),
+            )
+            stack.enter_context(closing(self._writer))
+            stack.callback(run.journal.rest)  # its thread may still sync the streams
+            tokenizer.new_encoder()  # makes the tables once, before threads need them
+            self._threads = stack.enter_context(closing(Threads(settings.workers)))
+            self._stack = stack.pop_all()
 
     # --- documents ---
 
@@ -212,50 +196,51 @@ class DatasetWriter:
             OutputError, SettingsError: As `write`.
         """
         self._check_open()
-        # Copied, for the program may use its arrays again.
-        document = _Ids(np.array(ids), None if mask is None else np.array(mask))
-        if not len(document.ids):
-            document = document._replace(ids=np.zeros(0, token_dtype(self._vocab_size)))
-        self._check_ids(document)
-        around = {self._special.begin_of_text, self._special.end_of_text}
-        if len(document.ids) <= 2 and not {*document.ids.tolist()} - around:
-            document = _Ids(document.ids[:0], None)  # it has no text
-        self._hold(document, document.ids.nbytes)
+        given = np.asarray(ids) if len(ids) else np.zeros(0, self._dtype)
+        trained = np.ones(len(given), np.uint8) if mask is None else np.asarray(mask)
+        if mask is not None and not self._settings.loss_mask:
+            raise SettingsError("mask: the dataset has none; make the writer with loss_mask=True")
+        self._check_ids(given, trained)
+        begin, end = self._special.begin_of_text, self._special.end_of_text
+        if len(given) <= 2 and not {*given.tolist()} - {begin, end}:
+            self._hold(b"", 0)  # it has no text
+            return
+        before, after = int(begin is not None and given[0] != begin), int(given[-1] != end)
+        given = np.concatenate([[begin] * before, given, [end] * after])
+        trained = np.concatenate([trained[:before], trained, trained[len(trained) - after :]])
+        self._hold(_Ids(given.astype(self._dtype), trained.astype(np.uint8)), given.nbytes)
 
     def _check_open(self) -> None:
-        if self._manifest is not None:
+        if self._is_finished:
             raise SettingsError(
                 f"{self._settings.out}: is finished, with {self.n_documents:,} documents; write it"
                 " anew (--overwrite), or add text (tokenmill append)"
             )
-        if self._run is None:
+        if self._stack is None or self._process != os.getpid():
             raise SettingsError(
                 f"{self._settings.out}: the writer is closed; make a new one, which goes on with"
                 " document n_documents"
             )
 
-    def _check_ids(self, document: _Ids) -> None:
+    def _check_ids(self, ids: NDArray[Any], mask: NDArray[Any]) -> None:
         """Raise CorpusError for ids or a mask that a document cannot have."""
-        ids, mask, where = document.ids, document.mask, f"document {self.n_documents:,}"
+        where, end = f"document {self.n_documents:,}", self._special.end_of_text
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             raise CorpusError(
                 f"{where}: expected integers in a list, got {ids.dtype} of shape {ids.shape}"
             )
-        wrong = np.flatnonzero((ids < 0) | (ids >= self._vocab_size))
-        if len(wrong):
+        size = self._tokenizer.vocab_size
+        if len(wrong := np.flatnonzero((ids < 0) | (ids >= size))):
             raise CorpusError(
                 f"{where}: id {int(ids[wrong[0]]):,} at position {int(wrong[0]):,} is not in the"
-                f" vocabulary of {self._vocab_size:,} ids; encode with the writer's tokenizer"
+                f" vocabulary of {size:,} ids; encode with the writer's tokenizer"
             )
-        inside = np.flatnonzero(ids[:-1] == self._special.end_of_text)
-        if len(inside):
+        if len(inside := np.flatnonzero(ids[:-1] == end)):
             raise CorpusError(
-                f"{where}: has the end-of-text id {self._special.end_of_text} at position"
-                f" {int(inside[0]):,}, before its end; write the documents one by one"
+                f"{where}: has the end-of-text id {end} at position {int(inside[0]):,}, before its"
+                " end; write the documents one by one"
             )
-        if mask is not None and not self._settings.loss_mask:
-            raise SettingsError("mask: the dataset has none; make the writer with loss_mask=True")
-        if mask is not None and (mask.shape != ids.shape or not np.isin(mask, (0, 1)).all()):
+        if mask.shape != ids.shape or not np.isin(mask, (0, 1)).all():
             raise CorpusError(
                 f"{where}: a mask has 0 or 1 for each of {len(ids):,} ids; got {mask.dtype} of"
                 f" shape {mask.shape}"
@@ -268,34 +253,29 @@ class DatasetWriter:
         self._held.append(document)
         self._n_held_bytes += n_bytes
         self.n_documents += 1
-        run = self._run
-        assert run is not None
         if self._n_held_bytes >= _BATCH_BYTES:
             self._submit()
-        elif run.journal.due():  # of a program that writes slowly, all is durable then
+        elif self._run.journal.due():  # of a program that writes slowly, all is durable then
             self._submit(waits=not self._under_way)
 
     # --- batches ---
 
     def _submit(self, waits: bool = False) -> None:
         """Let a thread encode the batch; append those that are ready, or too many, or all."""
-        if not self._held:
-            return
-        held, self._held, self._n_held_bytes = self._held, [], 0
-        self._under_way.append(self._threads.submit(self._encode, held))
+        if self._held:
+            held, self._held, self._n_held_bytes = self._held, [], 0
+            encode = self._encode if type(held[0]) is bytes else self._join
+            self._under_way.append(self._threads.submit(encode, held))
         most = 0 if waits else 2 * self._settings.workers
         while self._under_way and (len(self._under_way) > most or self._under_way[0].is_done):
             self._append()
 
-    def _encode(self, held: Sequence[Any]) -> _Encoded:
-        documents = [each for each in held if len(each.ids if isinstance(each, _Ids) else each)]
-        if documents and isinstance(documents[0], _Ids):
-            return self._join_ids(documents, len(held))
-        begin = self._special.begin_of_text
+    def _encode(self, held: Sequence[bytes]) -> _Encoded:
+        documents, begin = [*filter(None, held)], self._special.begin_of_text
         try:
             encoder = self._encoders.pop()
         except IndexError:
-            encoder = self._tokenizer.new_encoder(token_dtype(self._vocab_size))
+            encoder = self._tokenizer.new_encoder(self._dtype)
         ends = np.cumsum([0, *map(len, documents)], dtype=np.int64)
         ids, offsets = encoder.encode(
             np.frombuffer(b"".join(documents), np.uint8), np.stack([ends[:-1], ends[1:]], 1),
@@ -303,25 +283,14 @@ class DatasetWriter:
         )
         ids = ids.copy()  # the encoder uses its memory again
         self._encoders.append(encoder)
-        mask = np.ones(len(ids), np.uint8) if self._settings.loss_mask else None
         counts = Counts(len(documents), int(ends[-1]), len(ids))
-        return _Encoded(len(held), counts, ids, offsets[1:], mask)
+        return _Encoded(len(held), counts, ids, offsets[1:], np.ones(len(ids), np.uint8))
 
-    def _join_ids(self, documents: Sequence[_Ids], n_given: int) -> _Encoded:
-        begin, end = self._special.begin_of_text, self._special.end_of_text
-        dtype, ids, masks = token_dtype(self._vocab_size), list[Values](), list[Values]()
-        for of_document, mask in documents:
-            before = np.full(int(begin is not None and of_document[0] != begin), begin or 0, dtype)
-            after = np.full(int(of_document[-1] != end), end, dtype)
-            ids += [np.concatenate([before, of_document.astype(dtype), after])]
-            own = np.ones(len(of_document), np.uint8) if mask is None else mask.astype(np.uint8)
-            masks += [np.pad(own, (len(before), len(after)), "edge")]
-        joined = np.concatenate(ids)
-        lengths = self._text_lengths
-        n_bytes = 0 if lengths is None else int(lengths[joined].sum())
-        counts = Counts(len(documents), n_bytes, len(joined))
-        mask = np.concatenate(masks) if self._settings.loss_mask else None
-        return _Encoded(n_given, counts, joined, np.cumsum([*map(len, ids)]), mask)
+    def _join(self, held: Sequence[_Ids]) -> _Encoded:
+        ids, mask = (np.concatenate(each) for each in zip(*held, strict=True))
+        n_bytes = 0 if self._text_lengths is None else int(self._text_lengths[ids].sum())
+        ends = np.cumsum([len(each.ids) for each in held])
+        return _Encoded(len(held), Counts(len(held), n_bytes, len(ids)), ids, ends, mask)
 
     @cached_property
     def _text_lengths(self) -> Numbers | None:
@@ -329,43 +298,41 @@ class DatasetWriter:
 
     def _append(self) -> None:
         """Append the first batch that is under way; a failure closes the writer."""
-        writer, run = self._writer, self._run
-        assert writer is not None
-        assert run is not None
         try:
             batch = self._under_way.popleft().result()
-            others = {} if batch.mask is None else {MASK.name: batch.mask}
-            writer.append(batch.ids, batch.ends, **others)
+            others = {MASK.name: batch.mask} if self._settings.loss_mask else {}
+            self._writer.append(batch.ids, batch.ends, **others)
             self._counts.add(batch.counts)
             self._n_appended += batch.n_given
-            if run.journal.due():
-                self._checkpoint(run, writer)
+            if self._run.journal.due():
+                self._checkpoint()
         except BaseException as error:
             self._leave(error)
             raise
 
-    def _checkpoint(self, run: Run, writer: TokenFileWriter) -> None:
-        journal = run.journal
+    def _checkpoint(self) -> None:
+        journal = self._run.journal
         whole = journal.is_long
-        entry = WriterCheckpoint(writer.state(whole), self._n_appended, self._counts)
-        journal.submit(_KEY, entry, writer.streams, adds=not whole)
+        entry = WriterCheckpoint(self._writer.state(whole), self._n_appended, self._counts)
+        journal.submit(_KEY, entry, self._writer.streams, adds=not whole)
 
     # --- the end ---
 
     def close(self) -> None:
         """Finish the dataset, which gets its final name; nothing if it is finished or closed.
 
+        Nothing, too, in a process that was forked since the writer was made.
+
         Raises:
             CorpusError: No document has text.
             OutputError: A write failed.
         """
-        run, settings = self._run, self._settings
-        if run is None:
+        if self._stack is None or self._process != os.getpid():
             return
-        self._append_all()
-        writer, tokenizer, counts = self._writer, self._tokenizer, self._counts
-        assert writer is not None
-        try:
+        self._submit(waits=True)
+        run, settings, tokenizer, counts = self._run, self._settings, self._tokenizer, self._counts
+        with self._stack:
+            self._stack = None
             run.journal.wait()
             if not counts.documents:
                 raise CorpusError(
@@ -376,36 +343,27 @@ class DatasetWriter:
                 "name": "DatasetWriter", "bytes": counts.bytes, "digest": "",
                 "documents": counts.documents, "tokens": counts.tokens, IMPORTED: "documents",
             }
-            self._manifest = writer.finish(
+            manifest = self._writer.finish(
                 end_of_text_id=self._special.end_of_text,
                 begin_of_text_id=self._special.begin_of_text, n_bytes=counts.bytes,
                 tokenizer_fingerprint=tokenizer.fingerprint, pattern=tokenizer.pattern,
                 unicode_version=tokenizer.unicode_version, sources=[source],
             )
-            add_token_file(run, settings.name, self._manifest)
+            add_token_file(run, settings.name, manifest)
             stats = {"settings": settings.as_json(), "documents_given": self.n_documents}
             put_stats(run, self._stats_file, stats)
             run.publish()
-        except BaseException as error:
-            self._leave(error)
-            raise
-        self._leave(None)
-
-    def _append_all(self) -> None:
-        self._submit()
-        while self._under_way:
-            self._append()
+            self._is_finished = True
 
     def _leave(self, error: BaseException | None) -> None:
-        """Close files and threads, and unlock the directory."""
-        run, self._run = self._run, None
-        if run is None:
-            return
-        if self._writer is not None:
-            self._threads.close()
-            run.journal.rest()
-            self._writer.close()
-        run.__exit__(None if error is None else type(error), error, None)
+        """Close what is open, and unlock the directory; a new writer goes on."""
+        stack, self._stack = self._stack, None
+        if stack is not None and self._process == os.getpid():
+            stack.__exit__(None if error is None else type(error), error, None)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_stack"):
+            self._leave(None)
 
     def __enter__(self) -> Self:
         return self
@@ -413,10 +371,8 @@ class DatasetWriter:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self.close()
-            return
-        run, writer = self._run, self._writer
-        if run is not None and writer is not None and isinstance(error, Exception):
-            self._append_all()  # what was written before the error of the program
-            self._checkpoint(run, writer)
-            run.journal.wait()
+        elif self._stack is not None and isinstance(error, Exception):
+            self._submit(waits=True)  # what was written before the error of the program
+            self._checkpoint()
+            self._run.journal.wait()
         self._leave(error)

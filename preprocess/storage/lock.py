@@ -44,12 +44,13 @@ class SystemLock:
     """A lock of the system on a file: given back when the process ends, and never lost before."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._descriptor = path, descriptor
+        self._path, self._descriptor, self._process = path, descriptor, os.getpid()
 
     def release(self) -> None:
-        """Remove the file and give the lock back."""
+        """Remove the file and give the lock back, which a forked process cannot."""
         try:
-            self._path.unlink(missing_ok=True)
+            if self._process == os.getpid():
+                self._path.unlink(missing_ok=True)
         finally:
             os.close(self._descriptor)
 

@@ -150,7 +150,12 @@ def test_a_writer_that_is_not_closed(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="this process is writing in this directory; wait until"):
         DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer())
     writer.write("a")
-    writer.close()
+    assert torture.in_a_child(writer.close, 1 << 60, None) == 0  # a fork, which changes nothing
+    with pytest.raises(OutputError, match="this process is writing in this directory; wait until"):
+        DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer())
+    del writer
+    with DatasetWriter(tmp_path / "train.bin", tokenizer=tokenizer()) as another:
+        another.write("a")
 
 
 def test_nothing_was_written(tmp_path: Path) -> None:
