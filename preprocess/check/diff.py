@@ -8,9 +8,9 @@ are compared in parts, so memory is bounded.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,24 +19,19 @@ from numpy.typing import NDArray
 
 from bpe.files.temporary import temporary_directory
 from preprocess.check.scan import spans_of_documents
-from preprocess.dataset.reader import (
-    TokenFile,
-    open_tokens,
-    read_bounds,
-    read_ids,
-    tokenizer_of,
-)
+from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, read_ids, tokenizer_of
 from preprocess.options import DiffSettings
 from preprocess.report.progress import progress_of
 from preprocess.run.outputs import find_token_files
 from preprocess.settings import takes
 
-Digests = NDArray[np.uint64]  # uint64[n, 2]
-Content = Callable[[NDArray[Any]], bytes]
+Digests = NDArray[np.void]  # of `_DIGEST`
 
+_DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])
+_NONE = np.zeros(0, _DIGEST)
 _BLOCK = 1 << 12  # documents whose bounds are read at a time
 _ROWS = 1 << 20  # digests that are read at a time
-_ROW_BYTES = 100  # memory that comparing takes for each document of a part
+_ROW_BYTES = 200  # memory that comparing takes for each document of a part
 _MEMORY = 256 << 20
 _SIDES = ("old", "new")
 
@@ -85,39 +80,36 @@ def _compare(
     old: TokenFile, new: TokenFile, limit: int, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     """Compare two datasets; `advance` gets numbers of documents that were read."""
-    manifests = {name: file.manifest for name, file in zip(_SIDES, (old, new), strict=True)}
-    tokenizers = {name: each.tokenizer_fingerprint for name, each in manifests.items()}
-    columns = {name: [x.name for x in each.columns] for name, each in manifests.items()}
+    files = dict(zip(_SIDES, (old, new), strict=True))
+    manifests = {side: file.manifest for side, file in files.items()}
+    tokenizers = {side: each.tokenizer_fingerprint for side, each in manifests.items()}
+    columns = {side: [x.name for x in each.columns] for side, each in manifests.items()}
     counts = {
-        name: {"documents": each.n_documents, "tokens": each.n_tokens, "bytes": each.n_bytes}
-        for name, each in manifests.items()
+        side: {"documents": each.n_documents, "tokens": each.n_tokens, "bytes": each.n_bytes}
+        for side, each in manifests.items()
     }
-    contents = [_content_of(file, tokenizers["old"] != tokenizers["new"]) for file in (old, new)]
+    is_alike = tokenizers["old"] == tokenizers["new"]
     found: dict[str, Any] = {
         "same": False, "tokenizers": tokenizers, "columns": columns, "counts": counts,
-        "sources": _different_sources(manifests),
-        "compared": "ids" if tokenizers["old"] == tokenizers["new"] else "text",
+        "sources": _different_sources(manifests), "compared": "ids" if is_alike else "text",
     }
-    has_mask = old.has_mask and new.has_mask and tokenizers["old"] == tokenizers["new"]
+    decoders = [None if is_alike else tokenizer_of(file).decode_bytes for file in files.values()]
+    has_mask = old.has_mask and new.has_mask and is_alike
     with temporary_directory() as directory:
         rows = []
-        for name, file, content in zip(_SIDES, (old, new), contents, strict=True):
-            with open(directory / name, "wb") as out:
-                for digests in _digests(file, content, has_mask, advance):
-                    out.write(digests)
-            rows.append(_mapped(directory / name))
-        for name, only in zip(_SIDES, _only_in_one(rows), strict=True):
-            file = old if name == "old" else new
-            n_tokens = sum(
-                int(spans_of_documents(file, only[start : start + _ROWS])[1].sum())
-                for start in range(0, len(only), _ROWS)
-            )
-            first = only[:limit].tolist()
-            found[f"only_in_{name}"] = {
-                "documents": len(only), "tokens": n_tokens, "first": first,
-            }
+        for (side, file), decode in zip(files.items(), decoders, strict=True):
+            with open(directory / side, "wb") as out:
+                out.writelines(_digests(file, decode, has_mask, advance))
+            n_bytes = (directory / side).stat().st_size
+            rows.append(np.memmap(directory / side, _DIGEST, "r") if n_bytes else _NONE)
+        only_in = _only_in_one(*rows)
         place = _first_difference(*rows)
-    found["first_difference"] = place if place is None else _describe(place, old, new)
+    for (side, file), only in zip(files.items(), only_in, strict=True):
+        n_tokens = int(spans_of_documents(file, np.array(only, np.int64))[1].sum())
+        found[f"only_in_{side}"] = {
+            "documents": len(only), "tokens": n_tokens, "first": only[:limit]
+        }
+    found["first_difference"] = place if place is None else _describe(place, is_alike, old, new)
     found["same"] = place is None and not found["sources"] and all(
         each["old"] == each["new"] for each in (tokenizers, columns, counts)
     )
@@ -131,21 +123,11 @@ def _different_sources(manifests: Mapping[str, Any]) -> list[dict[str, Any]]:
     sums: dict[str, dict[str, Any]] = {}
     for side, manifest in manifests.items():
         for source in manifest.sources:
-            own = sums.setdefault(str(source.get("name")), {x: [0, 0] for x in _SIDES})[side]
-            for i, what in enumerate(("documents", "tokens")):
-                own[i] += source.get(what) or 0
-    return [
-        {"name": name} | {x: dict(zip(("documents", "tokens"), each[x], strict=True))
-                          for x in _SIDES}
-        for name, each in sums.items() if each["old"] != each["new"]
-    ]  # fmt: skip
-
-
-def _content_of(file: TokenFile, has_other: bool) -> Content:
-    """Return what makes the bytes to compare of the ids of a document."""
-    if not has_other:
-        return lambda ids: ids.astype("<u4").tobytes()
-    return tokenizer_of(file).decode_bytes
+            zeros = {x: {"documents": 0, "tokens": 0} for x in _SIDES}
+            own = sums.setdefault(str(source.get("name")), zeros)[side]
+            for what in own:
+                own[what] += source.get(what) or 0
+    return [{"name": x} | each for x, each in sums.items() if each["old"] != each["new"]]
 
 
 def _inside(file: TokenFile, ids: NDArray[Any]) -> NDArray[Any]:
@@ -154,60 +136,50 @@ def _inside(file: TokenFile, ids: NDArray[Any]) -> NDArray[Any]:
 
 
 def _digests(
-    file: TokenFile, content: Content, has_mask: bool, advance: Callable[[int], None]
+    file: TokenFile, decode: Callable[[NDArray[Any]], bytes] | None, has_mask: bool,
+    advance: Callable[[int], None],
 ) -> Iterator[bytes]:
-    """Yield the digests of all documents, 16 bytes each."""
+    """Yield the digest of each document, of its text if there is `decode`: 16 bytes."""
     for first in range(0, file.n_documents, _BLOCK):
         bounds = read_bounds(file, first, min(first + _BLOCK, file.n_documents)).tolist()
-        digests = bytearray()
         for start, stop in pairwise(bounds):
-            digest = xxhash.xxh3_128(content(_inside(file, read_ids(file, start, stop))))
+            ids = _inside(file, read_ids(file, start, stop))
+            digest = xxhash.xxh3_128(decode(ids) if decode else ids.astype("<u4").tobytes())
             if has_mask:
                 digest.update(b"\0")
                 digest.update(np.asarray(file.loss_mask[start:stop]).tobytes())
-            digests += digest.digest()
+            yield digest.digest()
         advance(len(bounds) - 1)
-        yield bytes(digests)
 
 
-def _mapped(path: Path) -> Digests:
-    if not path.stat().st_size:
-        return np.empty((0, 2), np.uint64)
-    return np.memmap(path, np.uint64, "r").reshape(-1, 2)
-
-
-def _only_in_one(rows: list[Digests]) -> list[NDArray[np.int64]]:
+def _only_in_one(old: Digests, new: Digests) -> list[list[int]]:
     """Return the numbers of the documents of each side that the other lacks, ascending.
 
     Of a document that one side has more often, the last ones are missing on the other.
     """
-    n_parts = max(1, -(-sum(map(len, rows)) * _ROW_BYTES // _MEMORY))
-    found: list[list[NDArray[np.int64]]] = [[], []]
+    n_parts = max(1, -(-(len(old) + len(new)) * _ROW_BYTES // _MEMORY))
+    found: list[list[int]] = [[], []]
     for part in range(n_parts):
-        numbers, digests, sides = list[Any](), list[Any](), list[Any]()
-        for side, of in enumerate(rows):
-            for start in range(0, len(of), _ROWS):
-                block = of[start : start + _ROWS]
-                here = np.flatnonzero(block[:, 0] % np.uint64(n_parts) == part)
-                numbers.append(here + start)
-                digests.append(block[here])
-                sides.append(np.full(len(here), side, np.int8))
-        if not numbers:
-            break
-        number, digest, side_of = map(np.concatenate, (numbers, digests, sides))
-        # Stable: of equal documents the old ones come first, in order.
-        order = np.lexsort((digest[:, 1], digest[:, 0]))
-        number, digest, side_of = number[order], digest[order], side_of[order]
-        is_new = np.append(True, (digest[1:] != digest[:-1]).any(axis=1))[: len(digest)]
-        group = np.cumsum(is_new) - 1
-        n_groups = int(group[-1]) + 1 if len(group) else 0
-        counts = [np.bincount(group[side_of == x], minlength=n_groups) for x in (0, 1)]
-        begins = np.flatnonzero(is_new)[group]
-        rank = np.arange(len(group)) - begins
-        for side, other in ((0, 1), (1, 0)):
-            own = rank - (counts[0][group] if side else 0)
-            found[side].append(number[(side_of == side) & (own >= counts[other][group])])
-    return [np.sort(np.concatenate([np.empty(0, np.int64), *x])) for x in found]
+        sides = [_part_of(rows, part, n_parts) for rows in (old, new)]
+        counts = [Counter(digests) for _, digests in sides]
+        differ = {digest for digest, _ in counts[0].items() ^ counts[1].items()}
+        for only, documents, others in zip(found, sides, counts[::-1], strict=True):
+            for number, digest in zip(*documents, strict=True) if differ else ():
+                if digest in differ:
+                    others[digest] -= 1
+                    only += [number] * (others[digest] < 0)
+    return [*map(sorted, found)]
+
+
+def _part_of(rows: Digests, part: int, n_parts: int) -> tuple[list[int], list[bytes]]:
+    """Return the numbers and digests of documents whose digests are of a part."""
+    numbers, digests = list[int](), list[bytes]()
+    for start in range(0, len(rows), _ROWS):
+        block = rows[start : start + _ROWS]
+        here = np.flatnonzero(block["low"] % np.uint64(n_parts) == part)
+        numbers += (here + start).tolist()
+        digests += block[here].view("V16").tolist()
+    return numbers, digests
 
 
 def _first_difference(old: Digests, new: Digests) -> int | None:
@@ -215,17 +187,15 @@ def _first_difference(old: Digests, new: Digests) -> int | None:
     n = min(len(old), len(new))
     for start in range(0, n, _ROWS):
         stop = min(start + _ROWS, n)
-        differs = old[start:stop] != new[start:stop]
-        if differs.any():
-            return start + int(differs.any(axis=1).argmax())
+        if (differs := old[start:stop] != new[start:stop]).any():
+            return start + int(differs.argmax())
     return None if len(old) == len(new) else n
 
 
-def _describe(document: int, old: TokenFile, new: TokenFile) -> dict[str, int]:
+def _describe(document: int, is_alike: bool, old: TokenFile, new: TokenFile) -> dict[str, int]:
     """Return the place of the first difference; of documents of one tokenizer with the token."""
     found = {"document": document}
-    fingerprints = {each.manifest.tokenizer_fingerprint for each in (old, new)}
-    if len(fingerprints) == 1 and document < min(old.n_documents, new.n_documents):
+    if is_alike and document < min(old.n_documents, new.n_documents):
         first, second = (_inside(each, each.doc(document)) for each in (old, new))
         n = min(len(first), len(second))
         found["token"] = int(np.append(first[:n] != second[:n], True).argmax())
