@@ -526,7 +526,7 @@ class Corpus:
                 if length != options["seq_length"]:
                     self.notes[f"max_length {length:,} has no effect on packed rows"] = None
         options |= {"workers": build.workers, "overwrite": build.overwrite}
-        with self.at(("save",)):
+        with self.at(("save",) if self._pack is None else ("pack",)):
             return RowsSettings(path=build.out, out=out, **windows | options), adds
 
     def _training(self) -> TrainFileSettings | None:

@@ -83,7 +83,9 @@ def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scrat
 
 
 def _alone(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
-    return kernels().pack_alone(lengths, row_of)
+    np.cumsum(np.broadcast_to(1, len(row_of)), out=row_of)
+    row_of -= 1
+    return len(row_of)
 
 
 STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_fit": _best_fit}

@@ -65,7 +65,7 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
     A piece has as many answers, each after what it answers, as fit. If one does not fit with it,
     the piece has all of the answer and the end of what it answers; of an answer that is longer than
     that, it has the beginning, after at most half a row, and the rest is in no piece. Neither is
-    what has no token to train on. A document that is one answer, as text without conversations is,
+    what has no target to train on. A document that is one answer, as text without conversations is,
     is cut into pieces of `row_length` tokens.
 
     Args:
@@ -76,7 +76,7 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
             document.
         begins: int64[n_pieces], filled from `n` on: positions in the dataset.
         n: See above.
-        totals: int64[2]; the tokens to train on in documents, and in pieces, are added.
+        totals: int64[2]; the targets to train on of documents, and of pieces, are added.
 
     Returns:
         The number of pieces.
@@ -90,6 +90,8 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
         after = begin
         while after < end and mask[after] == 1:
             after += 1
+        for k in range(begin + 1, end):
+            totals[0] += mask[k]
         is_answer = after >= end - 1 and after > begin
         while begin < end:
             cut = min(begin + row_length, end)
@@ -110,27 +112,16 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
                     else:
                         begin = max(begin, answer - row_length // 2)
                     cut = begin + row_length
-            n_trained, n_lost = 0, 0
-            for k in range(begin, cut):
+            n_trained = 0
+            for k in range(begin + 1, min(cut + 1, end)):
                 n_trained += mask[k]
-            for k in range(cut, following):
-                n_lost += mask[k]
             if n_trained:
                 lengths[n] = cut - begin if cut == end else begin - cut
                 begins[n] = first + begin
                 n += 1
-            totals[0] += n_trained + n_lost
             totals[1] += n_trained
             begin = following
     return n
-
-
-@kernel
-def pack_alone(lengths, row_of):
-    """Give each piece a row of its own: lengths 3 1 -> row_of 0 1; 2."""
-    for i in range(lengths.size):
-        row_of[i] = i
-    return lengths.size
 
 
 @kernel
