@@ -53,6 +53,8 @@ Windows = DocumentWindows | PackedWindows  # `len` is their number
 
 _SAMPLES, _SAMPLE_LENGTH = 64, 512  # of an array, for its fingerprint
 _STEPS = 64  # whose windows are computed at a time
+# What states lack that are of earlier versions, or of samplers that begin.
+_EARLIER: dict[str, Any] = {"cut": "length", "drop_short": False, "continue_from": None}
 
 
 class Sampler:
@@ -224,28 +226,19 @@ class Sampler:
         Raises:
             SamplingError: The state is of another dataset, or of other options.
         """
-        own, name = self.state_dict(), name_of(self.dataset)
-        # The rank and the size of batches may differ.
-        same = ["context_length", "stride", "windows", "strategy", "cut", "order", "seed"]
-        same += ["drop_short", *["drop_last"] * (own["windows"] == "stride")]
-        if isinstance(state, Mapping):  # earlier ones have neither
-            state = {"cut": "length", "drop_short": False, **state}
-        check_state(state, ("step", "dataset", "global_batch_size", *same), "a sampler")
-        if own["order"] == "random":
+        if self.layout["order"] == "random":
             raise SamplingError(
                 "continue_from is not of order 'random', whose windows are drawn again and again;"
                 " choose another seed instead"
             )
-        for option in same:
-            if state[option] != own[option]:
-                raise SamplingError(
-                    f"continue_from is the state of a sampler with {option} {state[option]!r}, and"
-                    f" here it is {own[option]!r}; make the sampler with the options of the state"
-                )
-        if after is None and state.get("continue_from") is not None:
+        # The rank and the size of batches may differ.
+        others = ["dataset", "global_batch_size", "continue_from"]
+        others += ["drop_last"] * (self.layout["windows"] != "stride")
+        state = self._checked(state, others)
+        if after is None and state["continue_from"] is not None:
             after = self.reached(state["continue_from"])
-        n_before = self._windows_before(state["dataset"], name)
-        stream = Stream(own["order"], n_before, own["seed"], after)
+        n_before = self._windows_before(state["dataset"], name_of(self.dataset))
+        stream = Stream(self.layout["order"], n_before, self.layout["seed"], after)
         step = check_integer("the step of a state", state["step"], 0)
         size = check_integer("the global_batch_size of a state", state["global_batch_size"], 1)
         firsts, _ = stream.batches([step], size, state["drop_last"])
@@ -515,19 +508,21 @@ class Sampler:
 
     def check_state(self, state: Mapping[str, Any]) -> int:
         """Return the step of a state; raise SamplingError if it is of another sampler."""
-        own = self.state_dict()
-        # Earlier states have neither `drop_short` nor `cut`.
-        state = {"cut": "length", **state} if isinstance(state, Mapping) else state
-        check_state(state, (x for x in own if x not in ("world_size", "drop_short")), "a sampler")
-        own.setdefault("continue_from", False)
-        for name in (x for x in own if x not in ("step", "world_size")):
-            if state.get(name, False) != own[name]:
+        return check_integer("the step of a state", self._checked(state)["step"], 0)
+
+    def _checked(self, state: Mapping[str, Any], others: Sequence[str] = ()) -> dict[str, Any]:
+        """Return a state; raise SamplingError if options, but for `others`, are not those here."""
+        own = _EARLIER | self.state_dict()
+        found = {**_EARLIER, **state} if isinstance(state, Mapping) else state
+        check_state(found, (x for x in own if x != "world_size"), "a sampler")
+        for name in own:
+            if name not in ("step", "world_size", *others) and found[name] != own[name]:
                 raise SamplingError(
                     f"the state is of another sampler than this of {name_of(self.dataset)}: its"
-                    f" {name} is {state.get(name)!r}, and here it is {own[name]!r}; make the"
+                    f" {name} is {found[name]!r}, and here it is {own[name]!r}; make the"
                     " sampler with the dataset and options of the state"
                 )
-        return check_integer("the step of a state", state["step"], 0)
+        return found
 
 
 def _copied(ids: Array) -> Array:

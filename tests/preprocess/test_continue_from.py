@@ -198,7 +198,7 @@ def test_states_that_do_not_fit(tmp_path: Path) -> None:
     state = Sampler(old, **options).state_dict()
     for file, more, message in [
         (other, {}, "is a state of another dataset than .*, and of none to which documents were"),
-        (new, {"seed": 1}, "continue_from is the state of a sampler with seed 0, and here it is 1"),
+        (new, {"seed": 1}, "state is of another sampler than this of .*: its seed is 0, and"),
         (new, {"order": "random"}, "continue_from is not of order 'random', whose windows are dra"),
         (new, {"continue_from": {}}, "the state of a sampler has no 'step'"),
         (new, {"continue_from": state | {"global_batch_size": 0}},
