@@ -255,7 +255,7 @@ def _list_dropped(run: Run, file: TokenFile, numbers: Numbers, name: str) -> tup
     from bpe import load_tokenizer
 
     path, _ = file.tokenizer_file()
-    lengths = None if path is None else text_lengths(load_tokenizer(path))
+    lengths = text_lengths(None if path is None else load_tokenizer(path))
     digest, n_bytes = xxhash.xxh3_128(), 0 if lengths is None else file.manifest.n_bytes
     with closing(run.storage.stream(name)) as stream:
         for first in range(0, len(numbers), _LISTED):

@@ -13,50 +13,29 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.arguments import checked
 from bpe.errors import CorpusError
 from bpe.parallel import Task, Threads, cached_property
 from preprocess.dataset.columns import MASK, columns_of, token_dtype
-from preprocess.dataset.manifest import IMPORTED, Count
-from preprocess.dataset.writer import TokenFileWriter, WriterState
+from preprocess.dataset.manifest import IMPORTED
+from preprocess.imports.batches import DatasetRun
 from preprocess.imports.write import Numbers, text_lengths
-from preprocess.locations import split_location
 from preprocess.options import WriterSettings
-from preprocess.report.summary import Counts
 from preprocess.run.encode_pass import SpecialIds
-from preprocess.run.outputs import (
-    STATS_FORMAT,
-    add_token_file,
-    is_up_to_date,
-    open_published,
-    put_stats,
-    read_object,
-)
+from preprocess.run.outputs import STATS_FORMAT, read_object
 from preprocess.run.reading import load_given_tokenizer
 from preprocess.run.record import Record, recorded_settings
-from preprocess.run.run import Run
 from preprocess.settings import SettingsError, StrPath, TokenizerSource
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyEncoder
 
 _BATCH_BYTES = 1 << 20  # of text, or of ids, that a thread encodes at a time
-_KEY = "written"  # in the journal
-
-
-class WriterCheckpoint(Struct, forbid_unknown_fields=True):
-    """Checkpoint: the files of the dataset are durable up to a document."""
-
-    state: WriterState  # new since the previous checkpoint
-    given: Count  # documents that were written, also empty ones
-    counts: Counts  # documents of the dataset
 
 
 class _Ids(NamedTuple):
@@ -70,7 +49,7 @@ class _Encoded(NamedTuple):
     """A batch of documents, ready to be appended."""
 
     n_given: int
-    counts: Counts
+    n_bytes: int  # of text
     ids: NDArray[Any]
     ends: Numbers
     mask: NDArray[np.uint8]
@@ -124,42 +103,20 @@ class DatasetWriter:
         self._dtype = token_dtype(self._tokenizer.vocab_size)
         self._held, self._n_held_bytes = list[Any](), 0  # bytes of texts, or `_Ids`
         self._under_way, self._encoders = deque[Task[_Encoded]](), list["AnyEncoder"]()
-        self.n_documents, self._counts = 0, Counts()
-        self._process, self._is_finished = os.getpid(), False
-        self._stack: ExitStack | None = None  # of what is open
-        self._open()
-
-    def _open(self) -> None:
-        """Begin the dataset, go on with it, or find that it is finished."""
-        settings, tokenizer, name = self._settings, self._tokenizer, self._settings.name
-        chosen = recorded_settings(settings, tokenizer)
-        record = Record("DatasetWriter", chosen, {name: []}, tokenizer.fingerprint)
-        (directory, _), has_shards = split_location(settings.out), settings.shard_tokens is not None
-        self._stats_file = f"{name}_stats.json"
-        with ExitStack() as stack:
-            # An error is that of the program, which may go on after it.
-            run = Run(directory, name, record, settings.overwrite, hopeless=())
-            self._run = stack.enter_context(run)
-            if run.is_complete or is_up_to_date(run, self._stats_file, [name], shards=has_shards):
-                open_published(run.storage.final, name)
-                stats = read_object(run.storage.final, self._stats_file, STATS_FORMAT) or {}
-                self.n_documents, self._is_finished = int(stats.get("documents_given", 0)), True
-                return
-            run.begin()
-            entries = run.journal.values(_KEY, WriterCheckpoint)
-            for entry in entries[-1:]:
-                self.n_documents, self._counts = entry.given, entry.counts
-            self._n_appended = self.n_documents
-            self._writer = TokenFileWriter(
-                run.storage, name, vocab_size=tokenizer.vocab_size,
-                states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
-                split_documents=settings.split_documents, columns=columns_of(settings.loss_mask),
-            )
-            stack.enter_context(closing(self._writer))
-            stack.callback(run.journal.rest)  # its thread may still sync the streams
-            tokenizer.new_encoder()  # makes the tables once, before threads need them
-            self._threads = stack.enter_context(closing(Threads(settings.workers)))
-            self._stack = stack.pop_all()
+        chosen = recorded_settings(settings, self._tokenizer)
+        record = Record("DatasetWriter", chosen, {settings.name: []}, self._tokenizer.fingerprint)
+        # An error is that of the program, which may go on after it.
+        run = DatasetRun(
+            settings, record, self._tokenizer.vocab_size, columns_of(settings.loss_mask),
+            hopeless=(),
+        )
+        self.n_documents, self._is_finished = run.reached.position, run.is_finished
+        self._run: DatasetRun | None = None if run.is_finished else run  # None: closed
+        self._process, self._threads = os.getpid(), Threads(settings.workers)
+        if run.is_finished:
+            stats = read_object(run.run.storage.final, run.stats_file, STATS_FORMAT) or {}
+            self.n_documents = int(stats.get("documents_given", 0))
+        self._tokenizer.new_encoder()  # makes the tables once, before threads need them
 
     # --- documents ---
 
@@ -216,11 +173,15 @@ class DatasetWriter:
                 f"{self._settings.out}: is finished, with {self.n_documents:,} documents; write it"
                 " anew (--overwrite), or add text (tokenmill append)"
             )
-        if self._stack is None or self._process != os.getpid():
+        if self._open_run is None:
             raise SettingsError(
                 f"{self._settings.out}: the writer is closed; make a new one, which goes on with"
                 " document n_documents"
             )
+
+    @property
+    def _open_run(self) -> DatasetRun | None:
+        return self._run if self._process == os.getpid() else None  # not in a fork
 
     def _check_ids(self, ids: NDArray[Any], mask: NDArray[Any]) -> None:
         """Raise CorpusError for ids or a mask that a document cannot have."""
@@ -255,7 +216,8 @@ class DatasetWriter:
         self.n_documents += 1
         if self._n_held_bytes >= _BATCH_BYTES:
             self._submit()
-        elif self._run.journal.due():  # of a program that writes slowly, all is durable then
+        elif self._run is not None and self._run.run.journal.due():
+            # Of a program that writes slowly, all is durable then.
             self._submit(waits=not self._under_way)
 
     # --- batches ---
@@ -283,14 +245,13 @@ class DatasetWriter:
         )
         ids = ids.copy()  # the encoder uses its memory again
         self._encoders.append(encoder)
-        counts = Counts(len(documents), int(ends[-1]), len(ids))
-        return _Encoded(len(held), counts, ids, offsets[1:], np.ones(len(ids), np.uint8))
+        return _Encoded(len(held), int(ends[-1]), ids, offsets[1:], np.ones(len(ids), np.uint8))
 
     def _join(self, held: Sequence[_Ids]) -> _Encoded:
         ids, mask = (np.concatenate(each) for each in zip(*held, strict=True))
         n_bytes = 0 if self._text_lengths is None else int(self._text_lengths[ids].sum())
         ends = np.cumsum([len(each.ids) for each in held])
-        return _Encoded(len(held), Counts(len(held), n_bytes, len(ids)), ids, ends, mask)
+        return _Encoded(len(held), n_bytes, ids, ends, mask)
 
     @cached_property
     def _text_lengths(self) -> Numbers | None:
@@ -298,23 +259,16 @@ class DatasetWriter:
 
     def _append(self) -> None:
         """Append the first batch that is under way; a failure closes the writer."""
+        run = self._run
+        assert run is not None
         try:
             batch = self._under_way.popleft().result()
-            others = {MASK.name: batch.mask} if self._settings.loss_mask else {}
-            self._writer.append(batch.ids, batch.ends, **others)
-            self._counts.add(batch.counts)
-            self._n_appended += batch.n_given
-            if self._run.journal.due():
-                self._checkpoint()
+            others: dict[str, Any] = {MASK.name: batch.mask} if self._settings.loss_mask else {}
+            given = run.reached.position + batch.n_given
+            run.append(batch.ids, batch.ends, batch.n_bytes, given, **others)
         except BaseException as error:
             self._leave(error)
             raise
-
-    def _checkpoint(self) -> None:
-        journal = self._run.journal
-        whole = journal.is_long
-        entry = WriterCheckpoint(self._writer.state(whole), self._n_appended, self._counts)
-        journal.submit(_KEY, entry, self._writer.streams, adds=not whole)
 
     # --- the end ---
 
@@ -327,13 +281,11 @@ class DatasetWriter:
             CorpusError: No document has text.
             OutputError: A write failed.
         """
-        if self._stack is None or self._process != os.getpid():
+        if self._open_run is None:
             return
         self._submit(waits=True)
-        run, settings, tokenizer, counts = self._run, self._settings, self._tokenizer, self._counts
-        with self._stack:
-            self._stack = None
-            run.journal.wait()
+        settings, counts = self._settings, self._open_run.reached.counts
+        try:
             if not counts.documents:
                 raise CorpusError(
                     f"{settings.out}: no document with text was written, and a dataset has at"
@@ -343,26 +295,27 @@ class DatasetWriter:
                 "name": "DatasetWriter", "bytes": counts.bytes, "digest": "",
                 "documents": counts.documents, "tokens": counts.tokens, IMPORTED: "documents",
             }
-            manifest = self._writer.finish(
+            self._open_run.finish(
+                self._tokenizer,
+                {"settings": settings.as_json(), "documents_given": self.n_documents},
                 end_of_text_id=self._special.end_of_text,
-                begin_of_text_id=self._special.begin_of_text, n_bytes=counts.bytes,
-                tokenizer_fingerprint=tokenizer.fingerprint, pattern=tokenizer.pattern,
-                unicode_version=tokenizer.unicode_version, sources=[source],
+                begin_of_text_id=self._special.begin_of_text, sources=[source],
             )
-            add_token_file(run, settings.name, manifest)
-            stats = {"settings": settings.as_json(), "documents_given": self.n_documents}
-            put_stats(run, self._stats_file, stats)
-            run.publish()
             self._is_finished = True
+        except BaseException as error:
+            self._leave(error)
+            raise
+        self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:
         """Close what is open, and unlock the directory; a new writer goes on."""
-        stack, self._stack = self._stack, None
-        if stack is not None and self._process == os.getpid():
-            stack.__exit__(None if error is None else type(error), error, None)
+        run, self._run = self._open_run, None
+        if run is not None:
+            self._threads.close()
+            run.__exit__(None if error is None else type(error), error, None)
 
     def __del__(self) -> None:
-        if hasattr(self, "_stack"):
+        if hasattr(self, "_threads"):
             self._leave(None)
 
     def __enter__(self) -> Self:
@@ -371,8 +324,8 @@ class DatasetWriter:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self.close()
-        elif self._stack is not None and isinstance(error, Exception):
+        elif self._open_run is not None and isinstance(error, Exception):
             self._submit(waits=True)  # what was written before the error of the program
-            self._checkpoint()
-            self._run.journal.wait()
+            self._open_run.checkpoint()
+            self._open_run.run.journal.wait()
         self._leave(error)

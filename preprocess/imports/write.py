@@ -9,20 +9,17 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xxhash
-from msgspec import Struct
 from numpy.typing import NDArray
 
 from bpe.errors import CorpusError
 from bpe.files.locations import is_url
-from bpe.parallel import cached_property
 from preprocess.dataset.columns import SHARD, Values, token_dtype
-from preprocess.dataset.manifest import IMPORTED, Count, Manifest
+from preprocess.dataset.manifest import IMPORTED, Manifest
 from preprocess.dataset.reader import open_tokens
-from preprocess.dataset.writer import TokenFileWriter, WriterState, read_saved_manifest
 from preprocess.documents.chat_tokens import token_lengths
 from preprocess.export.formats import (
     MEGATRON_DTYPES,
@@ -30,14 +27,14 @@ from preprocess.export.formats import (
     MEGATRON_MAGIC,
     MEGATRON_VERSION,
 )
+from preprocess.imports.batches import Checkpoint, DatasetRun
 from preprocess.locations import split_location
 from preprocess.options import ImportSettings
 from preprocess.report.progress import Progress, progress_of
+from preprocess.report.summary import Counts
 from preprocess.run.journal import JournalError
-from preprocess.run.outputs import add_token_file, is_up_to_date, put_stats
-from preprocess.run.record import Record, SourceRecord
-from preprocess.run.run import Run
-from preprocess.settings import SettingsError, options_of, takes
+from preprocess.run.record import Record, SourceRecord, settings_of_results
+from preprocess.settings import SettingsError, takes
 from preprocess.sources.text_file import TextFile, open_file
 from preprocess.storage import JOURNAL_FILE
 
@@ -48,7 +45,6 @@ Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 PIECE_TOKENS = 1 << 20  # or sequences, that are read at a time
-_KEY = "imported"  # in the journal
 _AGAIN = "copy it again, or make it again with Megatron's preprocess_data.py"
 
 
@@ -228,16 +224,6 @@ FORMATS = {"megatron": MegatronIds, "raw": Ids}  # opened, they have checked all
 # --- the dataset ---
 
 
-class ImportCheckpoint(Struct, forbid_unknown_fields=True):
-    """Checkpoint: the files of the dataset are durable up to a position of the ids."""
-
-    state: WriterState  # new since the previous checkpoint
-    tokens: Count  # position in the ids
-    digest: str  # xxh3_128 of the bytes up to there
-    text_bytes: Count
-    seconds: float
-
-
 class ImportResult(NamedTuple):
     """A dataset that was imported.
 
@@ -310,9 +296,7 @@ class _Import:
     @property
     def _record(self) -> Record:
         """The inputs of the run."""
-        options = options_of(ImportSettings).values()
-        leave_out = {each.name for each in options if each.is_location or not each.changes_result}
-        chosen = self._settings.as_json(leave_out) | {"vocab_size": self._vocab_size}
+        chosen = settings_of_results(self._settings) | {"vocab_size": self._vocab_size}
         if self._tokenizer is not None:
             chosen["tokenizer"] = self._tokenizer.fingerprint
         files = [
@@ -326,62 +310,36 @@ class _Import:
 
     def write(self, progress: Progress) -> tuple[str, bool]:
         """Write the dataset, unless it is there; return (its state in words, it is new)."""
-        settings, name = self._settings, self._settings.name
-        stats_file, shards = f"{name}_stats.json", settings.shard_tokens is not None
-        with Run(self._directory, name, self._record, settings.overwrite) as run:
-            if run.is_complete:
-                return "complete; files renamed to their final names", False
-            if is_up_to_date(run, stats_file, [name], shards=shards):
-                return "up to date", False
-            run.begin()
-            add_token_file(run, name, self._fill(run, progress))
-            put_stats(run, stats_file, {
-                "settings": settings.as_json(), "seconds": progress.seconds(),
-                "peak_memory_bytes": progress.peak_memory,
-                "stages": [stage.facts() for stage in progress.stages],
-            })  # fmt: skip
-            run.publish()
-        return f"in {progress.seconds():.1f} s", True
-
-    def _fill(self, run: Run, progress: Progress) -> Manifest:
-        """Write all ids, from the last checkpoint on, and finish the files."""
-        settings, journal, ids = self._settings, run.journal, self._ids
-        entries = journal.values(_KEY, ImportCheckpoint)
-        empty = ImportCheckpoint(WriterState(), 0, xxhash.xxh3_128_hexdigest(b""), 0, 0.0)
-        at = entries[-1] if entries else empty
-        if at.tokens == ids.n_tokens and run.storage.size(f"{settings.name}.json") is not None:
-            return read_saved_manifest(run.storage, settings.name)
-        writer = TokenFileWriter(
-            run.storage, settings.name, vocab_size=self._vocab_size,
-            states=[each.state for each in entries], shard_tokens=settings.shard_tokens,
-            split_documents=settings.split_documents,
-        )
-        title, size, done = f"importing {settings.name}", ids.file.n_bytes, ids.dtype.itemsize
-        try:
-            digest, text_bytes = self._digest_again(at), at.text_bytes
-            with progress.stage(title, size, "B", at.tokens * done, at.seconds) as stage:
-                for start in range(at.tokens, ids.n_tokens, PIECE_TOKENS):
+        settings, ids, done = self._settings, self._ids, self._ids.dtype.itemsize
+        with DatasetRun(settings, self._record, self._vocab_size) as run:
+            if run.is_finished:
+                renamed = "complete; files renamed to their final names"
+                return renamed if run.run.is_complete else "up to date", False
+            at, lengths, title = run.reached, text_lengths(self._tokenizer), f"importing {run.name}"
+            digest, before = self._digest_again(at), at.position
+            with progress.stage(title, ids.file.n_bytes, "B", before * done, at.seconds) as stage:
+                for start in range(before, ids.n_tokens, PIECE_TOKENS):
                     stop = min(start + PIECE_TOKENS, ids.n_tokens)
                     content = ids.content(start, stop)
                     digest.update(content.data)
-                    text_bytes += self._append(writer, content.view(ids.dtype), start)
+                    given, first = content.view(ids.dtype), at.counts.documents
+                    found, ends = self._documents(given, start, first)
+                    n_bytes = 0 if lengths is None else int(lengths[found].sum())
+                    run.append(found, ends, n_bytes, stop, digest=digest.hexdigest(), stage=stage)
                     stage.advance(len(content))
-                    if journal.due() or stop == ids.n_tokens:
-                        whole, seconds = journal.is_long, stage.seconds
-                        entry = ImportCheckpoint(
-                            writer.state(whole), stop, digest.hexdigest(), text_bytes, seconds
-                        )
-                        journal.submit(_KEY, entry, writer.streams, adds=not whole, stage=stage)
-            journal.wait()
-            return self._finish(writer, digest.hexdigest(), text_bytes)
-        finally:
-            journal.rest()  # its thread may still sync the streams
-            writer.close()
+            stats = {
+                "settings": settings.as_json(), "seconds": progress.seconds(),
+                "peak_memory_bytes": progress.peak_memory,
+                "stages": [stage.facts() for stage in progress.stages],
+            }
+            sources = self._sources(digest.hexdigest(), at.counts)
+            run.finish(self._tokenizer, stats, end_of_text_id=self._end_id, sources=sources)
+        return f"in {progress.seconds():.1f} s", True
 
-    def _digest_again(self, at: ImportCheckpoint) -> xxhash.xxh3_128:
+    def _digest_again(self, at: Checkpoint) -> xxhash.xxh3_128:
         """Return the digest of the ids that were read; raise JournalError if it differs."""
-        digest = _digest_of(self._ids.file, at.tokens * self._ids.dtype.itemsize)
-        if digest.hexdigest() != at.digest:
+        digest = _digest_of(self._ids.file, at.position * self._ids.dtype.itemsize)
+        if at.position and digest.hexdigest() != at.digest:
             raise JournalError(
                 f"{JOURNAL_FILE}: the ids of {self._ids.path} that were read before the"
                 " interruption have changed, though its size and modification time are the same;"
@@ -389,8 +347,8 @@ class _Import:
             )
         return digest
 
-    def _append(self, writer: TokenFileWriter, ids: Values, start: int) -> int:
-        """Write the ids from position `start` on; return the bytes of text that they spell."""
+    def _documents(self, ids: Values, start: int, first: int) -> tuple[Values, Numbers]:
+        """Return the ids of documents from number `first`, position `start` on, and their ends."""
         limit, end_id = self._vocab_size, self._end_id
         wrong = np.flatnonzero((ids < 0) | (ids >= limit))
         if len(wrong):
@@ -399,15 +357,14 @@ class _Import:
                 f" the vocabulary has the ids 0 to {limit - 1:,}; check the dtype, and give the"
                 " vocabulary that the ids were made with (--tokenizer or --vocab-size)"
             )
-        ids, first = ids.astype(token_dtype(limit)), writer.n_documents
+        ids = ids.astype(token_dtype(limit))
         is_end = ids == end_id
         ends = self._ids.ends(first, start, is_end) - start
         lacks = self._lacking(ends, is_end, first, start)
         if lacks.any():
             ids = np.insert(ids, ends[lacks], end_id)
             ends = ends + np.cumsum(lacks)
-        writer.append(ids, ends)
-        return 0 if self._text_lengths is None else int(self._text_lengths[ids].sum())
+        return ids, ends
 
     def _lacking(self, ends: Numbers, is_end: Flags, first: int, start: int) -> Flags:
         """Return True for each document without the end-of-text id at its end: bool[n].
@@ -441,33 +398,22 @@ class _Import:
             )
         return lacks
 
-    @cached_property
-    def _text_lengths(self) -> Numbers | None:
-        """As `text_lengths`, of the tokenizer of the ids."""
-        return None if self._tokenizer is None else text_lengths(self._tokenizer)
-
-    def _finish(self, writer: TokenFileWriter, digest: str, text_bytes: int) -> Manifest:
-        """Write the manifest of the dataset."""
-        digests, counts = [digest], [(writer.n_documents, writer.n_tokens)]
-        for each in self._ids.beside:
-            digests.append(_digest_of(each, each.n_bytes).hexdigest())
-            counts.append((0, 0))
-        sources = [
-            {"name": each.path.name, "bytes": each.n_bytes, "digest": digest,
-             "documents": n_documents, "tokens": n_tokens, IMPORTED: self._settings.format}
-            for each, digest, (n_documents, n_tokens)
-            in zip(self._files, digests, counts, strict=True)
+    def _sources(self, digest: str, counts: Counts) -> list[dict[str, Any]]:
+        """Return the sources of the manifest: the ids, with their digest, and files beside them."""
+        digests = [digest, *(_digest_of(x, x.n_bytes).hexdigest() for x in self._ids.beside)]
+        found = [
+            {"name": each.path.name, "bytes": each.n_bytes, "digest": own, "documents": 0,
+             "tokens": 0, IMPORTED: self._settings.format}
+            for each, own in zip(self._files, digests, strict=True)
         ]  # fmt: skip
-        return writer.finish(
-            end_of_text_id=self._end_id, n_bytes=text_bytes, sources=sources,
-            tokenizer_fingerprint=getattr(self._tokenizer, "fingerprint", ""),
-            pattern=getattr(self._tokenizer, "pattern", ""),
-            unicode_version=getattr(self._tokenizer, "unicode_version", ""),
-        )
+        found[0] |= {"documents": counts.documents, "tokens": counts.tokens}
+        return found
 
 
-def text_lengths(tokenizer: AnyTokenizer) -> Numbers | None:
+def text_lengths(tokenizer: AnyTokenizer | None) -> Numbers | None:
     """Return the bytes of text that each id spells, special ids none; None: they are not known."""
+    if tokenizer is None:
+        return None
     lengths = token_lengths(tokenizer)
     if lengths is not None:
         lengths[[*tokenizer.special_tokens.values()]] = 0

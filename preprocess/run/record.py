@@ -9,7 +9,7 @@ recorded with defaults filled in, without locations and options that never chang
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -22,8 +22,9 @@ from preprocess.options import (
     SpecialTokenSettings,
     TrainFileSettings,
     VocabularySettings,
+    WriterSettings,
 )
-from preprocess.settings import options_of
+from preprocess.settings import Settings, options_of
 from preprocess.sources import Source
 
 if TYPE_CHECKING:
@@ -52,15 +53,20 @@ class Record(Struct, frozen=True):
     columns: dict[str, str] = {}  # name -> dtype, of columns beside ids and document ends
 
 
+def settings_of_results(settings: Settings, leave_out: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the options that change the result, but for locations, and some to leave out."""
+    options = options_of(type(settings)).values()
+    no_result = {x.name for x in options if x.is_location or not x.changes_result}
+    return settings.as_json(no_result | {*leave_out})
+
+
 def recorded_settings(
-    settings: BuildSettings | TrainFileSettings | EncodeSettings, tokenizer: AnyTokenizer | None
+    settings: BuildSettings | TrainFileSettings | EncodeSettings | WriterSettings,
+    tokenizer: AnyTokenizer | None,
 ) -> dict[str, Any]:
     """Return the options that change the result; None: the tokenizer is trained."""
-    options = options_of(type(settings)).values()
-    leave_out = {x.name for x in options if x.is_location or not x.changes_result}
-    if tokenizer is not None:
-        leave_out |= options_of(VocabularySettings).keys()
-    effective = settings.as_json(leave_out)
+    leave_out = () if tokenizer is None else options_of(VocabularySettings)
+    effective = settings_of_results(settings, leave_out)
     effective["end_of_text"] = end_of_text_token(settings, tokenizer)
     if tokenizer is None:
         effective["special_tokens"] = list(settings.all_special_tokens)
