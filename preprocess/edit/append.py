@@ -21,17 +21,16 @@ from preprocess.dataset.columns import SOURCE, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, Manifest
 from preprocess.dataset.reader import TokenFile, open_tokens, tokenizer_of
 from preprocess.options import AppendSettings, EncodeSettings
-from preprocess.report.progress import progress_of
+from preprocess.report.progress import logger, progress_of
 from preprocess.report.summary import Report, check_has_text
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
-from preprocess.run.outputs import digest_of, open_one, put_stats, read_stats
+from preprocess.run.outputs import open_one, open_published, put_stats, record_of_finished
 from preprocess.run.reading import Pass, make_read_options
 from preprocess.run.record import Record, differences, record_sources, recorded_settings
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, options_of, takes
-from preprocess.sources import check_fields_are_used
-from preprocess.sources import digest_of as digest_of_source
+from preprocess.sources import check_fields_are_used, digest_of
 from preprocess.sources.standard_input import has_standard_input
 from preprocess.storage import OutputError, writing
 
@@ -94,6 +93,7 @@ def append(settings: AppendSettings) -> Manifest:
         if run.is_complete or (not run.resumed and _is_appended(run, stats_file, name, part)):
             manifest = open_tokens(path).manifest
             _remove_old(run, manifest, name)  # a run may have been killed before it did
+            logger.info("%s: the documents are appended already", path)
             return manifest
         file = open_tokens(path)  # nobody changes it now
         run.begin()
@@ -113,20 +113,18 @@ def append(settings: AppendSettings) -> Manifest:
         })  # fmt: skip
         run.publish(replaces=True)
         _remove_old(run, joined, name)
+    logger.info("%s: %s documents were appended", path, f"{made.n_documents:,}")
     return joined
 
 
 def _is_appended(run: Run, stats_file: str, name: str, part: Pass) -> bool:
     """Return True if the last thing that was done to the dataset is this run."""
-    files, file_name = run.storage.final, manifest_name(name)
-    stats, content = read_stats(files, stats_file), files.get(file_name)
-    if stats is None or stats.made_from is None or differences(stats.made_from, run.made_from):
+    before = record_of_finished(run.storage.final, stats_file, [name])
+    if before is None or differences(before, run.made_from):
         return False
-    if content is None or stats.manifests.get(file_name) != digest_of(content):
-        return False
-    known = Manifest.from_json(content, file_name).sources[-len(part.files) :]
+    known = open_published(run.storage.final, name).sources[-len(part.files) :]
     return all(
-        source.is_sized or digest_of_source(source).hexdigest() == each.get("digest")
+        source.is_sized or digest_of(source).hexdigest() == each.get("digest")
         for source, each in zip(part.files, known, strict=True)
     )
 

@@ -325,8 +325,8 @@ class _Import:
                     given, first = content.view(ids.dtype), at.counts.documents
                     found, ends = self._documents(given, start, first)
                     n_bytes = 0 if lengths is None else int(lengths[found].sum())
-                    run.append(found, ends, n_bytes, stop, digest=digest.hexdigest(), stage=stage)
                     stage.advance(len(content))
+                    run.append(found, ends, n_bytes, stop, digest=digest.hexdigest(), stage=stage)
             stats = {
                 "settings": settings.as_json(), "seconds": progress.seconds(),
                 "peak_memory_bytes": progress.peak_memory,

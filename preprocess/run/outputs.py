@@ -382,7 +382,7 @@ def is_up_to_date(
     """
     files, why, before = run.storage.final, "", None
     if not run.resumed and not run.overwrite:
-        before = _record_of_finished(files, stats_file, stems, tokenizer)
+        before = record_of_finished(files, stats_file, stems, tokenizer)
     if before is not None:
         changed = [*differences(before, run.made_from), *unknown]
         is_same = not changed and not compares
@@ -397,8 +397,8 @@ def is_up_to_date(
     return False
 
 
-def _record_of_finished(
-    files: Files, stats_file: str, stems: Sequence[str], tokenizer: str
+def record_of_finished(
+    files: Files, stats_file: str, stems: Sequence[str], tokenizer: str = ""
 ) -> Record | None:
     """Return the inputs of the run that finished outputs, None without such a run."""
     stats = read_stats(files, stats_file)
