@@ -92,7 +92,7 @@ STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_f
 ALONE = "alone"  # each piece has a row: windows of one document
 _ALL_STRATEGIES = STRATEGIES | {ALONE: _alone}
 _TURNS = "-turns"  # after the strategy, if documents are cut at turns
-_BLOCK = 1 << 22  # tokens of documents that are cut at a time
+_BLOCK = 1 << 22  # documents, or tokens of some, that are cut at a time
 
 
 class Plan(NamedTuple):
@@ -423,57 +423,39 @@ def _scratch_in(directory: str) -> Scratch:
 def _pack(
     file: TokenFile, row_length: int, strategy: str, scratch: Scratch
 ) -> tuple[Lengths, Numbers, Numbers, int, dict[str, Any]]:
-    """Return (lengths of pieces, where they begin, row of each, number of rows, what to note).
-
-    Without positions, as of `sort_by_row`, pieces follow one another.
-    """
-    name, begins, more = strategy.removesuffix(_TURNS), np.empty(0, np.int64), dict[str, Any]()
-    if name == strategy:
-        lengths = _cut(file, row_length, scratch)
-    else:
-        lengths, begins, more = _cut_at_turns(file, row_length, scratch)
+    """Return (lengths of pieces, where they begin, row of each, number of rows, what to note)."""
+    name = strategy.removesuffix(_TURNS)
+    lengths, begins, totals = _cut(file, row_length, name != strategy, scratch)
     row_of = scratch(len(lengths), np.int64)
     n_rows = int(_ALL_STRATEGIES[name](lengths, row_length, row_of, scratch))
+    n_tokens = int(np.abs(lengths).sum(dtype=np.int64))
+    more = {} if name == strategy else {"n_tokens": n_tokens, "trained": totals.tolist()}
     return lengths, begins, row_of, n_rows, more
 
 
-def _cut_at_turns(
-    file: TokenFile, row_length: int, scratch: Scratch
-) -> tuple[Lengths, Numbers, dict[str, Any]]:
-    """Return (lengths of pieces, where they begin, counts of tokens for the header of a plan)."""
-    mask, ends = file.loss_mask, file.document_ends
-    # Two pieces of a document that follow one another have more tokens than a row.
-    most = 2 * (file.n_documents + file.n_tokens // row_length)
+def _cut(
+    file: TokenFile, row_length: int, at_turns: bool, scratch: Scratch
+) -> tuple[Lengths, Numbers, Numbers]:
+    """Return (lengths of pieces, where they begin, totals), as of `cut_documents`."""
+    n = file.n_documents
+    # At turns, two pieces of a document that follow one another have more tokens than a row.
+    most = (1 + at_turns) * (n + file.n_tokens // row_length)
     lengths, begins = scratch(most, np.int32), scratch(most, np.int64)
-    totals, n_pieces, first = np.zeros(2, np.int64), 0, 0
-    while first < len(ends):
-        begin = int(ends[first - 1]) if first else 0
-        stop = max(first + 1, int(np.searchsorted(ends, np.uint64(begin + _BLOCK), "right")))
+    totals, part, n_pieces, first = np.zeros(2, np.int64), np.empty(0, np.uint8), 0, 0
+    while first < n:
+        stop = min(first + _BLOCK, n)
+        if at_turns:
+            ends = file.document_ends
+            begin = int(ends[first - 1]) if first else 0
+            stop = max(first + 1, int(np.searchsorted(ends, np.uint64(begin + _BLOCK), "right")))
         bounds = read_bounds(file, first, stop)
-        part = np.ascontiguousarray(mask[bounds[0] : bounds[-1]])
-        n_pieces = kernels().cut_at_turns(
+        if at_turns:
+            part = np.ascontiguousarray(file.loss_mask[bounds[0] : bounds[-1]])
+        n_pieces = kernels().cut_documents(
             part, bounds, row_length, lengths, begins, n_pieces, totals
         )
         first = stop
-    lengths = lengths[:n_pieces]
-    n_tokens = int(np.abs(lengths).sum(dtype=np.int64))
-    return lengths, begins[:n_pieces], {"n_tokens": n_tokens, "trained": totals.tolist()}
-
-
-def _cut(file: TokenFile, row_length: int, scratch: Scratch) -> Lengths:
-    """Return the lengths of pieces, as of `cut_documents`."""
-    most = file.n_documents + file.n_tokens // row_length
-    lengths, n_pieces, begin = scratch(most, np.int32), 0, 0
-    for number, (ids, ends) in enumerate(file.shards):
-        n_pieces = kernels().cut_documents(ends, begin, len(ids), row_length, lengths, n_pieces)
-        if n_pieces < 0:
-            raise TokenFileError(
-                f"{file.path}: document {-1 - n_pieces:,} of shard {number} ends before it begins,"
-                " or after the last token; the file of document ends is damaged: run tokenmill"
-                " verify"
-            )
-        begin = (int(ends[-1]) if len(ends) else begin) - len(ids)  # in the next shard
-    return lengths[:n_pieces]
+    return lengths[:n_pieces], begins[:n_pieces], totals
 
 
 def _mapped(opened: IO[bytes], n_bytes: int) -> mmap.mmap:

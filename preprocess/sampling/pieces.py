@@ -20,36 +20,6 @@ _AHEAD = 6  # pieces, or rows
 
 
 @kernel
-def cut_documents(ends, begin, n_tokens, row_length, lengths, n):
-    """Write the lengths of pieces behind the first `n` of `lengths`; return their new number.
-
-    Args:
-        ends: uint64[n_documents], the position after each document.
-        begin: Where the first of them begins.
-        n_tokens: No document ends after it.
-        row_length: Largest length of a piece.
-        lengths: int32[n_pieces], filled from `n` on; negative for pieces that do not end their
-            document.
-        n: See above.
-
-    Returns:
-        The number of pieces; for an end out of order, -1 minus the number of its document.
-
-    Example: ends 4 4 9 from 0 on, row_length 3, n 0 -> lengths -3 1 -3 2; 4.
-    """
-    for i in range(ends.size):
-        end = np.int64(ends[i])
-        if end < begin or end > n_tokens:
-            return -1 - i
-        while begin < end:
-            length = min(end - begin, row_length)
-            begin += length
-            lengths[n] = length if begin == end else -length
-            n += 1
-    return n
-
-
-@kernel
 def ends_answer(mask, begin, position):
     """Return True if an answer ends before a position: mask 0 1 1 0, begin 0, position 3 -> True.
 
@@ -59,38 +29,40 @@ def ends_answer(mask, begin, position):
 
 
 @kernel
-def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
-    """Write pieces of conversations that begin where a document begins, or after an answer.
+def cut_documents(mask, bounds, row_length, lengths, begins, n, totals):
+    """Write pieces of documents: of `row_length` tokens, the last of which may be shorter.
 
-    A piece has as many answers, each after what it answers, as fit. If one does not fit with it,
-    the piece has all of the answer and the end of what it answers; of an answer that is longer than
-    that, it has the beginning, after at most half a row, and the rest is in no piece. Neither is
-    what has no target to train on. A document that is one answer, as text without conversations is,
-    is cut into pieces of `row_length` tokens.
+    With a mask a piece begins where a document begins, or after an answer, and has as many answers,
+    each after what it answers, as fit. If one does not fit with it, the piece has all of the answer
+    and the end of what it answers; of an answer that is longer than that, it has the beginning,
+    after at most half a row, and the rest is in no piece. Neither is what has no target to train
+    on. A document that is one answer, as text without conversations is, is cut as without a mask.
 
     Args:
-        mask: uint8[n_tokens], 1 for tokens to train on, of these documents.
+        mask: uint8[n_tokens], 1 for tokens to train on, of these documents; or empty.
         bounds: int64[n_documents + 1], where documents begin in the dataset, and the last one ends.
         row_length: Largest length of a piece.
         lengths: int32[n_pieces], filled from `n` on; negative for pieces that do not end their
             document.
         begins: int64[n_pieces], filled from `n` on: positions in the dataset.
         n: See above.
-        totals: int64[2]; the targets to train on of documents, and of pieces, are added.
+        totals: int64[2]; with a mask, the targets to train on of documents, and of pieces, are
+            added.
 
     Returns:
         The number of pieces.
 
     Example: mask 0 1 1 0 1 0 0 1 1 1, bounds 0 10, row_length 4, n 0 -> lengths -3 -2 4,
-        begins 0 3 6; 3; totals 6 6.
+        begins 0 3 6; 3; totals 6 6. No mask, bounds 0 4 9, row_length 3, n 0 -> lengths -3 1 -3 2,
+        begins 0 3 4 7; 4.
     """
     first = bounds[0]
     for i in range(bounds.size - 1):
         begin, end = bounds[i] - first, bounds[i + 1] - first
         after = begin
-        while after < end and mask[after] == 1:
+        while after < end and (mask.size == 0 or mask[after] == 1):
             after += 1
-        for k in range(begin + 1, end):
+        for k in range(begin + 1, end if mask.size else begin):
             totals[0] += mask[k]
         is_answer = after >= end - 1 and after > begin
         while begin < end:
@@ -113,9 +85,9 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
                         begin = max(begin, answer - row_length // 2)
                     cut = begin + row_length
             n_trained = 0
-            for k in range(begin + 1, min(cut + 1, end)):
+            for k in range(begin + 1, min(cut + 1, end) if mask.size else begin):
                 n_trained += mask[k]
-            if n_trained:
+            if n_trained or not mask.size:
                 lengths[n] = cut - begin if cut == end else begin - cut
                 begins[n] = first + begin
                 n += 1
@@ -375,28 +347,21 @@ def sort_by_row(lengths, begins, row_of, offsets, starts, sorted_lengths):
 
     Args:
         lengths: int32[n_pieces], as of `cut_documents`.
-        begins: int64[n_pieces], their positions; int64[0] if each begins where that before it ends.
+        begins: int64[n_pieces], their positions.
         row_of: int64[n_pieces].
         offsets: int64[n_rows + 1], as of `count_in_rows`; moved on to where the rows end, which is
             the number of the first piece of each row, and of all pieces.
         starts: int64[n_pieces], filled with positions of pieces in the data.
         sorted_lengths: int32[n_pieces], filled.
 
-    Returns:
-        The number of tokens.
-
-    Example: lengths 2 -3 1, begins empty, row_of 1 0 1, offsets 0 0 1 -> offsets 0 1 3,
-        starts 2 0 5, sorted_lengths -3 2 1; 6.
+    Example: lengths 2 -3 1, begins 0 2 5, row_of 1 0 1, offsets 0 0 1 -> offsets 0 1 3,
+        starts 2 0 5, sorted_lengths -3 2 1.
     """
-    begin = 0
     for i in range(lengths.size):
         row = row_of[i] + 1
         place = offsets[row]
         offsets[row] += 1
-        starts[place] = begins[i] if begins.size else begin
-        sorted_lengths[place] = lengths[i]
-        begin += abs(np.int64(lengths[i]))
-    return begin
+        starts[place], sorted_lengths[place] = begins[i], lengths[i]
 
 
 @kernel

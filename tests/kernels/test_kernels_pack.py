@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -115,28 +114,20 @@ def test_pieces_are_cut_and_sorted_by_row(
     for size in sizes:
         cut = [min(size - at, row_length) for at in range(0, size, row_length)]
         expected += [-length for length in cut[:-1]] + cut[-1:]
-    n, n_tokens = len(expected), begin + sum(sizes)
-    ends = begin + np.cumsum([0, *sizes])[1:].astype(np.uint64)
-    lengths = np.full(n + 2, 9, np.int32)
-    assert kernels.cut_documents(ends, begin, n_tokens, row_length, lengths, 1) == n + 1
+    n, bounds = len(expected), begin + np.cumsum([0, *sizes])
+    lengths, begins = np.full(n + 2, 9, np.int32), np.full(n + 2, 9)
+    no_mask, totals = np.empty(0, np.uint8), np.zeros(2, np.int64)
+    assert n + 1 == kernels.cut_documents(no_mask, bounds, row_length, lengths, begins, 1, totals)
     assert lengths.tolist() == [9, *expected, 9]
+    assert begins[1:-1].tolist() == (begin + np.cumsum([0, *map(abs, expected)])[:-1]).tolist()
     n_rows = random.randint(1, 9)
     row_of = [*(random.randrange(n_rows) for _ in expected), n_rows - 1]
     offsets, starts, found = np.zeros(n_rows + 1, np.int64), np.full(n + 1, 9), lengths[1:].copy()
     kernels.count_in_rows(np.array(row_of), offsets)
-    assert kernels.sort_by_row(
-        np.array([*expected, 1], np.int32), np.empty(0, np.int64), np.array(row_of), offsets,
-        starts, found,
-    ) == sum(sizes) + 1
+    kernels.sort_by_row(
+        np.array([*expected, 1], np.int32), begins[1:], np.array(row_of), offsets, starts, found,
+    )
     assert offsets.tolist() == [sum(row < k for row in row_of) for k in range(n_rows + 1)]
-    begins = np.cumsum([0, *map(abs, expected)])
     by_row = sorted(range(n + 1), key=lambda piece: row_of[piece])
-    assert starts.tolist() == begins[by_row].tolist()
+    assert starts.tolist() == begins[1:][by_row].tolist()
     assert found.tolist() == [[*expected, 1][piece] for piece in by_row]
-
-
-@pytest.mark.parametrize("ends", [[5, 4, 9], [5, 11], [1, 9]])
-def test_ends_out_of_order_are_told(ends: list[int]) -> None:
-    begin, lengths = 2 if ends[0] == 1 else 0, np.zeros(9, np.int32)
-    found = kernels.cut_documents(np.array(ends, np.uint64), begin, 10, 4, lengths, 0)
-    assert found == (-1 if begin else -2)
