@@ -121,8 +121,8 @@ def _chosen(file: TokenFile, settings: DropSettings) -> Flags:
             )
         gone[np.array(numbers, np.int64)] = True
     if settings.source:
-        names = (sources := Sources(file)).names
-        if not names:
+        sources = Sources(file)
+        if not (names := sources.names):
             raise SettingsError(
                 "the manifest does not have the documents of each source, as of datasets that are"
                 " shuffled without --provenance; give their numbers (--documents)"
