@@ -41,7 +41,7 @@ class Tables(NamedTuple):
         heads: int32[n + 1], the first of the following entries of each hash.
         entries: int64[3 * n_words]: a word, its position in its pattern, and the number of this;
             sorted by hash.
-        width: Bytes of a word.
+        width: Bytes of a word; one of 16 bytes is mixed into 8.
         to_bit: Shift of a product to the number of a bit in `bits`.
         to_head: Shift of a product to a number in `heads`.
         longest: Length of the longest pattern.
@@ -79,7 +79,7 @@ def make_tables(
     sizes, lengths = np.diff(token_starts), np.diff(starts)
     tokens = token_starts[:-1].astype(np.uint64) << _TO_START | sizes.astype(np.uint64)
     block = max(BLOCK_BYTES, 2 * int(sizes.max()))
-    widths = 1 << np.clip(np.log2(lengths + 1).astype(np.int64) - 1, 0, 3)
+    widths = 1 << np.clip(np.log2(lengths + 1).astype(np.int64) - 1, 0, 4)
     for width in {*widths.tolist()}:
         numbers = np.flatnonzero(widths == width)
         places, words = _choose_words(joined, starts, numbers, width)
@@ -111,8 +111,10 @@ def _choose_words(
     """Return where the words of patterns are, which are rare among all, and the words."""
     n = len(joined) - 8
     at_each = np.zeros(n, np.uint64)
-    for i in range(width):
+    for i in range(min(width, 8)):
         at_each |= joined[i : i + n].astype(np.uint64) << np.uint64(8 * i)
+    if width == 16:
+        at_each = at_each[:-8] * _FACTOR ^ at_each[8:]
     hashes = _hashes(at_each, _COUNTED_BITS)
     counts = np.cumsum(np.append(0, np.bincount(hashes)[hashes]))
     cost = counts[width:] - counts[:-width]  # of the window at each byte
@@ -144,7 +146,7 @@ def search_tokens(ids, place, tables, text, ends, hits):
         ends: int32[n], modified: where each token of a block ends.
         hits: int64[3 * n], modified: pattern, first token, token after the last.
     """
-    n_hits, mask = np.int64(0), _ALL_BITS >> np.uint64(64 - 8 * tables.width)
+    n_hits, mask = np.int64(0), _ALL_BITS >> np.uint64(64 - 8 * min(tables.width, 8))
     while place[0] < place[1]:
         first = place[0] - tables.margin
         n = decode(ids, first, tables, text, ends)
@@ -158,6 +160,8 @@ def search_tokens(ids, place, tables, text, ends, hits):
         found = n_hits
         for at in range(0, used - tables.width + 1, tables.width):
             word = machine.load_u64(text, at) & mask
+            if tables.width == 16:
+                word = machine.multiply(word, _FACTOR) ^ machine.load_u64(text, at + 8)
             bit = machine.multiply(word, _FACTOR) >> tables.to_bit
             if (tables.bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
                 found = compare(word, at, block, tables, text, ends, hits, found)
