@@ -137,14 +137,6 @@ def test_options_of_other_programs(tmp_path: Path, capsys: Any) -> None:
     assert f"build one first: tokenmill build --train {tmp_path}" in capsys.readouterr().err
 
 
-def test_doctor_looks_at_data_by_itself(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("data").mkdir()
-    Path("data", "tokenizer.json").write_text("{")
-    assert run(["doctor"]) == 1
-    assert "tokenizer: data/tokenizer.json: the file ends" in capsys.readouterr().out
-
-
 def test_help_names_every_command(capsys: Any) -> None:
     assert run(["--version"]) == 0
     assert re.fullmatch(r"tokenmill \d+\.\d+\.\d+\n", capsys.readouterr().out)

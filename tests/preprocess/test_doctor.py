@@ -67,6 +67,12 @@ def test_problems_are_named_and_the_rest_is_done(
     assert "take a machine that has more" in problems["memory"]
     assert "make space or choose another directory" in problems["disk"]
     assert "tokenizer.json" in problems["tokenizer"]
+    # Without a path it looks at data.
+    monkeypatch.chdir(tmp_path)
+    Path("data").mkdir()
+    Path("data", "tokenizer.json").write_text("{")
+    assert run(["doctor"]) == 1
+    assert "tokenizer: data/tokenizer.json: the file ends" in capsys.readouterr().out
     (tmp_path / "file").write_text("")
     checks = {check.name: check for check in doctor.run_doctor(tmp_path / "file" / "below")}
     assert "Not a directory" in checks["output directory"].text

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from source_cases import documents_of
 
@@ -16,6 +16,7 @@ from preprocess import CorpusError, build
 texts = st.text(st.sampled_from(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2003\u3000aé日🙂"), max_size=12)
 
 
+@settings(max_examples=60)
 @given(
     st.lists(texts, max_size=12), st.integers(1, 40), st.booleans(), st.integers(0, 4),
     st.none() | st.integers(1, 8), st.sampled_from([0.0, 0.5]),

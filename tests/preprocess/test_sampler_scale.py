@@ -59,8 +59,8 @@ def state():
     with open("/proc/self/status") as file:
         anonymous = next(int(line.split()[1]) for line in file if line.startswith("RssAnon"))
     return anonymous, len(os.listdir("/proc/self/fd"))
-for step, batch in zip(range(15_000), batches[reader]()):
-    if step in (5_000, 10_000):
+for step, batch in zip(range(9_000), batches[reader]()):
+    if step in (3_000, 6_000):
         print(*state())
 print(*state())
 """
@@ -76,7 +76,7 @@ def test_many_batches_take_no_memory_and_no_files(tmp_path: Path, reader: str) -
     first, second, last = (map(int, line.split()) for line in lines)
     (before, files), (between, _), (after, files_after) = first, second, last
     # KiB: 50 bytes per batch, less than any object has. An allocator may take more once.
-    assert min(between - before, after - between) < 256
+    assert min(between - before, after - between) < 150
     assert files_after <= files
 
 
