@@ -288,7 +288,7 @@ def written(directory: Path, documents: list[list[int]], vocab_size: int, begin:
     return write(directory, ids, ends, vocab_size=vocab_size, fields=fields)
 
 
-def test_a_directory_is_judged(judged: Path) -> None:
+def test_a_directory_is_judged_in_words_and_as_json(judged: Path, capsys: Any) -> None:
     text = "\n".join(format_lines(facts(judged)))
     assert "val in train:\n  documents: 3\n  of them in train, too: 2" in text
     assert "  empty documents: 0\n" in text
@@ -296,9 +296,6 @@ def test_a_directory_is_judged(judged: Path) -> None:
     assert "document 0, begins 'low low lower<|endoftext|>', document 2, begins" in text
     assert "document 4, begins 'xxx" in text
     assert "  tokens per document: mean " in text
-
-
-def test_json_says_the_same(judged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["inspect", str(judged), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["tokenizer"]["vocab_size"] == 265
@@ -307,9 +304,8 @@ def test_json_says_the_same(judged: Path, capsys: pytest.CaptureFixture[str]) ->
     assert train["bytes"] == sum(len(text.encode()) for text in TRAIN)
     assert train["bytes_per_token"] == train["bytes"] / train["tokens"]
     assert [sample["document"] for sample in train["samples"]] == [0, 2, 4]
-    assert found["val_in_train"] == [
-        {"val": "val", "train": "train", "documents": 3, "in_train": 2}
-    ]
+    shared = {"val": "val", "train": "train", "documents": 3, "in_train": 2}
+    assert found["val_in_train"] == [shared]
     assert found["unfinished"] == []
     assert run(["inspect", str(judged / "train.bin"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == train

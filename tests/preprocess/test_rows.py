@@ -532,8 +532,6 @@ def test_manifests_that_are_no_manifests(tmp_path: Path) -> None:
     text = path.read_text()
     for changed, message in [
         (text.replace('"rows": 3', '"rows": 4', 1), "was changed since it was written; write the"),
-        (text.replace('"format_version": 1', '"format_version": 2'), "format version 2; this"),
-        ("{}", "not a manifest: a JSON object with"),
         (text[:50], "not a manifest, for it is not JSON"),
     ]:
         path.write_text(changed)

@@ -230,19 +230,6 @@ def test_wrong_uses() -> None:
 # Reading a token file.
 
 
-@pytest.mark.parametrize("where", ["out", "shards"])
-def test_documents_and_their_text(corpus: Path, where: str) -> None:
-    tokens = open_tokens(corpus / where / "train.json")
-    texts = [tokens.decode(tokens.doc(i)) for i in range(tokens.n_documents)]
-    assert texts == [f"{x}<|endoftext|>" for x in ("abc", "d", "e" * 11, "fg", "hi jk")]
-    assert tokens.decode(tokens.doc(-1)) == texts[-1]
-    assert tokens.decode(tokens[:2]) == "ab"
-    assert tokens.doc(0).dtype == np.uint16
-    for number in (5, -6):
-        with pytest.raises(IndexError, match=rf"there is no document {number} of 5"):
-            tokens.doc(number)
-
-
 def test_threads_draw_the_same_batches() -> None:
     sampler = Sampler(np.arange(3000), 4, 5, order="epoch")
     steps = [step for i in range(150) for step in (i, 9999 - i, 64 * i)]
