@@ -1,8 +1,10 @@
 """Every error message of the packages is expected by some test, at least a phrase of it."""
 
 import ast
+import functools
 import importlib.util
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +36,7 @@ def parts_of(node: ast.AST) -> Iterator[str]:
             yield from parts_of(orelse)
 
 
+@functools.cache
 def messages() -> dict[str, list[str]]:
     """Return "path:line" -> the literal parts of its message, for every message with words."""
     found = {}
@@ -83,17 +86,23 @@ def test_messages_name_arguments_in_python() -> None:
         assert str(CorpusError(text)) == expected
 
 
+def phrases_of(parts: list[str], length: int) -> set[str]:
+    """All that is of so many characters in a row in the parts of a message."""
+    return {part[i : i + length] for part in parts for i in range(len(part) - length + 1)}
+
+
 def test_every_message_is_expected_by_a_test(expected: str) -> None:
     found = messages()
     assert len(found) > 290
-    texts = {place: "\n".join(parts) for place, parts in found.items()}
+    lengths = {place: min(PHRASE, max(map(len, parts))) for place, parts in found.items()}
+    # How many messages have a phrase; one that is raised in several places counts as one.
+    different = {"\n".join(parts): parts for parts in found.values()}.values()
+    n_with = {n: Counter(x for parts in different for x in phrases_of(parts, n))
+              for n in {*lengths.values()}}  # fmt: skip
     missing = []
     for place, parts in found.items():
-        length = min(PHRASE, max(map(len, parts)))
-        phrases = {part[i : i + length] for part in parts for i in range(len(part) - length + 1)}
-        # A message that is raised in several places counts as one.
-        others = [text for text in texts.values() if text != texts[place]]
-        own = [x for x in phrases if not any(x in text for text in others)] or phrases
+        phrases, counts = phrases_of(parts, lengths[place]), n_with[lengths[place]]
+        own = [phrase for phrase in phrases if counts[phrase] == 1] or phrases
         if not any(phrase in expected for phrase in own):
             missing.append(f"{place} {' ... '.join(parts)}")
     assert not missing, "\n".join(missing)
@@ -107,7 +116,9 @@ def test_the_page_of_errors_has_every_message() -> None:
     page = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(page)
     listed: dict[str, list[str]] = {}
-    for module, _, text in page.messages():
+    of_page = [*page.messages()]
+    page.messages = lambda: of_page  # which takes a while
+    for module, _, text in of_page:
         listed.setdefault(module, []).append(text)
     assert sum(map(len, listed.values())) > 650
     for place, parts in messages().items():

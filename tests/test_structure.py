@@ -32,10 +32,15 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text("utf-8"))
+
+
 def imports_of(name: str) -> set[str]:
     """The modules of ours that a module imports anywhere in its text, for types too."""
     found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -80,7 +85,7 @@ def test_no_modules_import_one_another() -> None:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_properties_have_no_lock_that_a_fork_would_hold(name: str) -> None:
     found = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.ImportFrom) and node.module == "functools":
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Attribute):
@@ -91,7 +96,7 @@ def test_properties_have_no_lock_that_a_fork_would_hold(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_functions_are_short(name: str) -> None:
     long = []
-    for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.FunctionDef):
             is_kernel = any(ast.unparse(each) == "kernel" for each in node.decorator_list)
             n_lines = (node.end_lineno or 0) - node.lineno + 1
@@ -104,7 +109,7 @@ def test_kernels_take_at_most_six_arguments() -> None:
     kernels = [
         (name, node)
         for name in MODULES
-        for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8")))
+        for node in ast.walk(tree_of(name))
         if isinstance(node, ast.FunctionDef) and "kernel" in map(ast.unparse, node.decorator_list)
     ]
     assert len(kernels) > 50
@@ -127,7 +132,7 @@ def test_files_that_documents_name_exist(path: Path) -> None:
 def test_packages_list_their_modules() -> None:
     lists = []
     for name, path in MODULES.items():
-        doc = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+        doc = ast.get_docstring(tree_of(name)) or ""
         if path.name == "__init__.py":
             lists += [(name, x) for x in re.findall(r"^ *(\w+)  +[^ ]|`(\w+)`:", doc, re.MULTILINE)]
     assert [(x, a or b) for x, (a, b) in lists if f"{x}.{a or b}" not in MODULES] == []
