@@ -53,8 +53,7 @@ print("ended")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems limit no address space")
-@pytest.mark.parametrize("attempt", range(2))
-def test_a_limit_of_the_address_space_lets_everything_end(attempt: int) -> None:
+def test_a_limit_of_the_address_space_lets_everything_end() -> None:
     assert processes.printed_by(PROGRAM) == "ended\n"
 
 

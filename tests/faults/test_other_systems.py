@@ -112,24 +112,27 @@ def test_more_shards_than_files_that_may_be_open(tmp_path: Path) -> None:
     assert printed_by(LIMITED, file.path) == expected
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        *(f"import {module}" for module in (
-            "bpe", "preprocess", "bpe.tokenizer", "bpe.files.temporary", "preprocess.sampling",
-            "preprocess.storage.lock", "preprocess.dataset.remote",
-        )),
-        "from preprocess.cli import main; main()",  # the command
-        "import runpy; runpy.run_module('preprocess', run_name='__main__')",
-    ],
-)
-def test_windows_is_named(code: str) -> None:
-    printed = printed_by(f"""
-import sys
-sys.platform, sys.modules["fcntl"], sys.argv = "win32", None, ["tokenmill", "--version"]
-try:
-    {code}
-except ImportError as error:
-    print(error)
-""")
-    assert printed == "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL\n"
+ON_WINDOWS = """
+import os, sys
+sys.platform, sys.modules["fcntl"], sys.argv[1:], codes = "win32", None, ["--version"], sys.argv[1:]
+for code in codes:
+    if not (child := os.fork()):
+        try:
+            exec(code)
+        except ImportError as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_windows_is_named() -> None:
+    modules = (
+        "bpe", "preprocess", "bpe.tokenizer", "bpe.files.temporary", "preprocess.sampling",
+        "preprocess.storage.lock", "preprocess.dataset.remote",
+    )
+    codes = [f"import {module}" for module in modules]
+    codes.append("from preprocess.cli import main; main()")  # the command
+    codes.append("import runpy; runpy.run_module('preprocess', run_name='__main__')")
+    message = "tokenmill does not run on Windows: use Linux, macOS, or Windows' WSL\n"
+    assert printed_by(ON_WINDOWS, *codes) == len(codes) * message

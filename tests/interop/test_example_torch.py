@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import processes
 import pytest
 
 from preprocess import build
@@ -72,30 +73,23 @@ def test_it_learns_and_writes(
     assert len(text.split("a sample:\n")[1].split()) > 3
 
 
-def test_killed_and_continued_is_the_same_run(options: list[str], tmp_path: Path) -> None:
-    command = [sys.executable, str(EXAMPLES / "train_gpt.py"), *options]
-    environment = {"PYTHONPATH": str(EXAMPLES.parent), "PATH": "", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [*command, f"--checkpoint={tmp_path / 'whole.pt'}"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    whole = reports(run.stdout)
+def test_killed_and_continued_is_the_same_run(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = [EXAMPLES / "train_gpt.py", *options]
+    whole = reports(processes.run(*command, f"--checkpoint={tmp_path / 'whole.pt'}").stdout)
     assert len(whole) == 4
     seen = []
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with processes.start(*command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         for line in process.stdout:
             seen += reports(line)
             if len(seen) == 2:
                 process.send_signal(signal.SIGKILL)
                 break
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    # The kill may come after further reports: what the second run prints goes on from the saved
-    # one.
-    second = reports(run.stdout)
+    # The kill may come after further reports: the second run goes on from the saved one.
+    second = reports(processes.run(*command).stdout)
     assert second
     assert second == whole[-len(second) :]
     assert seen == whole[:2]

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import processes
 import pytest
 import ray_cases
 
@@ -36,7 +35,6 @@ from preprocess.storage import JOURNAL_FILE, OutputError
 
 pytest.importorskip("ray", reason="needs Ray")
 
-ROOT = Path(__file__).parents[2]
 END, N = "<|endoftext|>", 5
 
 
@@ -68,7 +66,7 @@ class Machines:
 def machines() -> Iterator[Machines]:
     ray = import_ray()
     with pytest.MonkeyPatch.context() as patch:
-        paths = [str(ROOT), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")]
+        paths = [processes.environment()["PYTHONPATH"], os.environ.get("PYTHONPATH", "")]
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         found = Machines()
         ray.init(address=found.address, log_to_driver=False, configure_logging=False)
@@ -297,11 +295,8 @@ def test_a_program_that_is_killed_resumes(
     texts = {x: str(y) if isinstance(y, Path) else y for x, y in options.items()}
     texts |= {"ray_address": machines.address}
     given = ", ".join(f"{x}={y!r}" for x, y in texts.items())
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED.replace("{options}", given)], cwd=tmp_path, check=False,
-        capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    killed = KILLED.replace("{options}", given)
+    processes.run("-c", killed, cwd=tmp_path, expected_exit=-signal.SIGKILL)
     progress = Progress()
     build(**options, progress=progress)
     stages = {each.name: each for each in progress.stages}

@@ -244,45 +244,38 @@ def made(kind: str) -> Any:
     from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
     special = ["<unk>", "<s>", END]
-    if kind == "unigram":
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        tokenizer.decoder = decoders.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=400, special_tokens=special, unk_token="<unk>", show_progress=False
-        )
-    elif kind == "llama":
-        tokenizer = tokenizers.Tokenizer(
-            models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True)
-        )
-        tokenizer.normalizer = normalizers.Sequence(
-            [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-        )
-        tokenizer.decoder = decoders.Sequence(
-            [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-             decoders.Strip(" ", 1, 0)]
-        )  # fmt: skip
-        trainer = trainers.BpeTrainer(
-            vocab_size=700,
-            special_tokens=special + [f"<0x{byte:02X}>" for byte in range(256)],
-            show_progress=False,
-        )
-    elif kind == "wordpiece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="<unk>"))
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        # Leaves what spells a special token in one piece, which the model has as an entry.
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        tokenizer.decoder = decoders.WordPiece()
-        trainer = trainers.WordPieceTrainer(
-            vocab_size=500, special_tokens=special, show_progress=False
-        )
-    else:
-        tokenizer = tokenizers.Tokenizer(models.WordLevel(unk_token="<unk>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=300, special_tokens=special, show_progress=False
-        )
+    known = {"special_tokens": special, "show_progress": False}
+    with_bytes = known | {"special_tokens": [*special, *(f"<0x{i:02X}>" for i in range(256))]}
+    spaces = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    back = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    # Leaves what spells a special token in one piece, which the model has as an entry.
+    words = {"pre_tokenizer": pre_tokenizers.WhitespaceSplit()}
+    model, steps, trainer = {
+        "unigram": (
+            models.Unigram(),
+            {"normalizer": normalizers.NFKC(), "pre_tokenizer": pre_tokenizers.Metaspace(),
+             "decoder": decoders.Metaspace()},
+            trainers.UnigramTrainer(vocab_size=400, unk_token="<unk>", **known),
+        ),
+        "llama": (
+            models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True),
+            {"normalizer": normalizers.Sequence(spaces),
+             "decoder": decoders.Sequence([*back, decoders.Strip(" ", 1, 0)])},
+            trainers.BpeTrainer(vocab_size=700, **with_bytes),
+        ),
+        "wordpiece": (
+            models.WordPiece(unk_token="<unk>"),
+            {"normalizer": normalizers.BertNormalizer(), "decoder": decoders.WordPiece(), **words},
+            trainers.WordPieceTrainer(vocab_size=500, **known),
+        ),
+        "wordlevel": (
+            models.WordLevel(unk_token="<unk>"), words,
+            trainers.WordLevelTrainer(vocab_size=300, **known),
+        ),
+    }[kind]  # fmt: skip
+    tokenizer = tokenizers.Tokenizer(model)
+    for name, step in steps.items():
+        setattr(tokenizer, name, step)
     tokenizer.train_from_iterator(trained.documents(), trainer)
     if kind == "llama":
         top = json.loads(tokenizer.to_str())
