@@ -45,7 +45,7 @@ def theirs(saved: Path) -> tokenizers.Tokenizer:
 # --- encoding ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(nasty_texts() | st.lists(special_text, max_size=5))
 def test_nasty_text_with_special_tokens(theirs: tokenizers.Tokenizer, texts: list[str]) -> None:
     expected = [theirs.encode(text).ids for text in texts]
@@ -54,10 +54,12 @@ def test_nasty_text_with_special_tokens(theirs: tokenizers.Tokenizer, texts: lis
     assert [OURS.decode(ids) for ids in expected] == texts
 
 
-def test_every_code_point_side_by_side_and_between_letters_digits_and_spaces(
+def test_code_points_side_by_side_and_between_letters_digits_and_spaces(
     theirs: tokenizers.Tokenizer,
 ) -> None:
-    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    """All of the first two planes; in the others are long blocks of one class."""
+    numbers = [*range(0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 31)]
+    characters = [*map(chr, numbers)]
     texts = []
     for first in range(0, len(characters), 1 << 10):
         part = characters[first : first + (1 << 10)]

@@ -124,7 +124,7 @@ word_texts = st.lists(
 ).map("".join)
 
 
-def hard_texts(inside: Sequence[str] = (), n: int = 400) -> list[str]:
+def hard_texts(inside: Sequence[str] = (), n: int = 250) -> list[str]:
     """Return the same `n` texts of nasty pieces at each call, a quarter with texts of `inside`."""
     chosen = random.Random(7)
     pieces = [*SAMPLES, *APOSTROPHES, *WHITE_SPACES, *NEARLY_SPACES, *LONE_MARKS, *UNASSIGNED]
