@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,9 +32,12 @@ class SearchError(TokenmillError, ValueError):
     """There is nothing to search for, or it cannot be searched for in the dataset."""
 
 
-def ids_as_bytes(ids: Iterable[int]) -> list[bytes]:
-    """Return bytes for ids, all of one length, which are found only where an id begins."""
-    return [b"<%08x" % i for i in ids]
+def ids_as_bytes(ids: Sequence[int], vocab_size: int) -> list[bytes]:
+    """Return bytes for ids, which are found only where an id begins: the first is above 127."""
+    shifts = np.arange((vocab_size - 1).bit_length() // 7, -1, -1) * 7
+    digits = np.array(ids, np.int64)[:, None] >> shifts & 0x7F
+    digits[:, 0] |= 0x80
+    return [*map(bytes, digits.astype(np.uint8))]
 
 
 def text_of_tokens(file: TokenFile, tokenizer: Tokenizer) -> list[bytes]:

@@ -101,8 +101,8 @@ def occurrences_of(
                 f"--ids {[*each]!r:.100}: expected at least one id, from 0 to {size - 1:,}, of the"
                 f" vocabulary of {file.path}"
             )
-        patterns.append(b"".join(ids_as_bytes(each)))
-    return Occurrences(file, patterns, ids_as_bytes(range(size)))
+        patterns.append(b"".join(ids_as_bytes(each, size)))
+    return Occurrences(file, patterns, ids_as_bytes(range(size), size))
 
 
 class Tally:
