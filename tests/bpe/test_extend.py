@@ -52,7 +52,7 @@ def reference_encoding(tokenizer: Tokenizer, merges: list[reference.Pair], text:
     return [ids[x] for each in pretokens for x in reference.encode(each.encode(), rank, whole)]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     texts, texts, st.sampled_from(reference.TIE_BREAKS), st.sampled_from(PATTERNS),
     st.sampled_from([None, 3, 5]), st.integers(0, 15), st.integers(0, 15),

@@ -62,7 +62,7 @@ def expected_ids(text: str, special_tokens: dict[str, int]) -> list[int]:
 # --- text -> ids ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(special_text, st.just("all") | st.lists(st.sampled_from(SPECIAL), unique=True))
 def test_encode_is_the_reference(text: str, allowed: str | list[str]) -> None:
     known = TOKENIZER.special_tokens
@@ -81,7 +81,7 @@ def test_many_special_tokens_are_recognised_as_few(n: int) -> None:
     assert TOKENIZER.encode(text) == expected_ids(text, TOKENIZER.special_tokens)
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(
     st.one_of(nasty_texts(30), st.lists(special_text, max_size=30)), st.sampled_from(["all", ()]),
     st.sampled_from([1, 7, 64, 500, 1 << 21]), st.integers(1, 5), st.sampled_from([0, 1 << 16]),
@@ -107,7 +107,7 @@ def test_a_batch_is_each_of_its_texts_in_any_parts_on_any_threads(
 SEPARATORS = ["<|endoftext|>", "a", "aa", "aba", " ", "\n\n", "é", "中"]
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(st.data(), st.sampled_from(SEPARATORS), st.sampled_from([1, 7, 64, 500]))
 def test_separated_documents_are_those_of_split(
     data: st.DataObject, separator: str, part_bytes: int
@@ -191,7 +191,7 @@ def pieces_of(text: str, seed: int) -> Iterator[str]:
         start = stop
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(special_text, st.integers(0, 9), st.sampled_from([1, 2, 5, 30]), st.sampled_from([1, 3, 20]))
 def test_a_stream_is_the_whole_however_it_is_cut(
     text: str, seed: int, stream_bytes: int, look_back: int

@@ -57,7 +57,7 @@ def frozen(counts: dict[bytes, int]) -> FrozenCounts:
     return FrozenCounts("gpt2", [], buffer, offsets, np.array([*counts.values()]))
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(corpora, st.integers(0, 40), options(st.integers(0, 3)), st.integers(0, 100))
 def test_merges_equal_the_reference(
     documents: list[str], n_merges: int, chosen: dict[str, Any], run: int
@@ -73,7 +73,7 @@ _COUNTS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(
     st.dictionaries(st.text("ab c", min_size=1, max_size=7), _COUNTS, min_size=1, max_size=40),
     st.integers(0, 60),
@@ -86,7 +86,7 @@ def test_counts_of_every_size(words: dict[str, int], n_merges: int, chosen: dict
         assert train_from_counts(frozen(counts), 256 + n, **chosen).merges == expected
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     documents=st.lists(
         st.tuples(st.integers(0, 4), st.text("ab é", max_size=40)), min_size=1, max_size=12

@@ -208,7 +208,7 @@ def test_the_limit_of_a_token_is_that_of_the_tie_break(
     assert [left + right for left, right in learnt] == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(nasty_texts(), nasty_texts(), st.booleans())
 def test_an_extended_tokenizer_has_the_ids_of_huggingface(
     learnt: list[str], texts: list[str], ignore_merges: bool
@@ -223,7 +223,7 @@ def test_an_extended_tokenizer_has_the_ids_of_huggingface(
     assert new.special_tokens["<x>"] == new.vocab_size - 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(nasty_texts(), nasty_texts())
 def test_tokens_of_several_words_have_the_ids_of_huggingface(
     learnt: list[str], texts: list[str]

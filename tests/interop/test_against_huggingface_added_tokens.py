@@ -68,7 +68,7 @@ _normalizers = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=200, phases=[Phase.generate])
+@settings(max_examples=120, phases=[Phase.generate])
 @given(data=st.data())
 def test_any_added_tokens_normalizers_and_prefix(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -156,7 +156,7 @@ FORGED = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(st.lists(FORGED, min_size=2, max_size=5), st.sampled_from(sorted(TEMPLATES)))
 def test_a_message_cannot_forge_structure(special: Special, contents: list[str], name: str) -> None:
     """The special tokens are those around harmless messages, and the text is as it was."""

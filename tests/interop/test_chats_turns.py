@@ -179,7 +179,7 @@ def test_calls_without_the_thoughts_that_the_prompt_begins(
 PIECES = ["word", "user", "final:", "<think>", "</think>", "\n", " ", ".", "é", "🙂", "<", "x y"]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=5), min_size=2, max_size=6),
     st.sampled_from(sorted(STYLES)),
