@@ -29,7 +29,7 @@ from bpe.parallel import run_in_order
 from bpe.split.patterns import to_huggingface
 from bpe.tokenizer import Tokenizer
 from bpe.train.counts import Arrays
-from bpe.vocabulary import AddedToken, FlatTokens, Vocabulary
+from bpe.vocabulary import AddedToken, Vocabulary
 
 _PART = 1 << 22  # bytes of pre-tokens that one thread encodes at a time
 
@@ -127,15 +127,9 @@ def extended_tokenizer(
     if vocabulary.has_tiktoken_ranks:
         ids = {token: number for number, token in vocabulary.tokens.items()}
         known = np.array([(ids[x], ids[y]) for x, y in vocabulary.merges], np.int32).reshape(-1, 2)
-    more = FlatTokens.of(new)
-    flat = FlatTokens(
-        np.append(vocabulary.flat.ids, more.ids),
-        np.append(vocabulary.flat.offsets, vocabulary.flat.offsets[-1] + more.offsets[1:]),
-        np.append(vocabulary.flat.data, more.data),
-    )
     added = [AddedToken(text, i) for i, text in enumerate(special_tokens, first + len(new))]
     extended = Vocabulary(
-        flat, np.concatenate([known, np.array(pairs, np.int32).reshape(-1, 2)]),
+        vocabulary.tokens | new, np.concatenate([known, np.array(pairs, np.int32).reshape(-1, 2)]),
         [*vocabulary.added_tokens, *added],
         ignore_merges=vocabulary.ignore_merges, normal_forms=vocabulary.normal_forms,
     )

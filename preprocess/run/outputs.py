@@ -393,7 +393,7 @@ def is_up_to_date(
     check_free(run, stats_file, stems, why, shards, rejects_file)
     if tokenizer:
         check_configuration_absent(files, tokenizer, run.overwrite)
-        _check_absent(files, [tokenizer], run.overwrite, why)
+        check_absent(files, [tokenizer], run.overwrite, why)
     return False
 
 
@@ -430,11 +430,11 @@ def check_free(
                 if len(x[1]) == usual or files.size(manifest_name(x[1])) is None
             )
         _check_manifests(run, [manifest])
-        _check_absent(files, names, run.overwrite, why, TokenFileError)
+        check_absent(files, names, run.overwrite, why, TokenFileError)
     stats = read_stats(files, stats_file)
     left_over = _left_over(run, stats_file, [*map(manifest_name, stems)])
     _check_manifests(run, left_over)
-    _check_absent(files, left_over, run.overwrite, why, TokenFileError)
+    check_absent(files, left_over, run.overwrite, why, TokenFileError)
     if stats is None:
         check_no_others(files, [stats_file])
     if rejects_file and not run.resumed:
@@ -454,7 +454,7 @@ def _check_manifests(run: Run, names: Iterable[str]) -> None:
             check_no_others(files, [name], error=TokenFileError)
 
 
-def _check_absent(
+def check_absent(
     files: Files, names: Sequence[str], overwrite: bool, why: str,
     error: type[TokenmillError] = OutputError,
 ) -> None:
@@ -471,7 +471,7 @@ def check_configuration_absent(files: Files, name: str, overwrite: bool) -> None
     """Raise OutputError if `overwrite` is needed to replace a configuration without tokenizer."""
     if files.size(name) is None:
         why = f"it is without {name}, and would be replaced: "
-        _check_absent(files, list_tokenizer_files(name)[:1], overwrite, why)
+        check_absent(files, list_tokenizer_files(name)[:1], overwrite, why)
 
 
 def needs_tokenizer_file(

@@ -24,11 +24,13 @@ from preprocess.options import (
     TrainSettings,
     WriterSettings,
 )
+from preprocess.run.outputs import check_absent
 from preprocess.run.record import end_of_text_token
 from preprocess.settings import SettingsError, StrPath, is_ranks_file
 from preprocess.sources import Source, find_sources
 from preprocess.sources.parts import sources_of_task
 from preprocess.sources.standard_library import StandardLibrary
+from preprocess.storage import open_files
 
 if TYPE_CHECKING:
     from bpe import Tokenizer
@@ -177,12 +179,18 @@ def find_passes(
 
 
 def settings_of_words(settings: TrainFileSettings) -> TrainFileSettings:
-    """Return settings to train the merges within words, into NAME_words.json beside the output."""
+    """Return settings to train the merges within words, into NAME_words.json beside the output.
+
+    Raises OutputError if the output is there, and these words, of which it would be, are not.
+    """
     directory, name = split_location(settings.out)
+    files, words = open_files(directory), f"{Path(name).stem}_words.json"
+    if files.size(words) is None:
+        check_absent(files, [name], settings.overwrite, "")
     n_merges = settings.superwords or 0
     return settings.replace(
         superwords=None, vocab_size=256 + n_merges + len(settings.all_special_tokens),
-        out=join_location(directory, f"{Path(name).stem}_words.json"),
+        out=join_location(directory, words),
     )
 
 

@@ -126,6 +126,9 @@ def test_a_rerun_keeps_the_words(directory: Path) -> None:
     assert out.read_bytes() == content
     after = words.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    (directory / "others.json").write_text("{}")
+    assert train(directory, *options, "--out", directory / "others.json") == 1
+    assert not (directory / "others_words.json").exists()
 
 
 def test_documents_that_can_be_read_once_are_refused(tmp_path: Path) -> None:
