@@ -33,7 +33,7 @@ each command links to its topics. In Python `--vocab-size 8000` is `vocab_size=8
 TOPICS = {
     "TextSettings": "Text",
     "SelectSettings": "Selection",
-    "DocumentSettings": "Conversations",
+    "ConversationSettings": "Conversations",
     "VocabularySettings": "Training",
     "LearningSettings": "Training",
     "ModelSettings": "Training",

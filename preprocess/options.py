@@ -361,8 +361,8 @@ class MemorySettings(Settings):
     )
 
 
-class DocumentSettings(MemorySettings, SpecialTokenSettings, ReadSettings, SelectSettings):
-    """Options for the text of documents: conversations, special ids; and for memory."""
+class ConversationSettings(ReadSettings):
+    """Options for reading text and conversations."""
 
     chat: Is[Literal["auto", "off", "messages", "sharegpt", "prompt-completion"]] = option(
         "Kind of the conversations in records; auto: found by their fields, off: records are text.",
@@ -391,6 +391,10 @@ class DocumentSettings(MemorySettings, SpecialTokenSettings, ReadSettings, Selec
                 f"--chat {self.chat!r} has fields of its own; leave out --content-field and"
                 " --text-preset"
             )
+
+
+class DocumentSettings(MemorySettings, SpecialTokenSettings, ConversationSettings, SelectSettings):
+    """Options for documents: which, their text and special ids; and for memory."""
 
 
 class RunSettings(DocumentSettings, RepeatableSettings):
@@ -880,7 +884,8 @@ class WriterSettings(
 
 
 class AppendSettings(
-    DocumentSettings, BuiltWithSettings, OverwriteSettings, ProgressSettings, function="append"
+    MemorySettings, ConversationSettings, BuiltWithSettings, OverwriteSettings, ProgressSettings,
+    function="append",
 ):
     """Options of `append`: more documents for a dataset."""
 
@@ -891,19 +896,6 @@ class AppendSettings(
     shard_tokens: Is[Count | None] = option(
         "Most tokens of a new shard.", default=None, default_text="one shard",
     )
-
-    def check(self) -> None:
-        super().check()
-        for each in (self.end_of_text, self.begin_of_text):
-            if each is not None:
-                raise SettingsError(
-                    "--end-of-text and --begin-of-text are those of the dataset; leave them out"
-                )
-        if self.selects or self.shuffle_documents is not None:
-            raise SettingsError(
-                "appended documents are neither selected nor shuffled; leave out --deduplicate,"
-                " slices and --shuffle-documents"
-            )
 
 
 def _read_numbers(value: Any) -> Any:

@@ -284,8 +284,6 @@ def test_appends_that_cannot_be(tmp_path: Path) -> None:
     for options, error, message in [
         ({"train": "-"}, SettingsError, "documents that are read once, and standard input"),
         ({"train": iter(["a b"])}, SettingsError, "documents that are read once, and standard"),
-        ({"end_of_text": "x"}, SettingsError, "are those of the dataset; leave them out"),
-        ({"deduplicate": True}, SettingsError, "appended documents are neither selected nor shu"),
         ({"tokenizer": tmp_path / "t"}, TokenFileError, "built with the tokenizer"),
     ]:
         with pytest.raises(error, match=message):
