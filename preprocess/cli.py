@@ -137,6 +137,11 @@ class _Console(NamedTuple):
         return self.show({ok: all_ok, name: [x._asdict() for x in checks]}, lines) and all_ok
 
 
+def _formatted(formatter: str) -> Callable[[_Console, Any], bool]:
+    """Return what shows a result as JSON, or as the lines that a function makes of it."""
+    return lambda console, found: console.show(found, imported(formatter)(found))
+
+
 _RUN = "debug verbose quiet log_file"
 COMMANDS = {
     "build": Command(
@@ -201,23 +206,17 @@ COMMANDS = {
     ),
     "search": Command(
         "preprocess.find.search.search", "SearchSettings", f"json {_RUN}",
-        lambda console, found: console.show(
-            found, imported("preprocess.find.search.format_lines")(found)
-        ),
+        _formatted("preprocess.find.search.format_lines"),
         "Find texts, ids or evaluation items in a dataset, and print where they occur.",
     ),
     "where": Command(
         "preprocess.find.where.where", "WhereSettings", "json debug",
-        lambda console, found: console.show(
-            found, imported("preprocess.find.where.format_places")(found)
-        ),
+        _formatted("preprocess.find.where.format_places"),
         "Find the document and source of a token, and show the text around it.",
     ),
     "show": Command(
         "preprocess.find.steps.show", "ShowSettings", "json debug",
-        lambda console, found: console.show(
-            found, imported("preprocess.find.steps.format_rows")(found)
-        ),
+        _formatted("preprocess.find.steps.format_rows"),
         "Show the rows of a training step: documents, sources, text and loss masks.",
     ),
     "inspect": Command(
@@ -231,16 +230,12 @@ COMMANDS = {
     ),
     "compare": Command(
         "preprocess.check.compare.compare", "CompareSettings", f"json {_RUN}",
-        lambda console, result: console.show(
-            result, imported("preprocess.check.compare.format_lines")(result)
-        ),
+        _formatted("preprocess.check.compare.format_lines"),
         "Encode the same text with two tokenizers, and compare tokens and speed.",
     ),
     "vocab-curve": Command(
         "preprocess.check.vocab_curve.vocab_curve", "VocabCurveSettings", f"json {_RUN}",
-        lambda console, result: console.show(
-            result, imported("preprocess.check.vocab_curve.format_lines")(result)
-        ),
+        _formatted("preprocess.check.vocab_curve.format_lines"),
         "Train once, compare sizes of the vocabulary on held-out text, and recommend one.",
     ),
     "report": Command(

@@ -22,26 +22,10 @@ from preprocess.iterables import TEXT_END, Documents
 from preprocess.sources.base import ResumePoint, Source, WorkUnit
 from preprocess.sources.json_records import JsonLinesSource, JsonLinesUnit
 from preprocess.sources.standard_input import StandardInput
-from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
+from preprocess.sources.text_file import Array, Bytes, HeldFile, InputFile, new_array
 from preprocess.storage.errors import DamagedStateError
 
 _PIECE_BYTES = 1 << 20
-
-
-class _Held(InputFile):
-    """The bytes of a unit, in memory."""
-
-    modified = 0
-
-    def __init__(self, name: str, start: int = 0, content: bytes = b"") -> None:
-        self.path, self.n_bytes, self._start = name, start + len(content), start
-        self._content = np.frombuffer(content, np.uint8)
-
-    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        return self._content[start - self._start : stop - self._start]
-
-    def check_unchanged(self) -> None:
-        pass  # it is in memory
 
 
 class _Reader:
@@ -152,7 +136,7 @@ class _Streamed(DocumentsSource):
 
     def __init__(self, documents: Documents, reading: ReadOptions) -> None:
         self._reader: _Reader | None = None
-        super().__init__(_Held(documents.name), documents, reading)
+        super().__init__(HeldFile(documents.name), documents, reading)
         self.location = ""
 
     def units(self, after: ResumePoint | None = None) -> Iterator[WorkUnit]:
@@ -163,7 +147,7 @@ class _Streamed(DocumentsSource):
                 pass
         while True:
             start, first = reader.start, reader.number
-            held = _Held(self.name, start, reader.read(self.reading.unit_size))
+            held = HeldFile(self.name, start, reader.read(self.reading.unit_size))
             unit = self.unit(start, held.n_bytes)
             yield structs.replace(unit, file=held, n_before=first, point=reader.point)
             if reader.point is None:

@@ -15,14 +15,13 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import xxhash
 from msgspec import structs
 
 from bpe.errors import CorpusError
 from preprocess.documents.batch import ReadOptions
 from preprocess.sources.text import TextSource
-from preprocess.sources.text_file import Array, Bytes, InputFile, new_array
+from preprocess.sources.text_file import HeldFile
 
 _NAME = f"standard library of Python {platform.python_version()}"
 _SEPARATOR = b"\0"  # which no source of Python has
@@ -53,24 +52,16 @@ def documents_of_standard_library() -> Iterator[bytes]:
             yield file.read().encode()
 
 
-class _Corpus(InputFile):
+class _Corpus(HeldFile):
     """The documents in memory, once per process."""
-
-    path, modified = _NAME, 0
 
     def __init__(self) -> None:
         text = _SEPARATOR.join(filter(None, documents_of_standard_library()))
-        self._text, self.n_bytes = np.frombuffer(text, np.uint8), len(text)
+        super().__init__(_NAME, content=text)
         self.stamp = f"xxh3_128 {xxhash.xxh3_128_hexdigest(text)}"
 
     def __reduce__(self) -> tuple[Callable[[], _Corpus], tuple[()]]:
         return _corpus, ()  # another process has the same
-
-    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
-        return self._text[start:stop]
-
-    def check_unchanged(self) -> None:
-        pass  # it is in memory
 
 
 @cache

@@ -82,6 +82,22 @@ class FilePart(InputFile):
         self._file.check_unchanged()
 
 
+class HeldFile(InputFile):
+    """Bytes in memory, as the last ones of a file; the first of them has the position `start`."""
+
+    modified = 0
+
+    def __init__(self, name: str, start: int = 0, content: bytes = b"") -> None:
+        self.path, self.n_bytes, self._start = name, start + len(content), start
+        self._content = np.frombuffer(content, np.uint8)
+
+    def read(self, start: int, stop: int, array: Array = new_array) -> Bytes:
+        return self._content[start - self._start : stop - self._start]
+
+    def check_unchanged(self) -> None:
+        pass  # it is in memory
+
+
 class TextFile(InputFile):
     """A regular file that must not change.
 
