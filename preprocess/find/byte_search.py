@@ -147,6 +147,9 @@ def search_tokens(ids, place, tables, text, ends, hits):
         hits: int64[3 * n], modified: pattern, first token, token after the last.
     """
     n_hits, mask = np.int64(0), _ALL_BITS >> np.uint64(64 - 8 * min(tables.width, 8))
+    second, factor = np.uint64(0), np.uint64(1)
+    if tables.width == 16:
+        second, factor = _ALL_BITS, _FACTOR
     while place[0] < place[1]:
         first = place[0] - tables.margin
         n = decode(ids, first, tables, text, ends)
@@ -160,8 +163,7 @@ def search_tokens(ids, place, tables, text, ends, hits):
         found = n_hits
         for at in range(0, used - tables.width + 1, tables.width):
             word = machine.load_u64(text, at) & mask
-            if tables.width == 16:
-                word = machine.multiply(word, _FACTOR) ^ machine.load_u64(text, at + 8)
+            word = machine.multiply(word, factor) ^ machine.load_u64(text, at + 8) & second
             bit = machine.multiply(word, _FACTOR) >> tables.to_bit
             if (tables.bits[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
                 found = compare(word, at, block, tables, text, ends, hits, found)
