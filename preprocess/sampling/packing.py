@@ -250,7 +250,7 @@ def open_plan(
     path = file.directory / name
     if not path.exists() and not keeps_plan:
         with tempfile.NamedTemporaryFile() as opened:  # the map has it when the name is gone
-            _planned(opened, file, about).flush()
+            _planned(opened, file, about)
             return path, *_read_plan(Path(opened.name), about)
     if not path.exists():
         _make_plan(path, file, about)

@@ -156,6 +156,17 @@ def test_long_documents_have_pages(page: Any, url: str, view_root: Path) -> None
     assert page.locator("#page-after").is_disabled()
 
 
+def test_a_slow_answer_is_announced(page: Any, url: str) -> None:
+    wait(page)
+    held: list[Any] = []
+    page.route("**/document", lambda route: held.append(route))
+    page.goto(f"{url}#tab=documents&dataset=train&number=1")
+    playwright.expect(page.locator("#working")).to_be_visible()
+    page.unroute("**/document")  # what was held goes on
+    playwright.expect(page.locator("#working")).to_be_hidden()
+    playwright.expect(page.locator("#document-title")).to_contain_text("Document 1 of")
+
+
 def test_keys_alone(page: Any, url: str, view_library: Library) -> None:
     title, viewed = page.locator("#document-title"), view_library.dataset("train")
 
