@@ -167,7 +167,7 @@ def test_windows_of_documents_that_are_not_short(
             sampler_of(file, windows=windows, drop_short=True)
     earlier = {x: y for x, y in sampler.state_dict().items() if x != "drop_short"}
     sampler.load_state_dict(sampler.state_dict())
-    with pytest.raises(SamplingError, match="its drop_short is None, and here it is True"):
+    with pytest.raises(SamplingError, match="its drop_short is False, and here it is True"):
         sampler.load_state_dict(earlier)
     sampler_of(file, **options).load_state_dict(earlier)
 
