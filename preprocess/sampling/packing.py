@@ -77,9 +77,9 @@ def _first_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scra
 
 def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
     memory = scratch(len(lengths), np.int64), scratch(len(lengths), np.int64)
-    first_of = np.zeros(row_length + 1, np.int64)
+    ends, first_of = np.zeros((2, row_length + 1), np.int64)
     has_rows = np.zeros(row_length // 64 + 1, np.uint64)
-    return kernels().pack_best_fit(lengths, row_length, row_of, *memory, first_of, has_rows)
+    return kernels().pack_best_fit(lengths, row_length, row_of, *memory, ends, first_of, has_rows)
 
 
 def _alone(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
@@ -428,9 +428,11 @@ def _pack(
     lengths, begins, totals = _cut(file, row_length, name != strategy, scratch)
     row_of = scratch(len(lengths), np.int64)
     n_rows = int(_ALL_STRATEGIES[name](lengths, row_length, row_of, scratch))
-    n_tokens = int(np.abs(lengths).sum(dtype=np.int64))
-    more = {} if name == strategy else {"n_tokens": n_tokens, "trained": totals.tolist()}
-    return lengths, begins, row_of, n_rows, more
+    if name == strategy:
+        return lengths, begins, row_of, n_rows, {}
+    blocks = (lengths[first : first + _BLOCK] for first in range(0, len(lengths), _BLOCK))
+    n_tokens = sum(int(np.abs(each).sum(dtype=np.int64)) for each in blocks)
+    return lengths, begins, row_of, n_rows, {"n_tokens": n_tokens, "trained": totals.tolist()}
 
 
 def _cut(

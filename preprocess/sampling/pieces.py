@@ -59,8 +59,8 @@ def cut_documents(mask, bounds, row_length, lengths, begins, n, totals):
     first = bounds[0]
     for i in range(bounds.size - 1):
         begin, end = bounds[i] - first, bounds[i + 1] - first
-        after = begin
-        while after < end and (mask.size == 0 or mask[after] == 1):
+        after = begin if mask.size else end
+        while after < end and mask[after] == 1:
             after += 1
         for k in range(begin + 1, end if mask.size else begin):
             totals[0] += mask[k]
@@ -253,7 +253,7 @@ def pack_first_fit(lengths, row_length, row_of, tree):
 
 
 @kernel
-def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of, has_rows):
+def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, ends, first_of, has_rows):
     """Put each piece, the longest first, into the row with the least room for it, or a new one.
 
     Ties: pieces in the order of the data; the row that came to this room last.
@@ -264,6 +264,7 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
         row_of: int64[n_pieces], filled.
         sorted_pieces: int64[n_pieces], memory.
         next_row: int64[n_pieces], memory: the next row with the same room.
+        ends: int64[row_length + 1], memory: where the sorted pieces of each length end.
         first_of: int64[row_length + 1], memory: the first row with so much room.
         has_rows: uint64[row_length // 64 + 1], memory: a bit for each room that a row has.
 
@@ -272,50 +273,52 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, first_of
 
     Example: lengths 1 3 2 2 and row_length 4 -> row_of 0 0 1 1; 2.
     """
-    # Sort by counting: `first_of` is where pieces of each length begin, the longest first.
+    # Sort by counting, the longest first; until a length is sorted, `ends` is where it begins.
     for length in range(row_length + 1):
-        first_of[length] = 0
+        ends[length], first_of[length] = 0, -1
     for i in range(lengths.size):
-        first_of[abs(np.int64(lengths[i]))] += 1
+        ends[abs(np.int64(lengths[i]))] += 1
     before = 0
     for k in range(row_length + 1):
         length = row_length - k
-        count = first_of[length]
-        first_of[length] = before
+        count = ends[length]
+        ends[length] = before
         before += count
     for i in range(lengths.size):
         length = abs(np.int64(lengths[i]))
-        sorted_pieces[first_of[length]] = i
-        first_of[length] += 1
+        sorted_pieces[ends[length]] = i
+        ends[length] += 1
 
-    one, n_rows = np.uint64(1), 0
-    for room in range(row_length + 1):
-        first_of[room] = -1
+    one, n_rows, n_placed = np.uint64(1), 0, 0
     for k in range(has_rows.size):
         has_rows[k] = np.uint64(0)
-    for k in range(lengths.size):
-        piece = sorted_pieces[k]
-        length = abs(np.int64(lengths[piece]))
-        word = length // 64
-        bits = has_rows[word] >> np.uint64(length % 64) << np.uint64(length % 64)
-        while not bits and word + 1 < has_rows.size:
-            word += 1
-            bits = has_rows[word]
-        if bits:
-            room = word * 64 + trailing_zeros(bits)
-            row = first_of[room]
-            first_of[room] = next_row[row]
-            if first_of[room] < 0:
-                has_rows[word] &= ~(one << np.uint64(room % 64))
-        else:
-            row, room = n_rows, row_length
-            n_rows += 1
-        row_of[piece] = row
-        room -= length
-        next_row[row] = first_of[room]
-        first_of[room] = row
-        if room:
-            has_rows[room // 64] |= one << np.uint64(room % 64)
+    for k in range(row_length):
+        length = row_length - k
+        while n_placed < ends[length]:
+            word = length // 64
+            bits = has_rows[word] >> np.uint64(length % 64) << np.uint64(length % 64)
+            while not bits and word + 1 < has_rows.size:
+                word += 1
+                bits = has_rows[word]
+            if bits:
+                room = word * 64 + trailing_zeros(bits)
+                row = first_of[room]
+                first_of[room] = next_row[row]
+                if first_of[room] < 0:
+                    has_rows[word] &= ~(one << np.uint64(room % 64))
+            else:
+                row, room = n_rows, row_length
+                n_rows += 1
+            # What is left of the room is the least for further pieces of this length, too.
+            stop = min(ends[length], n_placed + room // length)
+            room -= (stop - n_placed) * length
+            for i in range(n_placed, stop):
+                row_of[sorted_pieces[i]] = row
+            n_placed = stop
+            next_row[row] = first_of[room]
+            first_of[room] = row
+            if room:
+                has_rows[room // 64] |= one << np.uint64(room % 64)
     return n_rows
 
 

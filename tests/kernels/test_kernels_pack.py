@@ -81,7 +81,7 @@ def run(name: str, lengths: list[int], row_length: int, n_open: int) -> tuple[in
         "pack_pool": (np.full(n_open, 9), np.full(n_open, 9)),
         "pack_first_fit": (np.full(2 * n_open, 9),),
         "pack_best_fit": (
-            np.full(n, 9), np.full(n, 9), np.full(row_length + 1, 9),
+            np.full(n, 9), np.full(n, 9), np.full(row_length + 1, 9), np.full(row_length + 1, 9),
             np.full(row_length // 64 + 1, 9, np.uint64),
         ),
     }
