@@ -96,8 +96,10 @@ def test_what_covers_all_text(regex: str) -> None:
     "regex", [r"\p{Han}", r"\p{han}+", r"\p{P}+", r"\p{S}+", r"\p{Nd}+", r"(?i:[a-z])"]
 )
 def test_sets_are_the_same_for_every_code_point(regex: str) -> None:
-    n = 0x3000 if "(?i" in regex else len(CHARACTERS)  # no letter above is a to z in another case
+    n = len(CHARACTERS)
     texts = ["a\n".join(CHARACTERS[first : first + 4096]) for first in range(0, n, 4096)]
+    if "(?i" in regex:  # it takes their engine long; other blocks have one case only
+        texts = [text for text in texts if text.casefold() != text]
     assert differs_in_huggingface(regex, texts, splitting(RegexSplitter(regex))) is None
 
 

@@ -232,6 +232,20 @@ def test_a_forked_process_reads(bucket: str, tmp_path: Path, monkeypatch: Any) -
     assert os.waitpid(process, 0)[1] == 0
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_workers_of_a_data_loader_read(bucket: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="datasets for a DataLoader need PyTorch")
+    from preprocess import window_loader
+
+    local, remote = pair(bucket, tmp_path)
+    loaders = [
+        window_loader(file, None, 8, 100, shuffle=False, num_workers=n)
+        for file, n in ((local, 0), (remote, 2))
+    ]
+    for expected, found in zip(*loaders, strict=True):
+        np.testing.assert_array_equal(expected[0], found[0])
+
+
 def test_a_full_disk_and_a_cache_that_cannot_be_made(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -313,6 +313,14 @@ def test_what_an_overwritten_build_no_longer_makes_is_removed(
     assert manifest.exists()
 
 
+def test_the_default_corpus(tmp_path: Path) -> None:
+    manifests = build(out=tmp_path, vocab_size=300).manifests
+    assert manifests["train"].n_documents > 300
+    assert manifests["val"].n_documents > 0
+    (source,) = manifests["train"].sources
+    assert source["name"].startswith("standard library of Python 3.")
+
+
 def test_count_counts_by_file(corpus: Path, tokenizer: Path) -> None:
     report = pipeline.count(paths=corpus / "train", tokenizer=tokenizer, unit_size=100)
     loaded = Tokenizer.from_file(tokenizer)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from preprocess.run.journal import Journal, read_entries
+from preprocess.run.journal import Journal, JournalError, read_entries
 from preprocess.storage import JOURNAL_FILE, LocalStorage
 
 VALUES = [("begun", {"n": 1}), ("text", 'naïve "日本"\n'), ("x", [1, None])]
@@ -41,6 +41,13 @@ def test_a_torn_last_line_is_passed_over_and_cut_off(content: bytes, tmp_path: P
     with Journal(storage) as journal:
         journal.save(*VALUES[-1])
     assert storage.get(JOURNAL_FILE) == content
+
+
+def test_lines_that_are_missing_or_elsewhere_are_an_error(content: bytes) -> None:
+    first, second, third = content.splitlines(keepends=True)
+    for wrong in (second + first + third, first + third + third, second + third):
+        with pytest.raises(JournalError, match="is damaged"):
+            keys(wrong)
 
 
 class Slow:

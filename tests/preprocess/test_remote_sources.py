@@ -78,7 +78,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("pyarrow"):
         suffixes += format_files.ARROW
     for suffix in suffixes:
-        format_files.write(directory / f"corpus.{suffix}", format_files.DOCUMENTS[:60])
+        format_files.write(directory / f"corpus.{suffix}", format_files.DOCUMENTS[:120])
     return directory
 
 
@@ -345,4 +345,19 @@ def test_connections_that_are_reset(
         open_objects.cache_clear()
         build(train=f"{bucket}/corpus/", out=tmp_path / "out", workers=2, **OPTIONS)
     assert len(between.did) > 2
+    assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "local")
+
+
+def test_a_web_server_that_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(sources_remote, "_SMALL_BYTES", 0)
+    text = format_files.text(format_files.DOCUMENTS)
+    (tmp_path / "x.txt").write_bytes(text)
+    build(train=tmp_path / "x.txt", out=tmp_path / "local", **OPTIONS)
+    with (
+        web_server({"/x.txt": Page(text)}) as server,
+        proxy(server, lambda n: "" if n % 3 else "busy") as between,
+    ):
+        build(train=f"{between.url}/x.txt", out=tmp_path / "out", workers=2, **OPTIONS)
+    assert between.did.count("busy") > 2
     assert torture.contents(tmp_path / "out") == torture.contents(tmp_path / "local")

@@ -61,11 +61,12 @@ def test_numbers_are_those_of_documents(
 
 @pytest.mark.parametrize("hashes", ["good", "equal"])
 @settings(max_examples=15)
-@given(DOCUMENTS, DOCUMENTS)
+@given(DOCUMENTS, DOCUMENTS, st.integers(1, 9))
 def test_documents_of_another_dataset_are_counted(
-    hashes: str, documents: list[tuple[int, ...]], others: list[tuple[int, ...]]
+    hashes: str, documents: list[tuple[int, ...]], others: list[tuple[int, ...]], block: int
 ) -> None:
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan, "_BLOCK", block)
         if hashes == "equal":
             patch.setattr(scan, "_SEEDS", np.zeros(3, np.uint64))
         first, second = make(Path(place), documents), make(Path(place), others, name="other")

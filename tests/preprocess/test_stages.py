@@ -35,6 +35,7 @@ from preprocess import (
     verify,
     write_rows,
 )
+from preprocess.check.inspect import facts
 
 TO_ROWS: dict[str, Any] = {"data_files": "x", "tokenizer": "y", "output_path": "z"}
 TEXTS = [f"Document {i} of many, " * (1 + i % 7) for i in range(40)]
@@ -118,6 +119,19 @@ def test_stages_of_a_configuration(text: Path, tmp_path: Path) -> None:
     assert written["datasets"]["a"]["val_fraction"] == 0
 
 
+def test_rows_in_directories_of_directories_are_verified(text: Path, tmp_path: Path) -> None:
+    datasets = [
+        {"name": "a", "data_files": text, "val_fraction": 0.2}, {"name": "b", "data_files": text},
+    ]  # fmt: skip
+    save = {"format": "jsonl", "output_dir": tmp_path / "rows"}
+    build(config(text, tmp_path / "out", datasets=datasets, save=save))
+    path = tmp_path / "rows" / "a" / "val" / "val-00000-of-00001.jsonl"
+    path.write_text("x\n")
+    assert [each.path for each in verify(tmp_path / "rows") if not each.sound] == [path]
+    described = facts(tmp_path / "rows")["rows"]
+    assert [Path(each["path"]).name for each in described] == ["train", "val", "b"]
+
+
 @pytest.mark.parametrize("segments", [True, False])
 def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bool) -> None:
     special = Tokenizer.from_file(tokenizer).special_tokens
@@ -143,9 +157,6 @@ def test_packed_stages(text: Path, tokenizer: Path, tmp_path: Path, segments: bo
     assert sorted(kept) == sorted(x for x in file.tokens.tolist() if x)
     mask = "segment_ids" if segments else "attention_mask"
     assert not any(row["input_ids"][i] for row in rows for i in range(32) if not row[mask][i])
-    (path,) = val.path.glob("*.jsonl")
-    path.write_text("x\n")
-    assert [each.path for each in verify(tmp_path / "rows") if not each.sound] == [path]
     # Without pack() rows are of documents.
     unpacked = config(
         text, tmp_path / "other", pack=packed, datasets=[{"name": "a", "data_files": text}],

@@ -17,7 +17,7 @@ from source_cases import parts_of
 from torture import contents
 from verify_cases import flip
 
-from preprocess import Sampler, build, merge_parts, open_tokens
+from preprocess import Sampler, build, merge_parts, open_tokens, write_rows
 from preprocess.check.inspect import facts, format_lines
 from preprocess.check.verify import verify
 from preprocess.cli import run
@@ -108,6 +108,7 @@ def test_parts_are_the_stream_of_one_build(
     assert_same_stream(tmp_path / "parts", tmp_path / "whole", tuple(found))
     # Of many tasks, some have nothing to do.
     assert any(not shard.n_documents for shard in found["train"].shards) == (count == 12)
+    assert all(each.sound for each in verify(tmp_path / "parts", deep=True))
     stats = [json.loads((tmp_path / x / "stats.json").read_text()) for x in ("whole", "parts")]
     for key in ("documents", "bytes", "tokens", "empty_documents", "outputs", "look_alikes"):
         assert stats[0][key] == stats[1][key]
@@ -223,7 +224,7 @@ def test_finished_tasks_are_up_to_date_also_after_merging(
 # Merging.
 
 
-def test_a_merged_dataset_is_read_as_one(root: Path, merged: Path) -> None:
+def test_a_merged_dataset_is_read_as_one(root: Path, merged: Path, tmp_path: Path) -> None:
     assert_same_stream(merged, root / "whole", ("train", "val"))
     files = [open_tokens(merged / "train.json"), open_tokens(root / "whole" / "train.bin")]
     for windows in ("stride", "documents", "packed"):
@@ -232,6 +233,11 @@ def test_a_merged_dataset_is_read_as_one(root: Path, merged: Path) -> None:
     text = "\n".join(format_lines(facts(merged)))
     assert "train.json:\n" in text
     assert "_train.json" not in text
+    rows = []
+    for data in (merged, root / "whole"):
+        written = write_rows(data, out=tmp_path / data.name, format="jsonl", max_length=64)
+        rows.append([path.read_bytes() for each in written for path in each.path.glob("*.jsonl")])
+    assert rows[0] == rows[1] != []
     findings = verify(merged, deep=True)
     assert all(finding.sound for finding in findings)
     assert {finding.path.name for finding in findings} == {
