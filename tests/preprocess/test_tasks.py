@@ -149,7 +149,7 @@ def test_any_text_is_divided_between_documents(
 
 
 def test_conversations_in_one_file_make_a_mask_in_all_parts(root: Path, tmp_path: Path) -> None:
-    pytest.importorskip("jinja2", reason="chat templates need jinja2")
+    pytest.importorskip("transformers", reason="chat templates need transformers")
     messages = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
     (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
     (tmp_path / "b.txt").write_text("plain text")
