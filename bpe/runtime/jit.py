@@ -181,8 +181,11 @@ def kernel(function: Callable[..., Any], variant: str = "") -> Any:
     """Decorator: compile `function` at its first call, and keep the machine code.
 
     Its name identifies it in the cache; `variant` tells apart those that one function makes, which
-    close over different numbers or kernels.
+    close over different numbers or kernels. Without it, raise TypeError if it closes over any.
     """
+    if function.__closure__ and not variant:
+        names = ", ".join(function.__code__.co_freevars)
+        raise TypeError(f"{function.__qualname__} closes over {names}; tell it apart by a variant")
     if DISABLE_JIT:
         return function
     function.__qualname__ += variant

@@ -239,6 +239,18 @@ def test_arguments_are_given_back() -> None:
     assert [b - a for a, b in zip(before, after, strict=True)] == [0, 0, 0, 0]
 
 
+def test_a_kernel_that_closes_over_something_needs_a_variant() -> None:
+    """Else another one that the function makes would run its machine code."""
+    step = 1
+
+    def add_step(x: int) -> int:
+        return x + step
+
+    with pytest.raises(TypeError, match="add_step closes over step; tell it apart by a variant"):
+        kernel(add_step)
+    assert kernel(add_step, "_1")(2) == 3
+
+
 def test_threads_that_come_first_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
 
