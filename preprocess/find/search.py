@@ -98,8 +98,8 @@ def occurrences_of(
             each = tokenizer.encode_ordinary(each)
         if not each or not 0 <= min(each) <= max(each) < size:
             raise SearchError(
-                f"--ids {[*each]!r:.100}: expected at least one id, from 0 to {size - 1:,}, of the"
-                f" vocabulary of {file.path}"
+                f"{file.path}: expected at least one id of its vocabulary, from 0 to"
+                f" {size - 1:,} (--ids); got {[*each]!r:.100}"
             )
         patterns.append(b"".join(ids_as_bytes(each, size)))
     return Occurrences(file, patterns, ids_as_bytes(range(size), size))

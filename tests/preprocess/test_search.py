@@ -297,7 +297,7 @@ def test_wrong_use_is_answered_with_a_line(tmp_path: Path) -> None:
         ([path], "there is nothing to search for; give a text, ids (--ids), a file of texts"),
         ([path, ""], "should be a text, or a list of texts, none of them empty"),
         ([path, "--ids", "1,x"], "--ids: should be ids such as 464,318; got"),
-        ([path, "--ids", "257"], "--ids [257]: expected at least one id, from 0 to 256, of the vo"),
+        ([path, "--ids", "257"], "one id of its vocabulary, from 0 to 256 (--ids); got [257]"),
         ([path, "a", "--ids", "1"], "one thing is searched for at a time"),
         ([path, "a", "--ngram", "3"], "--ngram has no effect without --contamination"),
         ([tmp_path / "out", "a"], "has several datasets; give one of them"),
@@ -308,3 +308,5 @@ def test_wrong_use_is_answered_with_a_line(tmp_path: Path) -> None:
         assert done.returncode in (1, 2)
         assert len(done.stderr.splitlines()) == 1
         assert expected in done.stderr
+    with pytest.raises(TokenmillError, match=r"from 0 to 256 \(ids\); got \[257, 3\]$"):
+        search(path, ids=[257, 3], progress=False)
