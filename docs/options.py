@@ -77,7 +77,8 @@ def page() -> str:
 def topic_of(option: Option[Any, Any]) -> str:
     """The topic of an option that several commands have; "" for an option of one command."""
     declares = (name for name in TOPICS if option in vars(getattr(declared, name)).values())
-    return TOPICS.get(next(declares, ""), "")
+    n_commands = sum(option in command.options() for command in COMMANDS.values())
+    return TOPICS.get(next(declares, ""), "") if n_commands > 1 else ""
 
 
 def usage(option: Option[Any, Any]) -> str:
