@@ -14,6 +14,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,8 +112,10 @@ class DatasetWriter:
             hopeless=(),
         )
         self.n_documents, self._is_finished = run.reached.position, run.is_finished
-        self._run: DatasetRun | None = None if run.is_finished else run  # None: closed
-        self._process, self._threads = os.getpid(), Threads(settings.workers)
+        # None: closed, also in a fork.
+        self._run: DatasetRun | None = None if run.is_finished else run
+        self._threads = Threads(settings.workers)
+        _writers.add(self)
         if run.is_finished:
             stats = read_object(run.run.storage.final, run.stats_file, STATS_FORMAT) or {}
             self.n_documents = int(stats.get("documents_given", 0))
@@ -173,15 +176,11 @@ class DatasetWriter:
                 f"{self._settings.out}: is finished, with {self.n_documents:,} documents; write it"
                 " anew (--overwrite), or add text (tokenmill append)"
             )
-        if self._open_run is None:
+        if self._run is None:
             raise SettingsError(
                 f"{self._settings.out}: the writer is closed; make a new one, which goes on with"
                 " document n_documents"
             )
-
-    @property
-    def _open_run(self) -> DatasetRun | None:
-        return self._run if self._process == os.getpid() else None  # not in a fork
 
     def _check_ids(self, ids: NDArray[Any], mask: NDArray[Any]) -> None:
         """Raise CorpusError for ids or a mask that a document cannot have."""
@@ -281,10 +280,11 @@ class DatasetWriter:
             CorpusError: No document has text.
             OutputError: A write failed.
         """
-        if self._open_run is None:
+        run = self._run
+        if run is None:
             return
         self._submit(waits=True)
-        settings, counts = self._settings, self._open_run.reached.counts
+        settings, counts = self._settings, run.reached.counts
         try:
             if not counts.documents:
                 raise CorpusError(
@@ -295,7 +295,7 @@ class DatasetWriter:
                 "name": "DatasetWriter", "bytes": counts.bytes, "digest": "",
                 "documents": counts.documents, "tokens": counts.tokens, IMPORTED: "documents",
             }
-            self._open_run.finish(
+            run.finish(
                 self._tokenizer,
                 {"settings": settings.as_json(), "documents_given": self.n_documents},
                 end_of_text_id=self._special.end_of_text,
@@ -309,7 +309,7 @@ class DatasetWriter:
 
     def _leave(self, error: BaseException | None) -> None:
         """Close what is open, and unlock the directory; a new writer goes on."""
-        run, self._run = self._open_run, None
+        run, self._run = self._run, None
         if run is not None:
             self._threads.close()
             run.__exit__(None if error is None else type(error), error, None)
@@ -324,8 +324,19 @@ class DatasetWriter:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self.close()
-        elif self._open_run is not None and isinstance(error, Exception):
+        elif (run := self._run) is not None and isinstance(error, Exception):
             self._submit(waits=True)  # what was written before the error of the program
-            self._open_run.checkpoint()
-            self._open_run.run.journal.wait()
+            run.checkpoint()
+            run.run.journal.wait()
         self._leave(error)
+
+
+_writers = WeakSet[DatasetWriter]()
+
+
+def _close_in_fork() -> None:
+    for each in [*_writers]:
+        each._run = None
+
+
+os.register_at_fork(after_in_child=_close_in_fork)  # to look at each document takes 5 % longer
