@@ -8,6 +8,7 @@ are compared in parts, so memory is bounded.
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
@@ -31,7 +32,7 @@ _DIGEST = np.dtype([("low", "<u8"), ("high", "<u8")])
 _NONE = np.zeros(0, _DIGEST)
 _BLOCK = 1 << 12  # documents whose bounds are read at a time
 _ROWS = 1 << 20  # digests that are read at a time
-_ROW_BYTES = 200  # memory that comparing takes for each document of a part
+_ROW_BYTES = 250  # memory that comparing takes for each document of a part
 _MEMORY = 256 << 20
 _SIDES = ("old", "new")
 
@@ -105,10 +106,12 @@ def _compare(
         only_in = _only_in_one(*rows)
         place = _first_difference(*rows)
     for (side, file), only in zip(files.items(), only_in, strict=True):
-        n_tokens = int(spans_of_documents(file, np.array(only, np.int64))[1].sum())
-        found[f"only_in_{side}"] = {
-            "documents": len(only), "tokens": n_tokens, "first": only[:limit]
-        }
+        n_tokens = sum(
+            int(spans_of_documents(file, only[start : start + _ROWS])[1].sum())
+            for start in range(0, len(only), _ROWS)
+        )
+        first = only[:limit].tolist()
+        found[f"only_in_{side}"] = {"documents": len(only), "tokens": n_tokens, "first": first}
     found["first_difference"] = place if place is None else _describe(place, is_alike, old, new)
     found["same"] = place is None and not found["sources"] and all(
         each["old"] == each["new"] for each in (tokenizers, columns, counts)
@@ -152,23 +155,25 @@ def _digests(
         advance(len(bounds) - 1)
 
 
-def _only_in_one(old: Digests, new: Digests) -> list[list[int]]:
+def _only_in_one(old: Digests, new: Digests) -> list[NDArray[np.int64]]:
     """Return the numbers of the documents of each side that the other lacks, ascending.
 
     Of a document that one side has more often, the last ones are missing on the other.
     """
     n_parts = max(1, -(-(len(old) + len(new)) * _ROW_BYTES // _MEMORY))
-    found: list[list[int]] = [[], []]
+    found = [array("q"), array("q")]  # of lists, each number takes five times the memory
     for part in range(n_parts):
         sides = [_part_of(rows, part, n_parts) for rows in (old, new)]
         counts = [Counter(digests) for _, digests in sides]
-        differ = {digest for digest, _ in counts[0].items() ^ counts[1].items()}
-        for only, documents, others in zip(found, sides, counts[::-1], strict=True):
-            for number, digest in zip(*documents, strict=True) if differ else ():
-                if digest in differ:
-                    others[digest] -= 1
-                    only += [number] * (others[digest] < 0)
-    return [*map(sorted, found)]
+        for only, (numbers, digests), own, other in zip(
+            found, sides, counts, counts[::-1], strict=True
+        ):
+            more = own - other
+            for number, digest in zip(numbers[::-1], digests[::-1], strict=True) if more else ():
+                if more.get(digest):
+                    more[digest] -= 1
+                    only.append(number)
+    return [np.sort(np.asarray(each)) for each in found]
 
 
 def _part_of(rows: Digests, part: int, n_parts: int) -> tuple[list[int], list[bytes]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -153,3 +154,23 @@ def test_a_shuffled_dataset_lacks_counts_of_sources(tmp_path: Path) -> None:
     found = diff(old=tmp_path / "old", new=tmp_path / "new")["datasets"]["train"]
     assert (found["sources"], found["only_in_new"]["documents"]) == ([], 0)
     assert found["first_difference"]
+
+
+def test_memory_for_documents_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes little more than their numbers, eight bytes each."""
+    monkeypatch.setattr(module, "_MEMORY", 1 << 17)
+    monkeypatch.setattr(module, "_ROWS", 1 << 9)
+    monkeypatch.setattr(module, "_BLOCK", 1 << 9)
+    n = 15_000
+    numbers = np.arange(2 * n)
+    documents = np.stack([numbers % 250, numbers // 250 % 250, numbers // 250 // 250], 1)
+    paths = [dataset(tmp_path / f"{i}", documents[i::2].tolist()) for i in range(2)]
+    diff(old=paths[0], new=paths[0], progress=False)  # modules are imported
+    tracemalloc.start()
+    try:
+        found = diff(old=paths[0], new=paths[1], progress=False)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found["datasets"]["train"]["only_in_old"]["documents"] == n
+    assert peak < 1 << 20
