@@ -40,10 +40,10 @@ _BATCH_BYTES = 1 << 20  # of text, or of ids, that a thread encodes at a time
 
 
 class _Ids(NamedTuple):
-    """A document of ids, with special ids around them."""
+    """A document of ids."""
 
     ids: NDArray[Any]
-    mask: NDArray[np.uint8]
+    mask: NDArray[Any] | None
 
 
 class _Encoded(NamedTuple):
@@ -156,19 +156,17 @@ class DatasetWriter:
             OutputError, SettingsError: As `write`.
         """
         self._check_open()
-        given = np.asarray(ids) if len(ids) else np.zeros(0, self._dtype)
-        trained = np.ones(len(given), np.uint8) if mask is None else np.asarray(mask)
+        # Copied, for the program may use its arrays again.
+        given = np.array(ids) if len(ids) else np.zeros(0, self._dtype)
+        trained = None if mask is None else np.array(mask)
         if mask is not None and not self._settings.loss_mask:
             raise SettingsError("mask: the dataset has none; make the writer with loss_mask=True")
         self._check_ids(given, trained)
         begin, end = self._special.begin_of_text, self._special.end_of_text
         if len(given) <= 2 and not {*given.tolist()} - {begin, end}:
             self._hold(b"", 0)  # it has no text
-            return
-        before, after = int(begin is not None and given[0] != begin), int(given[-1] != end)
-        given = np.concatenate([[begin] * before, given, [end] * after])
-        trained = np.concatenate([trained[:before], trained, trained[len(trained) - after :]])
-        self._hold(_Ids(given.astype(self._dtype), trained.astype(np.uint8)), given.nbytes)
+        else:
+            self._hold(_Ids(given, trained), given.nbytes)
 
     def _check_open(self) -> None:
         if self._is_finished:
@@ -182,7 +180,7 @@ class DatasetWriter:
                 " document n_documents"
             )
 
-    def _check_ids(self, ids: NDArray[Any], mask: NDArray[Any]) -> None:
+    def _check_ids(self, ids: NDArray[Any], mask: NDArray[Any] | None) -> None:
         """Raise CorpusError for ids or a mask that a document cannot have."""
         where, end = f"document {self.n_documents:,}", self._special.end_of_text
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -200,7 +198,7 @@ class DatasetWriter:
                 f"{where}: has the end-of-text id {end} at position {int(inside[0]):,}, before its"
                 " end; write the documents one by one"
             )
-        if mask.shape != ids.shape or not np.isin(mask, (0, 1)).all():
+        if mask is not None and (mask.shape != ids.shape or not np.isin(mask, (0, 1)).all()):
             raise CorpusError(
                 f"{where}: a mask has 0 or 1 for each of {len(ids):,} ids; got {mask.dtype} of"
                 f" shape {mask.shape}"
@@ -247,10 +245,19 @@ class DatasetWriter:
         return _Encoded(len(held), int(ends[-1]), ids, offsets[1:], np.ones(len(ids), np.uint8))
 
     def _join(self, held: Sequence[_Ids]) -> _Encoded:
-        ids, mask = (np.concatenate(each) for each in zip(*held, strict=True))
-        n_bytes = 0 if self._text_lengths is None else int(self._text_lengths[ids].sum())
-        ends = np.cumsum([len(each.ids) for each in held])
-        return _Encoded(len(held), n_bytes, ids, ends, mask)
+        begin, end = self._special.begin_of_text, self._special.end_of_text
+        around, ids, masks = np.array([begin or 0, end]), list[Any](), list[Any]()
+        ends = np.zeros(len(held), np.int64)
+        for i, (given, mask) in enumerate(held):
+            before, after = int(begin is not None and given[0] != begin), int(given[-1] != end)
+            trained = np.ones(len(given), np.uint8) if mask is None else mask
+            ids += [around[:before], given, around[1 : 1 + after]]
+            masks += [trained[:before], trained, trained[len(given) - after :]]
+            ends[i] = before + len(given) + after
+        joined = np.concatenate(ids, dtype=self._dtype, casting="unsafe")
+        mask = np.concatenate(masks, dtype=np.uint8, casting="unsafe")
+        n_bytes = 0 if self._text_lengths is None else int(self._text_lengths[joined].sum())
+        return _Encoded(len(held), n_bytes, joined, np.cumsum(ends), mask)
 
     @cached_property
     def _text_lengths(self) -> Numbers | None:
