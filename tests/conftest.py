@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 
 # Read by huggingface_hub when it is imported: a test that would go to the network fails at once.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# tiktoken keeps files by their path, and an earlier run may have had other ones at the same path.
+os.environ["TIKTOKEN_CACHE_DIR"] = ""
 
 # Files of tests are in memory where there is much of it: outputs are synced again and again, which
 # takes milliseconds on a disk. What a kill leaves is the same.
