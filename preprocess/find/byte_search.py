@@ -21,7 +21,7 @@ from bpe.runtime.jit import kernel
 Numbers = NDArray[np.int64]
 
 BLOCK_BYTES = 1 << 16
-_PADDING = 64  # bytes after those that are copied or read as words
+_PADDING = 64  # bytes after a text, for reads and copies of whole words
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _TO_START, _LENGTH = np.uint64(24), np.uint64(0xFFFFFF)  # in `Tables.tokens`
 _ALL_BITS, _SPACE = np.uint64(0xFFFFFFFFFFFFFFFF), 32

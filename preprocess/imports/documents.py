@@ -128,7 +128,7 @@ class DatasetWriter:
 
         Raises:
             CorpusError: It is not valid Unicode. It is not written, and others can be.
-            OutputError: A write failed; a new writer goes on.
+            OutputError: A write failed; a new writer continues.
             SettingsError: The writer is closed, or its dataset is finished.
         """
         self._check_open()
@@ -315,7 +315,7 @@ class DatasetWriter:
         self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:
-        """Close what is open, and unlock the directory; a new writer goes on."""
+        """Close the open files and unlock the directory; a new writer continues."""
         run, self._run = self._run, None
         if run is not None:
             self._threads.close()

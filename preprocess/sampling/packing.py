@@ -92,7 +92,7 @@ STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_f
 ALONE = "alone"  # each piece has a row: windows of one document
 _ALL_STRATEGIES = STRATEGIES | {ALONE: _alone}
 _TURNS = "-turns"  # after the strategy, if documents are cut at turns
-_BLOCK = 1 << 22  # documents, or tokens of some, that are cut at a time
+_BLOCK = 1 << 20  # documents, or tokens of some, that are cut at a time
 
 
 class Plan(NamedTuple):
