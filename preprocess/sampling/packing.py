@@ -76,10 +76,9 @@ def _first_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scra
 
 
 def _best_fit(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
-    memory = scratch(len(lengths), np.int64), scratch(len(lengths), np.int64)
-    ends, first_of = np.zeros((2, row_length + 1), np.int64)
-    has_rows = np.zeros(row_length // 64 + 1, np.uint64)
-    return kernels().pack_best_fit(lengths, row_length, row_of, *memory, ends, first_of, has_rows)
+    runs = (scratch(len(lengths), np.int64) for _ in range(3))
+    memory, has_rows = np.empty((3, row_length + 1), np.int64), np.empty(row_length // 64 + 1, "Q")
+    return kernels().pack_best_fit(lengths, row_length, row_of, *runs, memory, has_rows)
 
 
 def _alone(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
@@ -92,7 +91,7 @@ STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_f
 ALONE = "alone"  # each piece has a row: windows of one document
 _ALL_STRATEGIES = STRATEGIES | {ALONE: _alone}
 _TURNS = "-turns"  # after the strategy, if documents are cut at turns
-_BLOCK = 1 << 20  # documents, or tokens of some, that are cut at a time
+_BLOCK = 1 << 17  # documents, or tokens of some, that are cut at a time
 
 
 class Plan(NamedTuple):
@@ -101,6 +100,33 @@ class Plan(NamedTuple):
     offsets: Numbers
     starts: Numbers
     lengths: Lengths
+
+
+class _Pieces(NamedTuple):
+    """Pieces in the order of the data, and the row of each: what a plan is made of."""
+
+    lengths: Lengths
+    begins: Numbers
+    row_of: Numbers
+
+    def plan_of(self, rows: Numbers, n_rows: int) -> tuple[Plan, Numbers]:
+        """Return a plan of some rows, and the numbers that these have in it."""
+        rows, numbers = np.unique(rows, return_inverse=True)
+        is_asked = np.zeros(n_rows, bool)
+        is_asked[rows] = True
+        places = np.concatenate([
+            first + np.flatnonzero(is_asked[self.row_of[first : first + _BLOCK]])
+            for first in range(0, len(self.row_of), _BLOCK)
+        ])  # fmt: skip
+        lengths, begins, row_of = (each[places] for each in self)
+        plan = Plan(np.zeros(len(rows) + 1, np.int64), begins.copy(), lengths.copy())
+        _Pieces(lengths, begins, np.searchsorted(rows, row_of)).sort_into(plan)
+        return plan, numbers
+
+    def sort_into(self, plan: Plan) -> None:
+        """Fill a plan, whose offsets are 0."""
+        kernels().count_in_rows(self.row_of, plan.offsets)
+        kernels().sort_by_row(*self, *plan)
 
 
 class PackedWindows:
@@ -117,8 +143,8 @@ class PackedWindows:
         context_length: Length of a row.
         strategy: One of `STRATEGIES`, or `ALONE`.
         cut: "length" or "turns".
-        keeps_plan: False to write nothing beside the dataset: a plan that is not there is made in
-            a temporary file without a name.
+        keeps_plan: False to write nothing beside the dataset: if there is no plan, the pieces of
+            a row are looked for among all, which takes less time than a plan for a few batches.
 
     Raises:
         SamplingError: The dataset has no loss mask, which turns are found by, or one of zeros.
@@ -136,9 +162,8 @@ class PackedWindows:
         if cut == "turns":
             check_has_mask(file)
             strategy += _TURNS
-        self._path, self._plan, header = open_plan(
-            file, context_length, strategy, keeps_plan
-        )
+        self._path, self._plan, header = open_plan(file, context_length, strategy, keeps_plan)
+        self._n_rows = int(header["n_rows"])
         self._view = file.tokens if isinstance(file.tokens, ShardView) else None
         self._packed_plan = pack(tuple(self._plan))
         self._with_tokens = None if self._view else pack((*self._plan, file.tokens))
@@ -158,7 +183,7 @@ class PackedWindows:
             )
 
     def __len__(self) -> int:
-        return len(self._plan.offsets) - 1
+        return self._n_rows
 
     def read(
         self, numbers: Numbers, padding: int, inputs: Batch, targets: Batch, segment_ids: Batch
@@ -173,11 +198,12 @@ class PackedWindows:
             segment_ids: int32, of the same shape, filled; or without rows.
 
         Returns:
-            False if this is not possible: of several shards.
+            False if this is not possible: of several shards, or without a plan.
         """
         from bpe.runtime.jit import pack
 
-        if self._view is not None and len(self._view.arrays) > 1:
+        is_sharded = self._view is not None and len(self._view.arrays) > 1
+        if is_sharded or isinstance(self._plan, _Pieces):
             return False
         view = nullcontext() if self._view is None else self._view.at(lambda: self._spans(numbers))
         with view as here:
@@ -214,10 +240,15 @@ class PackedWindows:
 
     def pieces(self, numbers: Numbers) -> Numbers:
         """Return the pieces of windows, as `DocumentWindows.pieces`."""
-        offsets, length = self._plan.offsets, self._context_length
-        n = int((offsets[numbers + 1] - offsets[numbers]).sum())
+        from bpe.runtime.jit import pack
+
+        plan, packed, length = self._plan, self._packed_plan, self._context_length
+        if isinstance(plan, _Pieces):
+            plan, numbers = plan.plan_of(numbers, self._n_rows)
+            packed = pack(tuple(plan))
+        n = int((plan.offsets[numbers + 1] - plan.offsets[numbers]).sum())
         table = np.empty((5, min(max(n, 0), len(numbers) * length)), np.int64)
-        if kernels().find_pieces(self._packed_plan, numbers, length, table) != n:
+        if kernels().find_pieces(packed, numbers, length, table) != n:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         return table
 
@@ -233,10 +264,10 @@ def check_has_mask(file: TokenFile) -> None:
 
 def open_plan(
     file: TokenFile, context_length: int, strategy: str, keeps_plan: bool = True
-) -> tuple[Path, Plan, dict[str, Any]]:
+) -> tuple[Path, Plan | _Pieces, dict[str, Any]]:
     """Return the path, the plan and its header; it is made if there is none.
 
-    Without `keeps_plan` a plan that is made is in a temporary file, which has no name.
+    Without `keeps_plan` it is not, and the pieces are in temporary files, which have no name.
 
     Raises:
         TokenFileError: The plan, or the column of document ends, is damaged.
@@ -249,9 +280,7 @@ def open_plan(
     name = f"{Path(file.path).stem}.{strategy}-{context_length}-{digest[:16]}.plan"
     path = file.directory / name
     if not path.exists() and not keeps_plan:
-        with tempfile.NamedTemporaryFile() as opened:  # the map has it when the name is gone
-            _planned(opened, file, about)
-            return path, *_read_plan(Path(opened.name), about)
+        return path, *_pack(file, context_length, strategy, _scratch_in(tempfile.gettempdir()))
     if not path.exists():
         _make_plan(path, file, about)
     try:
@@ -318,8 +347,14 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
         if path.exists():  # the one that held the lock before has made it
             return
         partial = path.with_name(f".{path.name}.partial{suffix}")
+        pieces, more = _pack(file, about["row_length"], about["strategy"], _scratch_in(path.parent))
+        n_rows, n_pieces = more["n_rows"], len(pieces.lengths)
         with open(partial, "w+b") as opened:
-            _planned(opened, file, about).flush()
+            data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
+            pieces.sort_into(_plan_in(data, n_rows, n_pieces))
+            header = about | more | {"n_pieces": n_pieces, "digest": _digest_of(data)}
+            data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
+            data.flush()
             sync(opened.fileno())
         os.replace(partial, path)
         sync_directory(path.parent)
@@ -355,21 +390,6 @@ def _remove_old_plans(path: Path, file: TokenFile) -> None:
         if match and (match[1] or match[2]) != digest[:16]:
             with suppress(OSError):  # another process has removed it
                 os.unlink(path.with_name(name))
-
-
-def _planned(opened: IO[bytes], file: TokenFile, about: dict[str, Any]) -> mmap.mmap:
-    """Write a plan to an empty file, and return its map."""
-    row_length, run = about["row_length"], kernels()
-    scratch = _scratch_in(os.path.dirname(opened.name))
-    lengths, begins, row_of, n_rows, more = _pack(file, row_length, about["strategy"], scratch)
-    n_pieces = len(lengths)
-    data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
-    plan = _plan_in(data, n_rows, n_pieces)
-    run.count_in_rows(row_of, plan.offsets)
-    run.sort_by_row(lengths, begins, row_of, *plan)
-    header = about | more | {"n_rows": n_rows, "n_pieces": n_pieces, "digest": _digest_of(data)}
-    data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
-    return data
 
 
 def count_rows(lengths: Numbers, counts: Numbers, row_length: int) -> int:
@@ -411,7 +431,7 @@ def count_rows(lengths: Numbers, counts: Numbers, row_length: int) -> int:
     return n_rows
 
 
-def _scratch_in(directory: str) -> Scratch:
+def _scratch_in(directory: str | Path) -> Scratch:
     """Return a function for memory of a file without a name, which the system writes out."""
     def scratch(n: int, dtype: Any) -> npt.NDArray[Any]:
         with tempfile.TemporaryFile(dir=directory) as temporary:
@@ -422,28 +442,28 @@ def _scratch_in(directory: str) -> Scratch:
 
 def _pack(
     file: TokenFile, row_length: int, strategy: str, scratch: Scratch
-) -> tuple[Lengths, Numbers, Numbers, int, dict[str, Any]]:
-    """Return (lengths of pieces, where they begin, row of each, number of rows, what to note)."""
+) -> tuple[_Pieces, dict[str, Any]]:
+    """Return the pieces, and what the header of a plan says of them."""
     name = strategy.removesuffix(_TURNS)
     lengths, begins, totals = _cut(file, row_length, name != strategy, scratch)
     row_of = scratch(len(lengths), np.int64)
-    n_rows = int(_ALL_STRATEGIES[name](lengths, row_length, row_of, scratch))
-    if name == strategy:
-        return lengths, begins, row_of, n_rows, {}
-    blocks = (lengths[first : first + _BLOCK] for first in range(0, len(lengths), _BLOCK))
-    n_tokens = sum(int(np.abs(each).sum(dtype=np.int64)) for each in blocks)
-    return lengths, begins, row_of, n_rows, {"n_tokens": n_tokens, "trained": totals.tolist()}
+    more = {"n_rows": int(_ALL_STRATEGIES[name](lengths, row_length, row_of, scratch))}
+    if name != strategy:
+        blocks = (lengths[first : first + _BLOCK] for first in range(0, len(lengths), _BLOCK))
+        n_tokens = sum(int(np.abs(each).sum(dtype=np.int64)) for each in blocks)
+        more |= {"n_tokens": n_tokens, "trained": totals.tolist()}
+    return _Pieces(lengths, begins, row_of), more
 
 
 def _cut(
     file: TokenFile, row_length: int, at_turns: bool, scratch: Scratch
 ) -> tuple[Lengths, Numbers, Numbers]:
-    """Return (lengths of pieces, where they begin, totals), as of `cut_documents`."""
+    """Return (lengths of pieces, where they begin, totals), as of `cut_at_turns`."""
     n = file.n_documents
     # At turns, two pieces of a document that follow one another have more tokens than a row.
     most = (1 + at_turns) * (n + file.n_tokens // row_length)
     lengths, begins = scratch(most, np.int32), scratch(most, np.int64)
-    totals, part, n_pieces, first = np.zeros(2, np.int64), np.empty(0, np.uint8), 0, 0
+    totals, n_pieces, first = np.zeros(2, np.int64), 0, 0
     while first < n:
         stop = min(first + _BLOCK, n)
         if at_turns:
@@ -452,10 +472,12 @@ def _cut(
             stop = max(first + 1, int(np.searchsorted(ends, np.uint64(begin + _BLOCK), "right")))
         bounds = read_bounds(file, first, stop)
         if at_turns:
-            part = np.ascontiguousarray(file.loss_mask[bounds[0] : bounds[-1]])
-        n_pieces = kernels().cut_documents(
-            part, bounds, row_length, lengths, begins, n_pieces, totals
-        )
+            mask = np.ascontiguousarray(file.loss_mask[bounds[0] : bounds[-1]])
+            n_pieces = kernels().cut_at_turns(
+                mask, bounds, row_length, lengths, begins, n_pieces, totals
+            )
+        else:
+            n_pieces = kernels().cut_at_lengths(bounds, row_length, lengths, begins, n_pieces)
         first = stop
     return lengths[:n_pieces], begins[:n_pieces], totals
 

@@ -29,40 +29,66 @@ def ends_answer(mask, begin, position):
 
 
 @kernel
-def cut_documents(mask, bounds, row_length, lengths, begins, n, totals):
+def cut_at_lengths(bounds, row_length, lengths, begins, n):
     """Write pieces of documents: of `row_length` tokens, the last of which may be shorter.
 
-    With a mask a piece begins where a document begins, or after an answer, and has as many answers,
-    each after what it answers, as fit. If one does not fit with it, the piece has all of the answer
-    and the end of what it answers; of an answer that is longer than that, it has the beginning,
-    after at most half a row, and the rest is in no piece. Neither is what has no target to train
-    on. A document that is one answer, as text without conversations is, is cut as without a mask.
-
     Args:
-        mask: uint8[n_tokens], 1 for tokens to train on, of these documents; or empty.
-        bounds: int64[n_documents + 1], where documents begin in the dataset, and the last one ends.
+        bounds: int64[n_documents + 1], where documents begin, and the last one ends.
         row_length: Largest length of a piece.
         lengths: int32[n_pieces], filled from `n` on; negative for pieces that do not end their
             document.
         begins: int64[n_pieces], filled from `n` on: positions in the dataset.
         n: See above.
-        totals: int64[2]; with a mask, the targets to train on of documents, and of pieces, are
-            added.
+
+    Returns:
+        The number of pieces.
+
+    Example: bounds 0 4 9, row_length 3, n 0 -> lengths -3 1 -3 2, begins 0 3 4 7; 4.
+    """
+    for i in range(bounds.size - 1):
+        begin, end = bounds[i], bounds[i + 1]
+        while end - begin > row_length:
+            lengths[n], begins[n] = -row_length, begin
+            begin += row_length
+            n += 1
+        if end > begin:
+            lengths[n], begins[n] = end - begin, begin
+            n += 1
+    return n
+
+
+@kernel
+def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
+    """Write pieces of conversations, which begin where a document begins, or after an answer.
+
+    A piece has as many answers, each after what it answers, as fit. If one does not fit with it,
+    the piece has all of the answer and the end of what it answers; of an answer that is longer than
+    that, it has the beginning, after at most half a row, and the rest is in no piece. Neither is
+    what has no target to train on. A document that is one answer, as text without conversations is,
+    is cut as `cut_at_lengths` does.
+
+    Args:
+        mask: uint8[n_tokens], 1 for tokens to train on, of these documents.
+        bounds: int64[n_documents + 1], where documents begin in the dataset, and the last one ends.
+        row_length: Largest length of a piece.
+        lengths: As of `cut_at_lengths`.
+        begins: As of `cut_at_lengths`.
+        n: As of `cut_at_lengths`.
+        totals: int64[2]; the targets to train on of documents, and of pieces, are added.
 
     Returns:
         The number of pieces.
 
     Example: mask 0 1 1 0 1 0 0 1 1 1, bounds 0 10, row_length 4, n 0 -> lengths -3 -2 4,
-        begins 0 3 6; 3; totals 6 6. No mask, bounds 0 4 9, row_length 3, n 0 -> lengths -3 1 -3 2,
-        begins 0 3 4 7; 4.
+        begins 0 3 6; 3; totals 6 6.
     """
     first = bounds[0]
     for i in range(bounds.size - 1):
         begin, end = bounds[i] - first, bounds[i + 1] - first
-        after = begin if mask.size else end
+        after = begin
         while after < end and mask[after] == 1:
             after += 1
-        for k in range(begin + 1, end if mask.size else begin):
+        for k in range(begin + 1, end):
             totals[0] += mask[k]
         is_answer = after >= end - 1 and after > begin
         while begin < end:
@@ -85,9 +111,9 @@ def cut_documents(mask, bounds, row_length, lengths, begins, n, totals):
                         begin = max(begin, answer - row_length // 2)
                     cut = begin + row_length
             n_trained = 0
-            for k in range(begin + 1, min(cut + 1, end) if mask.size else begin):
+            for k in range(begin + 1, min(cut + 1, end)):
                 n_trained += mask[k]
-            if n_trained or not mask.size:
+            if n_trained:
                 lengths[n] = cut - begin if cut == end else begin - cut
                 begins[n] = first + begin
                 n += 1
@@ -141,7 +167,7 @@ def pack_greedy(lengths, row_length, row_of):
     """Put each piece into the latest row, or into a new one.
 
     Args:
-        lengths: As of `cut_documents`.
+        lengths: As of `cut_at_lengths`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
 
@@ -169,7 +195,7 @@ def pack_pool(lengths, row_length, row_of, rows, rooms):
     the open row with the least room. Ties: the place that is first in the pool.
 
     Args:
-        lengths: As of `cut_documents`.
+        lengths: As of `cut_at_lengths`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
         rows: int64[n_open], memory.
@@ -207,7 +233,7 @@ def pack_first_fit(lengths, row_length, row_of, tree):
     """Put each piece into the first row that has room for it, of the latest rows.
 
     Args:
-        lengths: As of `cut_documents`.
+        lengths: As of `cut_at_lengths`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
         tree: int64[2 * n_open], memory; n_open a power of two from 2 on. When so many rows are
@@ -253,19 +279,20 @@ def pack_first_fit(lengths, row_length, row_of, tree):
 
 
 @kernel
-def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, ends, first_of, has_rows):
+def pack_best_fit(lengths, row_length, row_of, run_rows, run_sizes, next_row, memory, has_rows):
     """Put each piece, the longest first, into the row with the least room for it, or a new one.
 
     Ties: pieces in the order of the data; the row that came to this room last.
 
     Args:
-        lengths: As of `cut_documents`.
+        lengths: As of `cut_at_lengths`.
         row_length: Of a row.
         row_of: int64[n_pieces], filled.
-        sorted_pieces: int64[n_pieces], memory.
+        run_rows: int64[n_pieces], memory: rows that have pieces of one length, by this length.
+        run_sizes: int64[n_pieces], memory: the number of these pieces.
         next_row: int64[n_pieces], memory: the next row with the same room.
-        ends: int64[row_length + 1], memory: where the sorted pieces of each length end.
-        first_of: int64[row_length + 1], memory: the first row with so much room.
+        memory: int64[3, row_length + 1]: the pieces of each length that are not in a row, the first
+            row with so much room, and the first of the runs of each length.
         has_rows: uint64[row_length // 64 + 1], memory: a bit for each room that a row has.
 
     Returns:
@@ -273,28 +300,15 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, ends, fi
 
     Example: lengths 1 3 2 2 and row_length 4 -> row_of 0 0 1 1; 2.
     """
-    # Sort by counting, the longest first; until a length is sorted, `ends` is where it begins.
-    for length in range(row_length + 1):
-        ends[length], first_of[length] = 0, -1
+    left, first_of, run_of = memory[0], memory[1], memory[2]
+    left[:], first_of[:], has_rows[:] = 0, -1, 0
     for i in range(lengths.size):
-        ends[abs(np.int64(lengths[i]))] += 1
-    before = 0
-    for k in range(row_length + 1):
-        length = row_length - k
-        count = ends[length]
-        ends[length] = before
-        before += count
-    for i in range(lengths.size):
-        length = abs(np.int64(lengths[i]))
-        sorted_pieces[ends[length]] = i
-        ends[length] += 1
-
-    one, n_rows, n_placed = np.uint64(1), 0, 0
-    for k in range(has_rows.size):
-        has_rows[k] = np.uint64(0)
+        left[abs(np.int64(lengths[i]))] += 1
+    one, n_rows, n_runs = np.uint64(1), 0, 0
     for k in range(row_length):
         length = row_length - k
-        while n_placed < ends[length]:
+        run_of[length] = n_runs
+        while left[length]:
             word = length // 64
             bits = has_rows[word] >> np.uint64(length % 64) << np.uint64(length % 64)
             while not bits and word + 1 < has_rows.size:
@@ -310,15 +324,22 @@ def pack_best_fit(lengths, row_length, row_of, sorted_pieces, next_row, ends, fi
                 row, room = n_rows, row_length
                 n_rows += 1
             # What is left of the room is the least for further pieces of this length, too.
-            stop = min(ends[length], n_placed + room // length)
-            room -= (stop - n_placed) * length
-            for i in range(n_placed, stop):
-                row_of[sorted_pieces[i]] = row
-            n_placed = stop
+            n = min(left[length], room // length)
+            run_rows[n_runs], run_sizes[n_runs] = row, n
+            n_runs += 1
+            left[length] -= n
+            room -= n * length
             next_row[row] = first_of[room]
             first_of[room] = row
             if room:
                 has_rows[room // 64] |= one << np.uint64(room % 64)
+    for i in range(lengths.size):
+        length = abs(np.int64(lengths[i]))
+        run = run_of[length]
+        row_of[i] = run_rows[run]
+        run_sizes[run] -= 1
+        if run_sizes[run] == 0:
+            run_of[length] = run + 1
     return n_rows
 
 
@@ -349,7 +370,7 @@ def sort_by_row(lengths, begins, row_of, offsets, starts, sorted_lengths):
     """Write pieces to their places, sorted by row; in a row as in the data.
 
     Args:
-        lengths: int32[n_pieces], as of `cut_documents`.
+        lengths: int32[n_pieces], as of `cut_at_lengths`.
         begins: int64[n_pieces], their positions.
         row_of: int64[n_pieces].
         offsets: int64[n_rows + 1], as of `count_in_rows`; moved on to where the rows end, which is

@@ -81,7 +81,7 @@ def run(name: str, lengths: list[int], row_length: int, n_open: int) -> tuple[in
         "pack_pool": (np.full(n_open, 9), np.full(n_open, 9)),
         "pack_first_fit": (np.full(2 * n_open, 9),),
         "pack_best_fit": (
-            np.full(n, 9), np.full(n, 9), np.full(row_length + 1, 9), np.full(row_length + 1, 9),
+            np.full(n, 9), np.full(n, 9), np.full(n, 9), np.full((3, row_length + 1), 9),
             np.full(row_length // 64 + 1, 9, np.uint64),
         ),
     }
@@ -116,8 +116,7 @@ def test_pieces_are_cut_and_sorted_by_row(
         expected += [-length for length in cut[:-1]] + cut[-1:]
     n, bounds = len(expected), begin + np.cumsum([0, *sizes])
     lengths, begins = np.full(n + 2, 9, np.int32), np.full(n + 2, 9)
-    no_mask, totals = np.empty(0, np.uint8), np.zeros(2, np.int64)
-    assert n + 1 == kernels.cut_documents(no_mask, bounds, row_length, lengths, begins, 1, totals)
+    assert n + 1 == kernels.cut_at_lengths(bounds, row_length, lengths, begins, 1)
     assert lengths.tolist() == [9, *expected, 9]
     assert begins[1:-1].tolist() == (begin + np.cumsum([0, *map(abs, expected)])[:-1]).tolist()
     n_rows = random.randint(1, 9)

@@ -268,6 +268,18 @@ def test_an_empty_dataset_has_no_plan(tmp_path: Path) -> None:
     assert plans(tmp_path) == []
 
 
+@pytest.mark.parametrize("strategy", ["greedy", "best_fit"])
+def test_rows_are_the_same_whether_a_plan_is_kept(tmp_path: Path, strategy: str) -> None:
+    random = np.random.default_rng(0)
+    file = dataset(tmp_path, random.geometric(0.02, 3_000).tolist())
+    found = PackedWindows(file, 64, strategy, keeps_plan=False)
+    assert plans(tmp_path) == []
+    kept = PackedWindows(file, 64, strategy)
+    assert len(found) == len(kept)
+    for numbers in (np.arange(len(kept)), random.integers(0, len(kept), 20), np.array([3, 3, 0])):
+        np.testing.assert_array_equal(found.pieces(numbers), kept.pieces(numbers))
+
+
 def test_rows_are_counted_without_a_plan(tmp_path: Path) -> None:
     sizes = np.random.default_rng(0).geometric(0.02, 3_000)
     file = dataset(tmp_path, sizes.tolist())
