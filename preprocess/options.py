@@ -889,7 +889,7 @@ class AppendSettings(
 ):
     """Options of `append`: more documents for a dataset."""
 
-    path: IsReadable = option("Directory or .bin file of a dataset.", kw_only=False)
+    path: IsReadable = option("Dataset: a directory, .bin file or URL of a bucket.", kw_only=False)
     train: GivenTexts = option(
         "Text to append: files, directories and URLs; in Python also documents.",
     )

@@ -7,19 +7,14 @@ files get a second name, and lose their first when the manifest is replaced.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-from pathlib import Path
 
 from msgspec import structs
 
 from bpe.errors import CorpusError
-from bpe.files.atomic_write import sync, sync_directory
-from bpe.files.locations import is_url
 from preprocess.dataset.columns import SOURCE, manifest_name, shard_name
 from preprocess.dataset.manifest import APPENDED, Manifest
-from preprocess.dataset.reader import TokenFile, open_tokens, tokenizer_of
+from preprocess.dataset.reader import open_tokens, tokenizer_of
 from preprocess.options import AppendSettings, EncodeSettings
 from preprocess.report.progress import logger, progress_of
 from preprocess.report.summary import Report, check_has_text
@@ -32,10 +27,7 @@ from preprocess.run.run import Run
 from preprocess.settings import SettingsError, options_of, takes
 from preprocess.sources import check_fields_are_used, digest_of
 from preprocess.sources.standard_input import has_standard_input
-from preprocess.storage import OutputError, writing
-
-# Errors of file systems, or of places on two of them, where a file cannot have a second name.
-_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
+from preprocess.storage import OutputError
 
 
 @takes(AppendSettings)
@@ -56,13 +48,8 @@ def append(settings: AppendSettings) -> Manifest:
     """
     progress = progress_of(settings.progress)
     progress.begin(None)
-    if is_url(settings.path):
-        raise SettingsError(
-            f"{settings.path}: documents are appended to a dataset on this machine; copy it, or"
-            " build the new documents beside it, and mix both"
-        )
     file = open_one(settings.path)
-    path = os.path.splitext(file.path)[0] + ".json"
+    path = os.path.splitext(str(file.path))[0] + ".json"
     directory, name = os.path.split(os.path.splitext(path)[0])
     tokenizer = tokenizer_of(file, settings.tokenizer)
     names = options_of(EncodeSettings).keys() & settings.given.keys() - {"progress", "path"}
@@ -105,7 +92,7 @@ def append(settings: AppendSettings) -> Manifest:
         )
         made = passed.fill()[name]
         joined = _join(file.manifest, made)
-        _link_files(run, file, made, name)
+        _name_shards(run, file.manifest, made, name)
         run.put(manifest_name(name), joined.to_json().encode(), last=True)
         put_stats(run, stats_file, {
             "settings": settings.as_json(), "digest_before": file.manifest.digest,
@@ -141,21 +128,20 @@ def _join(old: Manifest, new: Manifest) -> Manifest:
     )
 
 
-def _link_files(run: Run, file: TokenFile, new: Manifest, name: str) -> None:
+def _name_shards(run: Run, old: Manifest, new: Manifest, name: str) -> None:
     """Give the new files, and those of a dataset without shards, the names of shards."""
-    storage, manifest = run.storage, file.manifest
-    stems = {} if manifest.shards else {name: (file.directory, shard_name(name, 0))}
-    for number, stem in enumerate(new.stems(f"{name}-new"), start=len(manifest.parts)):
-        stems[stem] = Path(storage.path()), shard_name(name, number)
-    for stem, (directory, target) in stems.items():
-        for column in manifest.columns:
-            final = f"{target}{column.suffix}"
+    storage, first = run.storage, len(old.parts)
+    stems = [] if old.shards else [(storage.final, name, 0)]
+    stems += [(storage, x, i) for i, x in enumerate(new.stems(f"{name}-new"), start=first)]
+    for files, stem, number in stems:
+        for column in old.columns:
+            final = f"{shard_name(name, number)}{column.suffix}"
             if storage.final.size(final) is not None:
                 raise OutputError(
                     f"{storage.final.where(final)}: exists, and a new shard would have this name;"
                     " move it away"
                 )
-            link_or_copy(directory / f"{stem}{column.suffix}", Path(storage.path(final)))
+            storage.adopt(files, f"{stem}{column.suffix}", final)
             run.add(final)
 
 
@@ -169,18 +155,3 @@ def _remove_old(run: Run, manifest: Manifest, name: str) -> None:
     ]
     if old:
         run.storage.remove_finished(old)
-
-
-def link_or_copy(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it; raise OutputError if neither is possible."""
-    with writing(target):
-        target.unlink(missing_ok=True)
-        try:
-            os.link(source, target)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            shutil.copyfile(source, target)
-            with open(target, "rb") as file:
-                sync(file.fileno())
-        sync_directory(target.parent)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from preprocess.dataset.manifest import APPENDED, DROPPED, Manifest, Shard
 from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, open_tokens, read_ids
 from preprocess.dataset.writer import TokenFileWriter
-from preprocess.edit.append import link_or_copy
 from preprocess.imports.write import text_lengths
 from preprocess.locations import split_location
 from preprocess.options import DropSettings
@@ -40,7 +38,7 @@ from preprocess.run.outputs import (
 from preprocess.run.record import Record, SourceRecord
 from preprocess.run.run import Run
 from preprocess.settings import SettingsError, takes
-from preprocess.storage import OutputError, open_files
+from preprocess.storage import LocalFiles, OutputError, open_files
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -208,10 +206,8 @@ def _write_shard(
         return Shard(0, 0)
     if here.all() and not (is_url(str(file.path)) or is_url(run.storage.where())):
         for column in columns:
-            link_or_copy(
-                file.directory / f"{stem}{column.suffix}",
-                Path(run.storage.path(f"{target}{column.suffix}")),
-            )
+            files = LocalFiles(file.directory)
+            run.storage.adopt(files, f"{stem}{column.suffix}", f"{target}{column.suffix}")
         return structs.replace(part, stem=None)
     writer = TokenFileWriter(run.storage, target, vocab_size=file.vocab_size, columns=columns)
     with closing(writer):

@@ -179,6 +179,18 @@ class BucketStorage(UrlFiles):
                 version = found.version
         self.known[name] = ObjectInfo(len(data), 0, version)
 
+    def adopt(self, files: Files, name: str, target: str) -> None:
+        if files is self:
+            self._settle(name)
+        assert isinstance(files, UrlFiles)
+        (_, source), key = files.object(name), f"{self._work_prefix}{target}"
+        with _written():
+            self._lock.check()
+            self._objects.copy(source, key)
+            info = self._objects.info(key)
+        assert info is not None
+        self.known[target] = info
+
     def remove(self, name: str) -> None:
         self._settle(name)
         if self.known.pop(name, None) is not None:

@@ -11,9 +11,11 @@ A failed write raises an `OutputError` that names the file; earlier writes are k
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -39,6 +41,8 @@ IN_ORDER = "-in-order"
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
+# Errors of file systems, or of places on two of them, where a file cannot have a second name.
+_NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 logger = logging.getLogger("preprocess")
 
@@ -215,6 +219,25 @@ class LocalStorage(LocalFiles):
         path = self.directory / name
         with writing(path):
             write_atomically(path, data, temporary=self.directory / f"{name}.new")
+
+    def adopt(self, files: Files, name: str, target: str) -> None:
+        """Give a complete file a second name, as a work file, or copy it where that cannot be.
+
+        Its place is a directory; for a bucket, the same bucket.
+        """
+        self._make()
+        path = self.directory / target
+        with writing(path):
+            path.unlink(missing_ok=True)
+            try:
+                os.link(files.path(name), path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                shutil.copyfile(files.path(name), path)
+                with open(path, "rb") as file:
+                    sync(file.fileno())
+            sync_directory(self.directory)
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""

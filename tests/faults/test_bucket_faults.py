@@ -14,8 +14,8 @@ from memory_objects import Bucket, MemoryObjects
 from run_cases import DOCUMENTS, END
 
 from bpe.errors import TokenmillError
-from preprocess import build, pipeline
-from preprocess.storage import OutputError
+from preprocess import append, build, pipeline
+from preprocess.storage import OutputError, open_files
 from preprocess.storage import lock as locks
 from preprocess.storage.remote import RemoteError
 
@@ -28,6 +28,14 @@ SEED = {"shard_tokens": 400, "workers": 1, "unit_size": 700}
 def text(tmp_path: Path) -> Path:
     (tmp_path / "text").write_text(END.join(DOCUMENTS))
     return tmp_path / "text"
+
+
+def grow(out: str, text: Path, **options: Any) -> None:
+    """Append text to a dataset of the same text."""
+    manifest = open_files(out.rpartition("/")[0]).get("train.json")
+    if manifest is None or b'"appended_to"' not in manifest:
+        pipeline.encode(paths=[text], out=out, **options)
+    append(out, train=[text], **options)
 
 
 def runs(text: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
@@ -44,11 +52,12 @@ def runs(text: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]:
                              "shuffle_documents": 3, "val_fraction": 0.0, **SEED}),
         "train": (pipeline.train, {"paths": text, "vocab_size": 280, "workers": 1}),
         "encode": (pipeline.encode, {"paths": [text], "tokenizer": given, **SEED}),
+        "append": (grow, {"text": text, "tokenizer": given, **SEED}),
     }  # fmt: skip
 
 
 def places(kind: str, place: Any) -> dict[str, Any]:
-    names = {"encode": "x.bin", "train": "tokenizer.json"}
+    names = {"encode": "x.bin", "train": "tokenizer.json", "append": "train.bin"}
     return {"out": f"{place}/{names[kind]}" if kind in names else str(place)}
 
 
@@ -58,7 +67,7 @@ def built(bucket: Bucket) -> dict[str, bytes]:
     return {name: content for name, content in found if not name.endswith("stats.json")}
 
 
-KINDS = ["trained", "given", "split", "selected", "train", "encode"]
+KINDS = ["trained", "given", "split", "selected", "train", "encode", "append"]
 
 
 ENDS = [("die", "fail after"), ("die after", "fail")]

@@ -290,8 +290,6 @@ def test_appends_that_cannot_be(tmp_path: Path) -> None:
             append(data, **{"train": tmp_path / "a.txt"} | options)  # type: ignore[arg-type]
     with pytest.raises(CorpusError, match="has conversations, whose tokens have a loss mask, and"):
         append(tmp_path / "t", train=tmp_path / "chat.jsonl", chat_template="chatml")
-    with pytest.raises(SettingsError, match="documents are appended to a dataset on this machine"):
-        append("s3://bucket/train.bin", train=tmp_path / "a.txt")
     (data / "train_00001.bin").write_bytes(b"")
     with pytest.raises(OutputError, match="and a new shard would have this name; move it away"):
         append(data, train=tmp_path / "a.txt")

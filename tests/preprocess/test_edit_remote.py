@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-import pytest
+from remote_cases import upload
 
 from bpe import train_bpe
-from preprocess import DatasetWriter, SettingsError, append, diff, drop, open_tokens
+from preprocess import DatasetWriter, append, build, diff, drop, open_tokens
+from preprocess.storage.remote import open_objects
 
 TEXTS = [f"text {i}, and more of it: {'low lower newest ' * (i % 5)}" for i in range(60)]
 
@@ -34,5 +35,14 @@ def test_documents_in_a_bucket(bucket: str, tmp_path: Path) -> None:
         assert next(iter(only.values()))["only_in_old"]["first"] == dropped
     drop(here, out=f"{bucket}/clean/train.bin", documents=dropped)
     assert diff(f"{bucket}/clean/train.json", str(tmp_path / "y" / "z.json"))["same"]
-    with pytest.raises(SettingsError, match="documents are appended to a dataset on this machine"):
-        append(remote, train=lambda: TEXTS)
+    # One without shards is known to the bucket since it was copied there.
+    build(train=lambda: TEXTS, out=tmp_path / "whole", vocab_size=290, val_fraction=0)
+    tokenizer = tmp_path / "whole" / "tokenizer.json"
+    places = upload(tmp_path / "whole", bucket, "whole"), str(tmp_path / "whole")
+    remote, here = (f"{place}/train.json" for place in places)
+    for place in (remote, here):
+        append(place, train=lambda: TEXTS[:7], tokenizer=tokenizer, shard_tokens=100)
+    assert open_tokens(remote).manifest == open_tokens(here).manifest
+    names = {key for key, _ in open_objects(bucket).keys("whole/")}
+    assert names >= {"whole/train_00000.bin", "whole/train_00001.bin"}
+    assert "whole/train.bin" not in names
