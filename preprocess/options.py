@@ -889,7 +889,9 @@ class AppendSettings(
 ):
     """Options of `append`: more documents for a dataset."""
 
-    path: IsReadable = option("Dataset: a directory, .bin file or URL of a bucket.", kw_only=False)
+    path: IsOutput = option(
+        "Dataset: a directory or .bin file, or its URL in a bucket.", kw_only=False,
+    )
     train: GivenTexts = option(
         "Text to append: files, directories and URLs; in Python also documents.",
     )
