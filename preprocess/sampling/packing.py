@@ -280,7 +280,11 @@ def open_plan(
     name = f"{Path(file.path).stem}.{strategy}-{context_length}-{digest[:16]}.plan"
     path = file.directory / name
     if not path.exists() and not keeps_plan:
-        return path, *_pack(file, context_length, strategy, _scratch_in(tempfile.gettempdir()))
+        from preprocess.storage import writing
+
+        directory = tempfile.gettempdir()
+        with writing(directory, _KEPT):
+            return path, *_pack(file, context_length, strategy, _scratch_in(directory))
     if not path.exists():
         _make_plan(path, file, about)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 from collections import Counter
 from pathlib import Path
 from subprocess import PIPE
@@ -218,6 +219,8 @@ def test_a_full_disk_is_an_error_with_the_name(
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     with pytest.raises(OutputError, match=r"\.plan: could not be written: No space .*the data"):
         packed(file, 8, "best_fit")
+    with pytest.raises(OutputError, match=f"{tempfile.gettempdir()}: could not be written: No sp"):
+        PackedWindows(file, 8, "best_fit", keeps_plan=False)
     monkeypatch.undo()
     packed(file, 8, "best_fit")
     assert len(plans(tmp_path)) == 1
