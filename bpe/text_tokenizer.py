@@ -17,7 +17,7 @@ from bpe.errors import EncodingError
 from bpe.formats.hf_write import write_tokenizer
 from bpe.parallel import cached_property
 from bpe.special import allowed_subset, utf8
-from bpe.text.spans import check_spans
+from bpe.text.spans import check_ids, check_spans
 from bpe.tokenizer import check_search
 from bpe.vocabulary import unknown_id_message
 
@@ -160,6 +160,7 @@ class TextEncoder:
     def __init__(self, tokenizer: TextTokenizer, dtype: np.dtype[Any] | None) -> None:
         self._tokenizer = tokenizer
         self._dtype = np.dtype(dtype or np.uint32)
+        check_ids(self._dtype, largest_id=tokenizer.vocab_size - 1)
 
     def encode(
         self, buffer: NDArray[np.uint8], spans: NDArray[np.int64], *,
@@ -171,10 +172,11 @@ class TextEncoder:
 
         Raises:
             ArgumentError: An argument is of another type.
-            EncodingError: The arrays or spans are others, a document is cut, or an id does not
-                fit into the encoder's type.
+            EncodingError: The arrays or spans are others, a document is cut, or an id around
+                documents is neither -1 nor of the encoder's type.
         """
         check_spans(buffer, spans)
+        check_ids(self._dtype, prefix_id=prefix_id, suffix_id=suffix_id)
         if starts_mid_document or ends_mid_document:
             raise EncodingError("this tokenizer encodes whole documents only: expected no cut one")
         texts = [buffer[start:stop].tobytes().decode() for start, stop in spans]
@@ -188,9 +190,4 @@ def _concatenate(
     encoded: list[list[int]], dtype: np.dtype[Any] | type[np.uint32] = np.uint32
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    try:
-        ids = np.fromiter((x for each in encoded for x in each), dtype, offsets[-1])
-    except OverflowError as error:
-        message = f"an id does not fit into {np.dtype(dtype)}: {error}; take a larger type"
-        raise EncodingError(message) from error
-    return ids, offsets
+    return np.fromiter((x for each in encoded for x in each), dtype, offsets[-1]), offsets

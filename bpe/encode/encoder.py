@@ -35,7 +35,7 @@ from bpe.split import documents as split
 from bpe.split.patterns import PATTERNS
 from bpe.split.pretokenizer import Pretokenizer, splitting
 from bpe.text.bit_set import set_bits
-from bpe.text.spans import check_spans, close_gaps, spans_of
+from bpe.text.spans import check_ids, check_spans, close_gaps, spans_of
 
 if TYPE_CHECKING:
     from bpe.special import Normalizer
@@ -250,7 +250,7 @@ class Encoder:
         self._dtype = np.dtype(np.uint32 if dtype is None else dtype)
         if self._dtype not in (np.uint16, np.uint32):
             raise EncodingError(f"ids are uint16 or uint32, not {self._dtype}: take one of them")
-        self._check_fits((1 << int(tables.model.packing[0])) - 1)
+        check_ids(self._dtype, largest_id=(1 << int(tables.model.packing[0])) - 1)
         self._normalizer, self._pretokenizer = normalizer, tables.pretokenizer
         self._tables, self._arena_number = tables, -1
         self._set_work(new_work(), has_cache=False)
@@ -293,7 +293,7 @@ class Encoder:
         is_usual = tuple(map(type, around.values())) == _USUAL  # which is quick
         if not is_usual or not (memory is None or callable(memory)):
             check(Encoder.encode, (self, buffer, spans), {**around, "memory": memory})
-        self._check_fits(max(prefix_id, suffix_id))
+        check_ids(self._dtype, prefix_id=prefix_id, suffix_id=suffix_id)
         if self._normalizer is not None:
             documents = close_gaps(buffer, spans)
             return self._normalizer.encode(
@@ -302,12 +302,6 @@ class Encoder:
             )
         ids, token_offsets = self.encode_view(buffer, spans, memory=memory, **around)
         return ids.copy() if memory is None else ids, token_offsets
-
-    def _check_fits(self, largest: int) -> None:
-        if largest > np.iinfo(self._dtype).max:
-            raise EncodingError(
-                f"ids up to {largest:,} do not fit into {self._dtype}: take a larger type"
-            )
 
     def _cache(self) -> tuple[PretokenCache, Any]:
         """Return the shared cache, also packed; not kept here, so replaced ones are freed."""

@@ -113,7 +113,7 @@ def parse_json(text: str, path: Path, kind: Any = dict[str, Any]) -> Any:
 def refuse_value(path: Path, error: msgspec.ValidationError) -> NoReturn:
     """Raise an error about a value that msgspec has found to be of another type."""
     found, _, place = str(error).partition(" - at ")
-    place = place.strip("`").removeprefix("$.") or "its content"
+    place = re.sub(r"^`\$(\[.*\])?\.?", "", place).rstrip("`") or "its content"
     unsupported(path, f"{place} is not implemented or damaged", f"{found[0].lower()}{found[1:]}")
 
 

@@ -260,8 +260,11 @@ def _encoding_of(begins: bytes) -> str:
     marks = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16",
              b"\xfe\xff": "UTF-16"}
     name = next((marks[mark] for mark in marks if begins.startswith(mark)), "")
-    if not name and begins.count(0) > len(begins) // 4:
-        name = "UTF-16LE" if begins[::2].count(0) < begins[1::2].count(0) else "UTF-16BE"
+    zeros = [begins[i::4].count(0) for i in range(4)]
+    if not name and sum(zeros) > len(begins) // 4:
+        order = "BE" if zeros[0] > zeros[3] else "LE"
+        is_32 = min(zeros[:2] if order == "BE" else zeros[2:]) > len(begins) // 5
+        name = f"UTF-{32 if is_32 else 16}{order}"
     elif not name and b"\0" in begins:
         orders = [x for x in ("UTF-16LE", "UTF-16BE") if _is_of_one_script(begins, x)]
         name = orders[0] if len(orders) == 1 else ""

@@ -83,6 +83,10 @@ def test_wrong_arguments_around_documents(name: str) -> None:
     ]:
         with pytest.raises(ArgumentError, match=f"^{argument}: should be {expected}.*; got "):
             ENCODERS[name](TEXT, spans, **{argument: wrong})
+    for argument in ("prefix_id", "suffix_id"):
+        for number in (-(2**70), -(2**63) - 1, -2, 2**32, 2**63, 2**64):
+            with pytest.raises(EncodingError, match=f"^{argument} is {number:,}: expected an id"):
+                ENCODERS[name](TEXT, spans, **{argument: number})
     ids, _ = ENCODERS[name](TEXT, spans, prefix_id=np.int64(3), suffix_id=4)
     assert (ids[0], ids[-1]) == (3, 4)
 

@@ -325,6 +325,7 @@ def test_ranks_under_another_name(tmp_path: Path) -> None:
         (b"IQ== 0\r\nIg== 1\r\n", r"it has tiktoken's ranks, as tokenizer.model of"),
         (b'{"train": 1}', r"object contains unknown field `train`"),
         (b'{"decoder": NaN}', r"not JSON: .*invalid character .byte 12."),
+        (b'{"decoder": [1e999]}', r"decoder... is not implemented or damaged: number out of range"),
         (b'{"version": ' * 100_000 + b"1", r"version is not implemented or damaged: expected"),
         (b'{"decoder": ' + b'{"a": ' * 100_000 + b"1", r"stand too deep inside one another"),
         (b'{"model": {"vocab": {"a": 0}}}', r"model is .*: object missing required field `merges`"),
@@ -366,6 +367,8 @@ def test_a_device_is_not_read(tmp_path: Path) -> None:
         ('{"added_tokens_decoder": 5}', r"added_tokens_decoder is .*, got `int`"),
         ('{"added_tokens_decoder": {"7": "<new>"}}', r"decoder\[...\] is .* got `str`"),
         ('{"extra_special_tokens": [5]}', r"extra_special_tokens\[0\] is not .*, got `int`"),
+        ('{"x": [1e999]}', r"json: its content is not implemented or damaged: number out of range"),
+        ('{"x": -Infinity}', r"tokenizer_config.json: not JSON: .*invalid character .byte 7."),
     ],
 )
 def test_a_configuration_that_does_not_fit_is_refused(

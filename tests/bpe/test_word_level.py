@@ -80,8 +80,11 @@ def test_every_way_to_encode_gives_the_same(texts: list[str]) -> None:
 def test_ids_that_do_not_fit(tokenizer: WordLevelTokenizer) -> None:
     encoder = tokenizer.new_encoder(np.dtype(np.uint16))
     buffer, offsets = np.frombuffer(b"a", np.uint8), np.array([[0, 1]])
-    with pytest.raises(EncodingError, match=r"an id does not fit into uint16: .*65536"):
+    with pytest.raises(EncodingError, match=r"suffix_id is 65,536: .* the largest of uint16"):
         encoder.encode(buffer, offsets, suffix_id=2**16)
+    large = WordLevelTokenizer([f"w{i}" for i in range(2**16)])
+    with pytest.raises(EncodingError, match=r"largest_id is 65,540: .* the largest of uint16"):
+        large.new_encoder(np.dtype(np.uint16))
     for wrong in (-1, tokenizer.vocab_size):
         with pytest.raises(EncodingError, match=f"token id {wrong} is not in the vocabulary"):
             tokenizer.decode([0, wrong])

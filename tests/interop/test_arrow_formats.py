@@ -83,6 +83,11 @@ def test_columns_of_structs_and_joined_columns(tmp_path: Path, suffix: str) -> N
     fields = ("a.b", "data.body")
     assert documents_of(path, content_field=fields) == [f"t{i}\nb{i}" for i in range(100)]
     assert documents_of(path, content_field=("data.body",)) == [f"b{i}" for i in range(100)]
+    # A column of the whole name comes before a field inside of another, in either order.
+    columns = {"data.body": ["of the column"], "data": [{"body": "of the struct"}]}
+    for names in (["data.body", "data"], ["data", "data.body"]):
+        write_table(path, pa.table({name: columns[name] for name in names}))
+        assert documents_of(path, content_field=("data.body",)) == ["of the column"]
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,14 @@ RECORDS = '{"text": "one"}\n{"text": "naïve two"}\n'
       for name, text in (("a.txt", "Some text\nand more, naïve.\n" * 9), ("a.jsonl", RECORDS),
                          ("a.json", f"[{RECORDS[:15]}]"), ("a", "日本語 and English\n"))
       for code, shown in (("utf-16", "UTF-16"), ("utf-16-le", "UTF-16LE"), ("utf-32", "UTF-32"),
-                          ("utf-16-be", "UTF-16BE"))),
+                          ("utf-16-be", "UTF-16BE"), ("utf-32-le", "UTF-32LE"),
+                          ("utf-32-be", "UTF-32BE"))),
     *((name, (text * 20).encode(code), f"iconv -f {shown} -t UTF-8 '@'")
       for name, text in (("a.txt", "日本語の文章\n"), ("a", "Это предложение на русском.\n"),
                          ("a.md", "이것은 한국어 문장입니다.\r\n"), ("a.x", "นี่คือประโยคภาษาไทย \n"),
                          ("b.txt", "यह हिंदी में एक वाक्य है।\n"), ("c.txt", "中华人民共和国的城市\n"))
-      for code, shown in (("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"))),
+      for code, shown in (("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE"),
+                          ("utf-32-le", "UTF-32LE"), ("utf-32-be", "UTF-32BE"))),
     ("a.txt.gz", gzip.compress("日本語の文章\n".encode("utf-16-le") * 9, mtime=0), "| iconv -f UT"),
     ("a.jsonl.gz", gzip.compress(RECORDS.encode("utf-16"), mtime=0),
      "gzip -dc '@' | iconv -f UTF-16 -t UTF-8 > '"),
