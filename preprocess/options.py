@@ -50,6 +50,7 @@ from preprocess.settings import (
     Tokens,
     Workers,
     option,
+    options_of,
     read_location,
     run_option,
 )
@@ -945,7 +946,7 @@ class CompareSettings(RanksSettings, TextSettings, ProgressSettings):
     """Options of `compare`: two tokenizers on the same text."""
 
     first: IsPath = option("A tokenizer, as `encode` takes it.", kw_only=False)
-    second: IsPath = option("Another.", kw_only=False)
+    second: IsPath = option("A tokenizer to compare it with, as `encode` takes it.", kw_only=False)
     paths: Paths = option(
         "Text: files, directories and URLs.",
         default=(), kw_only=False, default_text=DEFAULT_CORPUS,
@@ -1057,6 +1058,9 @@ class SearchSettings(BuiltWithSettings, ReadSettings, ProgressSettings, function
                 "there is nothing to search for; give a text, ids (--ids), a file of texts (--file)"
                 " or of evaluation items (--contamination)"
             )
+        for name, of_text in options_of(TextSettings).items():
+            if name in self.given and self._has(of_text):
+                self._check_needs(of_text, ("file", "contamination"))
 
 
 class SampledSettings(BuiltWithSettings):
@@ -1154,7 +1158,9 @@ class DiffSettings(ProgressSettings, function="diff"):
     """Options of `diff`: what two datasets have in common."""
 
     old: IsReadable = option("Directory, .bin file or URL of a dataset.", kw_only=False)
-    new: IsReadable = option("Another.", kw_only=False)
+    new: IsReadable = option(
+        "Directory, .bin file or URL of the dataset to compare it with.", kw_only=False,
+    )
     limit: Is[Index] = option("Number of differing documents to list for each dataset.", default=10)
 
 

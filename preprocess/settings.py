@@ -553,16 +553,20 @@ class Settings:
                     f"{shown} and {other.flag} were both given: {option.excludes[other.name]};"
                     " leave one of the two out"
                 )
-            pairs = [needed.partition(" ")[::2] for needed in option.needs]
-            known = [(self._options[x], value) for x, value in pairs if x in self._options]
-            if known and not any(
-                self._has(needed) and value in ("", str(getattr(self, needed.name)))
-                for needed, value in known
-            ):
-                needs = " or ".join(f"{x.flag} {value}".rstrip() for x, value in known)
-                raise SettingsError(
-                    f"{shown} has no effect without {needs}; give it, or leave out {shown}"
-                )
+            self._check_needs(option, option.needs)
+
+    def _check_needs(self, option: Option[Any, Any], names: Collection[str]) -> None:
+        """Raise SettingsError unless an option that an option needs was given, see `Option`."""
+        pairs = [needed.partition(" ")[::2] for needed in names]
+        known = [(self._options[x], value) for x, value in pairs if x in self._options]
+        if known and not any(
+            self._has(needed) and value in ("", str(getattr(self, needed.name)))
+            for needed, value in known
+        ):
+            needs, shown = " or ".join(f"{x.flag} {y}".rstrip() for x, y in known), option.flag
+            raise SettingsError(
+                f"{shown} has no effect without {needs}; give it, or leave out {shown}"
+            )
 
     def _has(self, option: Option[Any, Any] | None) -> TypeGuard[Option[Any, Any]]:
         """Return True if there is such an option, and its value is not the default."""

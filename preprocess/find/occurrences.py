@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20  # tokens of a unit of work
 ROOM = 1 << 12  # hits of one call, and tokens after a chunk that they may end in; more if needed
+MOST = 1 << 20  # hits in memory for each width of words, unless one token has more
 _NOTHING = b"\xff"  # which is in no text in UTF-8: a special token, or an id without a token
 # Bytes of words: ASCII letters as lower case, digits, and all others than ASCII as they are.
 _OF_WORDS = bytes(i if i > 127 or chr(i).isalnum() else 32 for i in range(256)).lower()
@@ -85,39 +86,53 @@ class Occurrences:
         workers = workers if isinstance(self._file.path, Path) else 1
         found = run_in_order(range(0, n, CHUNK), lambda: lambda i: self.find(i, i + CHUNK), workers)
         with progress.stage("searching", n, "tokens") as stage, closing(found):
-            for begin, each in zip(range(0, n, CHUNK), found, strict=True):
+            for begin, (each, reached) in zip(range(0, n, CHUNK), found, strict=True):
                 yield each
-                stage.advance(min(CHUNK, n - begin))
+                first, stop = begin, min(begin + CHUNK, n)
+                while reached < stop:
+                    size = 2 * (reached - first)  # so many as fitted have hits that fit
+                    first, (each, reached) = reached, self.find(reached, min(reached + size, stop))
+                    yield each
+                stage.advance(stop - begin)
 
-    def find(self, begin: int, stop: int) -> Numbers:
-        """Return the occurrences that begin in tokens [begin, stop).
+    def find(self, begin: int, stop: int) -> tuple[Numbers, int]:
+        """Return the occurrences that begin in tokens [begin, reached), and `reached`.
+
+        It is below `stop` if there are more of them than fit into memory.
 
         Returns:
             int64[n, 6]: pattern, first token, token after the last, document, and its first token
             and that after its last; sorted.
         """
         file, stop = self._file, min(stop, len(self._file))
-        number = document_at(file, begin)
+        number, hits = document_at(file, begin), np.zeros((0, 3), np.int64)
         bounds = read_bounds(file, number, document_at(file, stop - 1) + 1)
-        found = [self._search(tables, begin, stop, int(bounds[-1])) for tables in self._tables]
-        hits = np.concatenate([x for hits in found for x in hits])
+        for tables in self._tables:
+            found, stop = self._search(tables, begin, stop, int(bounds[-1]))
+            hits = np.concatenate([hits[hits[:, 1] < stop], found])
         places = np.searchsorted(bounds, hits[:, 1], "right")
         documents = [number + places - 1, bounds[places - 1], bounds[places]]
         inside = np.column_stack([hits, *documents])[hits[:, 2] <= bounds[places]]
-        return inside[np.lexsort(inside.T[2::-1])]
+        return inside[np.lexsort(inside.T[2::-1])], stop
 
-    def _search(self, tables: Tables, begin: int, stop: int, end: int) -> Iterator[Numbers]:
-        """Yield hits that begin in tokens [begin, stop) and end before `end`: int64[n, 3]."""
+    def _search(
+        self, tables: Tables, begin: int, stop: int, end: int
+    ) -> tuple[Numbers, int]:
+        """Return the hits that begin as of `find` and end before `end`: int64[n, 3], `reached`."""
         base, room, text = begin - self._margin, ROOM, np.empty(self._n_text, np.uint8)
-        place = np.array([self._margin, stop - base, 1])
-        while place[0] < place[1]:
+        place, found, n_found = np.array([self._margin, stop - base, 1]), list[Numbers](), 0
+        while place[0] < place[1] and n_found < MOST:
+            n_left = place[1] - place[0]
+            n_rows = room if n_left == 1 else min(room, MOST)
             place[2] = stop + room < end
             ids = read_ids(self._file, max(base, 0), min(stop + room, end))
             if base < 0:  # spaces are looked for before the first token, too
                 ids = np.insert(ids, 0, self._file.manifest.end_of_text_id)
-            ends, hits = np.empty(len(ids), np.int32), np.empty(3 * room, np.int64)
+            ends, hits = np.empty(len(ids), np.int32), np.empty(3 * n_rows, np.int64)
             n = search_tokens(read_only(ids), place, tables, text, ends, hits)
-            found = hits[: 3 * n].reshape(n, 3)
-            found[:, 1:] += base
-            yield found
-            room *= 2
+            found.append(hits[: 3 * n].reshape(n, 3) + np.array([0, base, base]))
+            n_found += n
+            if n_rows < room and not n:  # not even those of a block fit
+                place[1] -= n_left // 2
+            room *= 4
+        return np.concatenate(found), base + int(place[0])

@@ -134,9 +134,8 @@ def search(dataset: ViewedDataset, query: str, by_ids: bool = False, start: int 
     searched = _occurrences(file, dataset.tokenizer, tuple(wanted) if by_ids else wanted)
     begin, stop, size, rows = start, start + SEARCHED, _FIRST, np.zeros((0, 5), np.int64)
     while begin < min(stop, n) and len(rows) < HITS:  # what is frequent is found in few tokens
-        found = searched.find(begin, min(begin + size, stop))
-        rows = np.concatenate([rows, found[:, 1:]])
-        begin, size = begin + size, 4 * size
+        found, begin = searched.find(begin, min(begin + size, stop))
+        rows, size = np.concatenate([rows, found[:, 1:]]), 4 * size
     if len(rows) >= HITS:
         stop = int(rows[HITS - 1, 0]) + 1
     tokenizer = None if dataset.tokenizer is None else dataset.tokenizer.tokenizer

@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ def _small() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(occurrences, "CHUNK", 37)
         patch.setattr(occurrences, "ROOM", 2)
+        patch.setattr(occurrences, "MOST", 9)
         patch.setattr(byte_search, "BLOCK_BYTES", 24)
         yield
 
@@ -222,6 +224,23 @@ def test_many_patterns_with_equal_words_are_found(tmp_path: Path) -> None:
         assert each["count"] == len(places_of(file, tokenizer, each["text"].encode()))
 
 
+def test_memory_is_bounded_where_many_patterns_begin_one_another(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("a" * 3000)
+    build(train=tmp_path / "text.txt", out=tmp_path / "out", vocab_size=257, val_fraction=0)
+    texts = ["a" * n for n in range(1, 400)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(occurrences, "CHUNK", 1 << 20)
+        patch.setattr(occurrences, "MOST", 4096)
+        patch.setattr(byte_search, "BLOCK_BYTES", 1 << 16)
+        search(tmp_path / "out", texts[:2], workers=1, progress=False)  # compiles
+        tracemalloc.start()
+        found = search(tmp_path / "out", texts, limit=0, workers=1, progress=False)["searched"]
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert [each["count"] for each in found] == [*range(3000, 3000 - 399, -1)]
+    assert peak < 8 << 20  # all places would take 50 MB
+
+
 def test_a_dataset_at_a_url_is_searched(bucket: str, tmp_path: Path) -> None:
     file, tokenizer = make(tmp_path / "local", 7, shard_tokens=100)
     url = f"{upload(tmp_path / 'local', bucket)}/train.json"
@@ -300,6 +319,8 @@ def test_wrong_use_is_answered_with_a_line(tmp_path: Path) -> None:
         ([path, "--ids", "257"], "one id of its vocabulary, from 0 to 256 (--ids); got [257]"),
         ([path, "a", "--ids", "1"], "one thing is searched for at a time"),
         ([path, "a", "--ngram", "3"], "--ngram has no effect without --contamination"),
+        ([path, "a", "--content-field", "x"], "--content-field has no effect without --file or"),
+        ([path, "--ids", "1", "--unit-size", "9"], "--unit-size has no effect without --file or"),
         ([tmp_path / "out", "a"], "has several datasets; give one of them"),
         ([path, "--file", tmp_path / "empty.jsonl"], "has no text to search for; give a file"),
         ([path, "--contamination", tmp_path / "marks.jsonl"], "no item has a word; give a file"),
