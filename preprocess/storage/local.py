@@ -142,7 +142,8 @@ class LocalStorage(LocalFiles):
     """Work files of one run, and finished files of its location; writes create both places.
 
     As a context manager it locks the location, and raises `OutputError` if another process holds
-    the lock or nothing can be written there. All methods that write raise `OutputError` on failure.
+    the lock or nothing can be written there; at the end it removes directories that it made, if
+    they are empty. All methods that write raise `OutputError` on failure.
     A bucket is a `BucketStorage`, which has the same methods. Arguments are as of `open_storage`.
 
     Attributes:
@@ -162,13 +163,16 @@ class LocalStorage(LocalFiles):
         super().__init__(self._location / f".{run}{PARTIAL}")
         self.final: Files = LocalFiles(self._location)
         self._lock: SystemLock | ObjectLock | None = None
+        self._made = list[Path]()  # directories that were not there, inner ones first
 
     def __enter__(self) -> Self:
-        with writing(self._location):
-            self._location.mkdir(parents=True, exist_ok=True)
-            self._lock = acquire_lock(self._location / self._lock_file)
         with ExitStack() as stack:
             stack.push(self)
+            with writing(self._location):
+                ways = (self._location, *self._location.parents)
+                self._made = [path for path in ways if not path.exists()]
+                self._location.mkdir(parents=True, exist_ok=True)
+                self._lock = acquire_lock(self._location / self._lock_file)
             if (listed := self._location / REMOVAL_FILE).exists():
                 logger.info("%s: completing the removal of an interrupted run", listed)
                 self._complete_removal()
@@ -180,6 +184,9 @@ class LocalStorage(LocalFiles):
             lock, self._lock = self._lock, None
             with writing(self._location / self._lock_file, OUTPUTS_KEPT):
                 lock.release()
+        with suppress(OSError):  # a directory with files stays
+            for path in self._made:
+                path.rmdir()
 
     def _check_lock(self) -> None:
         if isinstance(self._lock, ObjectLock):
@@ -302,8 +309,6 @@ class LocalStorage(LocalFiles):
     def _complete_removal(self) -> None:
         listed = self._location / REMOVAL_FILE
         with writing(self._location, OUTPUTS_KEPT):
-            if not listed.exists():
-                return
             for name, facts in names_to_remove(listed.read_bytes(), str(listed)).items():
                 if facts == self._facts(name):  # else it was written since
                     (self._location / name).unlink(missing_ok=True)

@@ -141,7 +141,7 @@ def test_wrong_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = PipelineConfig(datasets=[{"name": "a", "data_files": files}])
         with pytest.raises(SettingsError, match=r"datasets\[0\].*: .* cannot be one of several"):
             build(config)
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_command(tmp_path: Path) -> None:
