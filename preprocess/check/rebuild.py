@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -134,26 +134,27 @@ def clear_repair(directory: Path) -> None:
             storage.clear()
 
 
-def rebuild_manifest(bin_path: Path, tokenizer: AnyTokenizer, progress: Progress) -> None:
+def rebuild_manifest(
+    bin_path: Path, tokenizer: AnyTokenizer, storage: Storage, progress: Progress
+) -> None:
     """Re-encode the sources, and write the manifest if its digest is the one in stats.json.
 
     Needs free disk space for a second copy of the token files.
     """
     settings, stats = find_run(bin_path)
     name = manifest_name(bin_path.stem)
-    with open_repair(bin_path.parent) as storage:
-        if stats.joins_parts:
-            parts = find_parts(storage.final, settings.name, settings.task_count)
-            outputs = [x for x, stem in settings.stems.items() if stem == bin_path.stem]
-            (manifest,) = join_parts(storage.final, outputs, parts).values()
-            storage.put(name, manifest.to_json().encode())
-        else:
-            _make_again(settings, tokenizer, bin_path.stem, storage, progress)
-        if digest_of(storage.get(name)) != stats.manifests.get(name):
-            raise RebuildError(
-                "the manifest rebuilt from the sources does not match the digest in stats.json"
-            )
-        storage.publish([], [name])
+    if stats.joins_parts:
+        parts = find_parts(storage.final, settings.name, settings.task_count)
+        outputs = [x for x, stem in settings.stems.items() if stem == bin_path.stem]
+        (manifest,) = join_parts(storage.final, outputs, parts).values()
+        storage.put(name, manifest.to_json().encode())
+    else:
+        _make_again(settings, tokenizer, bin_path.stem, storage, progress)
+    if digest_of(storage.get(name)) != stats.manifests.get(name):
+        raise RebuildError(
+            "the manifest rebuilt from the sources does not match the digest in stats.json"
+        )
+    storage.publish([], [name])
 
 
 def _make_again(
@@ -169,23 +170,23 @@ def _make_again(
 
 
 def rebuild_tokenizer(
-    bin_path: Path, fingerprint: str, found: AnyTokenizer | None, progress: Progress
+    bin_path: Path, fingerprint: str, found: AnyTokenizer | None, storage: Storage,
+    progress: Progress,
 ) -> None:
     """Replace tokenizer.json by `found`, the one read from it, or by one trained again.
 
     `fingerprint` is the one in the manifest.
     """
-    with open_repair(bin_path.parent) as storage:
-        tokenizer = found
-        if tokenizer is None or tokenizer.fingerprint != fingerprint:
-            settings, _ = find_run(bin_path)
-            if isinstance(settings, EncodeSettings):
-                raise RebuildError(f"it was not trained here, but given ({settings.tokenizer})")
-            tokenizer = reload_tokenizer(settings, storage, progress)
-        if (now := tokenizer.fingerprint) != fingerprint:
-            raise RebuildError(f"its inputs give another one now ({now[:16]}...)")
-        put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
-        storage.publish(list_tokenizer_files(TOKENIZER_FILE))
+    tokenizer = found
+    if tokenizer is None or tokenizer.fingerprint != fingerprint:
+        settings, _ = find_run(bin_path)
+        if isinstance(settings, EncodeSettings):
+            raise RebuildError(f"it was not trained here, but given ({settings.tokenizer})")
+        tokenizer = reload_tokenizer(settings, storage, progress)
+    if (now := tokenizer.fingerprint) != fingerprint:
+        raise RebuildError(f"its inputs give another one now ({now[:16]}...)")
+    put_tokenizer(storage, tokenizer, TOKENIZER_FILE)
+    storage.publish(list_tokenizer_files(TOKENIZER_FILE))
 
 
 # --- data files ---
@@ -235,14 +236,11 @@ class Origin:
             n = len(found)
             raise RebuildError(f"it was built from {len(known):,} sources, and {n:,} exist")
 
-    @contextmanager
-    def _selected(self) -> Iterator[Storage]:
-        """Open the storage of a repair, and select documents again, in it."""
-        with open_repair(self._directory) as storage:
-            with _as_rebuild_error(), Journal(storage) as journal:
-                settings = self._settings
-                select_documents(self._passes, settings, settings, journal, self._progress)
-            yield storage
+    def _select(self, storage: Storage) -> None:
+        """Select documents again, in the storage of a repair."""
+        with _as_rebuild_error(), Journal(storage) as journal:
+            settings = self._settings
+            select_documents(self._passes, settings, settings, journal, self._progress)
 
     def find_difference(self, file: TokenFile) -> tuple[str, str] | None:
         """Find the first difference between the sources, encoded again, and a token file.
@@ -250,8 +248,10 @@ class Origin:
         Returns:
             (name of a source, description), or None if there is no difference.
         """
-        needs_storage = self._settings.selects or self._shuffles
-        with self._selected() if needs_storage else nullcontext() as storage:
+        if not (self._settings.selects or self._shuffles):
+            return self._find_difference(file, None)
+        with open_repair(self._directory) as storage:
+            self._select(storage)
             return self._find_difference(file, storage)
 
     def _find_difference(self, file: TokenFile, storage: Storage | None) -> tuple[str, str] | None:
@@ -283,7 +283,7 @@ class Origin:
                 return source.name, text
         return None
 
-    def rebuild(self, damaged: Collection[str]) -> list[str]:
+    def rebuild(self, damaged: Collection[str], storage: Storage) -> list[str]:
         """Rebuild damaged files; return the names of those that have their digests.
 
         Files take their final names once those of their shard are complete; others are left as
@@ -291,16 +291,16 @@ class Origin:
         """
         files = [file for file in self._manifest.files(self._name) if file.name in damaged]
         proven: list[str] = []
-        with self._selected() as storage:
-            if self._shuffles:
-                made = self._digests_now(storage)
-                proven = [file.name for file in files if made.get(file.name) == file.digests]
-                storage.publish(proven)
-                return proven
-            for _, shard in groupby(files, attrgetter("before")):
-                complete = self._rebuild_shard(storage, [*shard])
-                storage.publish(complete)
-                proven += complete
+        self._select(storage)
+        if self._shuffles:
+            made = self._digests_now(storage)
+            proven = [file.name for file in files if made.get(file.name) == file.digests]
+            storage.publish(proven)
+            return proven
+        for _, shard in groupby(files, attrgetter("before")):
+            complete = self._rebuild_shard(storage, [*shard])
+            storage.publish(complete)
+            proven += complete
         return proven
 
     def _rebuild_shard(self, storage: Storage, files: Sequence[DataFile]) -> list[str]:

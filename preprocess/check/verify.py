@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,7 @@ from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.outputs import TOKENIZER_FILE, find_token_files, manifests_in, names_of_datasets
 from preprocess.settings import SettingsError, TokenizerSource, takes
-from preprocess.storage import Files, OutputError, open_files
+from preprocess.storage import Files, OutputError, Storage, open_files, open_repair
 from preprocess.storage.files import LocalFiles, directory_of
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ class _Dataset:
         self._tokenizer: AnyTokenizer | None = None
         self._findings: list[Finding] = []
         self._buffer = np.empty(table.BLOCK_BYTES, np.uint8).data
+        self._storage: Storage | None = None  # of a repair, which has locked the directory
 
     def _add(
         self, name: str, sound: bool, text: str, blocks: Iterable[int] = (),
@@ -158,12 +159,19 @@ class _Dataset:
         self._findings.append(Finding(path, sound, text, tuple(blocks), tuple(sources), checked))
 
     def check(self) -> list[Finding]:
-        """Check the dataset, and repair it if that is asked for."""
+        """Check the dataset, and repair it if that is asked for, while nobody else writes it."""
         try:
             if self._are_files():
-                self._check(self._check_manifest, self._repair_manifest)
-                if self._manifest is not None:
-                    self._check_parts(self._manifest)
+                repair = self._settings.repair
+                lock = open_repair(self._path.parent) if repair else nullcontext()
+                with lock as self._storage:
+                    self._check(self._check_manifest, self._repair_manifest)
+                    if self._manifest is not None:
+                        self._check_parts(self._manifest)
+                if self._tokenizer is not None and all(each.sound for each in self._findings):
+                    file = open_tokens(self._path)
+                    self._add(Path(file.path).name, *_check_sample(file, self._tokenizer))
+                    self._check_sources(file, self._tokenizer)
         except OSError as error:
             if not self._is_local:  # a server that does not answer is no damage
                 raise
@@ -178,26 +186,26 @@ class _Dataset:
 
     def _check_parts(self, manifest: Manifest) -> None:
         self._check(
-            lambda: self._check_tokenizer(manifest), lambda: self._repair_tokenizer(manifest)
+            lambda: self._check_tokenizer(manifest), lambda x: self._repair_tokenizer(manifest, x)
         )
-        self._check(lambda: self._check_data(manifest), lambda: self._repair_data(manifest))
-        if self._tokenizer is not None and all(each.sound for each in self._findings):
-            file = open_tokens(self._path)
-            self._add(Path(file.path).name, *_check_sample(file, self._tokenizer))
-            self._check_sources(file, self._tokenizer)
+        self._check(lambda: self._check_data(manifest), lambda x: self._repair_data(manifest, x))
 
-    def _check(self, check: Callable[[], None], repair: Callable[[], Finding | None]) -> None:
-        """Check a part, and if it is damaged, repair it and check it again.
+    def _check(
+        self, check: Callable[[], None], repair: Callable[[Storage], Finding | None]
+    ) -> None:
+        """Check a part, and if it is damaged, repair it in an empty storage and check it again.
 
         A repair returns what was done, or None if it can do nothing.
         """
         before = len(self._findings)
         check()
         is_sound = all(each.sound for each in self._findings[before:])
-        if self._settings.repair and not is_sound and (done := repair()) is not None:
-            del self._findings[before:]
-            check()
-            self._findings.append(done)
+        if self._storage is not None and not is_sound:
+            self._storage.clear()
+            if (done := repair(self._storage)) is not None:
+                del self._findings[before:]
+                check()
+                self._findings.append(done)
 
     def _are_files(self) -> bool:
         """Return False, and report it, if something is no regular file: a pipe would block."""
@@ -237,7 +245,7 @@ class _Dataset:
             )
         return self._add(self._manifest_file, self._has_digests, text)
 
-    def _repair_manifest(self) -> Finding:
+    def _repair_manifest(self, storage: Storage) -> Finding:
         """Rebuild the manifest, with the help of the tokenizer."""
         def again() -> None:
             try:
@@ -245,7 +253,7 @@ class _Dataset:
             except TokenmillError as error:
                 what = f"{TOKENIZER_FILE} is damaged or missing, too"
                 raise rebuild.RebuildError(what) from error
-            rebuild.rebuild_manifest(self._path, tokenizer, self._progress)
+            rebuild.rebuild_manifest(self._path, tokenizer, storage, self._progress)
 
         path, first = self._path.with_suffix(".json"), f"remove {self._manifest_file} and "
         return _attempt(path, again, "has the digest in stats.json", first)
@@ -309,7 +317,7 @@ class _Dataset:
             return found != manifest.tokenizer_fingerprint
         return False
 
-    def _repair_tokenizer(self, manifest: Manifest) -> Finding | None:
+    def _repair_tokenizer(self, manifest: Manifest, storage: Storage) -> Finding | None:
         """Rebuild tokenizer.json, unless another manifest in the directory needs it as it is."""
         is_given = self._settings.tokenizer is not None
         if is_given or not self._has_digests or self._is_elsewhere(manifest):
@@ -324,11 +332,9 @@ class _Dataset:
                     manifest.tokenizer_fingerprint
                 ):
                     return None
-        wanted = manifest.tokenizer_fingerprint
-        return _attempt(
-            path, lambda: rebuild.rebuild_tokenizer(self._path, wanted, found, self._progress),
-            "has the fingerprint in the manifest",
-        )
+        given = self._path, manifest.tokenizer_fingerprint, found, storage, self._progress
+        proof = "has the fingerprint in the manifest"
+        return _attempt(path, lambda: rebuild.rebuild_tokenizer(*given), proof)
 
     # --- sizes, blocks and values ---
 
@@ -450,7 +456,7 @@ class _Dataset:
             found += np.searchsorted(ends, bounds, "right").astype(np.uint64)
         return found
 
-    def _repair_data(self, manifest: Manifest) -> Finding | None:
+    def _repair_data(self, manifest: Manifest, storage: Storage) -> Finding | None:
         """Rebuild the files with damaged blocks or wrong sizes."""
         if self._tokenizer is None:
             return None
@@ -463,7 +469,7 @@ class _Dataset:
         damaged |= {file.name for file in files if sizes.get(file.name) != file.n_bytes}
         try:
             origin = rebuild.Origin(manifest, self._path, self._tokenizer, self._progress)
-            rebuilt = origin.rebuild(damaged)
+            rebuilt = origin.rebuild(damaged, storage)
         except rebuild.RebuildError as error:
             return Finding(own, False, f"cannot be repaired: {error}")
         text = f"{len(rebuilt):,} of {len(damaged):,} damaged files were rebuilt from the sources"

@@ -297,6 +297,31 @@ def test_a_repair_waits_for_nobody_and_meets_nobody(data: Path) -> None:
     assert (data / "train.bin").read_bytes() == before
 
 
+@pytest.mark.parametrize("damaged", ["train.bin", "tokenizer.json"])
+def test_what_a_build_replaced_before_a_repair_began_stays(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    """The repair looks at the files of the build: blocks of those before would destroy them."""
+    data, options = copied(built, tmp_path)
+    flip(data / damaged, 40)
+    other = tmp_path / "other"
+    other.write_text("another text, and more of it " * 200)
+    enter, began = LocalStorage.__enter__, list[LocalStorage]()
+
+    def enter_late(storage: LocalStorage) -> LocalStorage:
+        began.append(storage)
+        if len(began) == 1:
+            build(**options | {"train": other, "val": other}, overwrite=True)
+        return enter(storage)
+
+    monkeypatch.setattr(LocalStorage, "__enter__", enter_late)
+    found = verify(data, repair=True)
+    assert len(began) > 1
+    assert not damages(found)
+    assert not [each for each in found if "rebuilt" in each.text]
+    assert not damages(verify(data, deep=True))
+
+
 def test_what_a_killed_repair_left_is_said_and_cleared_away(data: Path, monkeypatch: Any) -> None:
     class KilledError(Exception):
         """Stands for the end of the process."""
