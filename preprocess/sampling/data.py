@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,6 +75,15 @@ def check_state(state: Any, names: Iterable[str], of: str) -> None:
             raise SamplingError(
                 f"the state of {of} has no {name!r}; give what its state_dict() returned"
             )
+
+
+@contextmanager
+def naming(argument: str) -> Iterator[None]:
+    """Begin the message of a SamplingError with the argument that is wrong."""
+    try:
+        yield
+    except SamplingError as error:
+        raise SamplingError(f"{argument}: {error}") from None
 
 
 # --- datasets ---

@@ -28,6 +28,7 @@ from preprocess.sampling.data import (
     check_choice,
     check_integer,
     check_state,
+    naming,
     new_batch,
 )
 from preprocess.sampling.fields import Fields, cumulative_lengths
@@ -112,10 +113,10 @@ class Mixture:
         self._schedule = [
             (step, self._shares(given, unit)) for step, given in _schedule_of(weights)
         ]
-        self._continue_from = None if continue_from is None else dict(continue_from)
-        if self._continue_from is not None:
-            for name, sampler in samplers.items():
-                if after := self._reached(name, self._continue_from):
+        self._continue_from = copy(continue_from)
+        for name, sampler in samplers.items() if continue_from is not None else ():
+            with naming(f"continue_from, for the sampler {name!r}"):
+                if after := self._reached(name, continue_from):
                     self.samplers[name] = copy(sampler)
                     self.samplers[name].continue_after(after)
         self.step = 0

@@ -12,6 +12,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never
 
@@ -31,6 +32,7 @@ from preprocess.sampling.data import (
     check_integer,
     check_state,
     name_of,
+    naming,
     new_batch,
     open_dataset,
     read_pieces,
@@ -141,7 +143,7 @@ class Sampler:
             "drop_last": bool(drop_last), "drop_short": bool(drop_short),
             "rank": check_integer("rank", rank, 0), "device": device,
             "fields": fields if isinstance(fields, str) else tuple(fields),
-            "continue_from": None if continue_from is None else dict(continue_from),
+            "continue_from": copy(continue_from),
         }
         if self.layout["rank"] >= self.layout["world_size"]:
             raise SamplingError(
@@ -162,8 +164,8 @@ class Sampler:
         self._windows = self._make_windows()
         self._fingerprint, self.step = _fingerprint(self.dataset), 0
         self._block: tuple[int, Numbers, list[int]]
-        after = None if continue_from is None else self.reached(continue_from)
-        self.continue_after(after)
+        with naming("continue_from"):
+            self.continue_after(None if continue_from is None else self.reached(continue_from))
         self._check_enough()
 
     def _make_windows(self) -> Windows:
@@ -226,10 +228,12 @@ class Sampler:
         Raises:
             SamplingError: The state is of another dataset, or of other options.
         """
-        if self.layout["order"] == "random":
+        check_state(state, ("order",), "a sampler")
+        if "random" in (self.layout["order"], state["order"]):
             raise SamplingError(
-                "continue_from is not of order 'random', whose windows are drawn again and again;"
-                " choose another seed instead"
+                "in order 'random' windows are drawn again and again, so none are left to continue"
+                " with; leave continue_from out and choose another seed, or begin with"
+                " order='epoch', which can be continued"
             )
         # The rank and the size of batches may differ.
         others = ["dataset", "global_batch_size", "continue_from"]
@@ -254,15 +258,15 @@ class Sampler:
         before = next((each for each in known if each["digest"] == fingerprint), None)
         if before is None:
             raise SamplingError(
-                f"continue_from is a state of another dataset than {name}, and of none to which"
-                " documents were appended to make it (tokenmill append); give that of one of these"
+                f"the state is of another dataset than {name}, and of none to which documents were"
+                " appended to make it (tokenmill append); give that of one of these"
             )
         is_planned = windows == "packed" or self.layout["cut"] != "length"
         if is_planned or (windows == "stride" and not self.layout["drop_last"]):
             raise SamplingError(
-                "after documents were appended, windows that the old dataset ended with are others:"
-                " continue_from is of windows='documents' that are cut by length, or of 'stride'"
-                " with drop_last=True"
+                "after documents were appended, windows that the old dataset ended with are others;"
+                " choose windows='documents' that are cut by length, or 'stride' with"
+                " drop_last=True, from the beginning"
             )
         assert isinstance(self.dataset, TokenFile)
         stride = self.layout["stride"] or length

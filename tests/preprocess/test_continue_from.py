@@ -197,10 +197,14 @@ def test_states_that_do_not_fit(tmp_path: Path) -> None:
     options: dict[str, Any] = {"global_batch_size": 2, "context_length": LENGTH, "order": "epoch"}
     state = Sampler(old, **options).state_dict()
     for file, more, message in [
-        (other, {}, "is a state of another dataset than .*, and of none to which documents were"),
-        (new, {"seed": 1}, "state is of another sampler than this of .*: its seed is 0, and"),
-        (new, {"order": "random"}, "continue_from is not of order 'random', whose windows are dra"),
-        (new, {"continue_from": {}}, "the state of a sampler has no 'step'"),
+        (other, {}, "continue_from: the state is of another dataset than .*, and of none to which documents were"),
+        (new, {"seed": 1}, "continue_from: the state is of another sampler than this of .*: its seed is 0, and"),
+        (new, {"order": "random"}, "continue_from: in order 'random' windows are drawn again and"),
+        (new, {"continue_from": state | {"order": "random"}}, "so none are left to continue with"),
+        (new, {"continue_from": {}}, "continue_from: the state of a sampler has no 'order'"),
+        (new, {"continue_from": {"order": "epoch"}}, "continue_from: the state .* has no 'step'"),
+        (new, {"continue_from": []}, "continue_from: .* should be a dictionary, .*; got list"),
+        (new, {"continue_from": "x"}, "continue_from: .* should be a dictionary, .*; got str"),
         (new, {"continue_from": state | {"global_batch_size": 0}},
          "the global_batch_size of a state should be at least 1; got 0"),
     ]:
@@ -228,5 +232,23 @@ def test_states_that_do_not_fit(tmp_path: Path) -> None:
 def test_states_of_mixtures_that_are_damaged(changes: dict[str, Any], message: str) -> None:
     samplers = {"a": Sampler(np.arange(99), 2, LENGTH, order="epoch")}
     state = Mixture(samplers, {"a": 1}).state_dict() | changes
-    with pytest.raises(SamplingError, match=message):
+    with pytest.raises(SamplingError, match=f"continue_from, for the sampler 'a': .*{message}"):
         Mixture(samplers, {"a": 1}, continue_from=state)
+
+
+@pytest.mark.parametrize("given", [[], {}, "x", {"step": 1}])
+def test_what_is_no_state_of_a_mixture(given: Any) -> None:
+    samplers = {"a": Sampler(np.arange(99), 2, LENGTH, order="epoch")}
+    expected = "continue_from, for the sampler 'a': the state of a mixture (has no|should be a dict)"
+    with pytest.raises(SamplingError, match=expected):
+        Mixture(samplers, {"a": 1}, continue_from=given)
+
+
+def test_a_mixture_with_a_member_in_random_order_names_it() -> None:
+    samplers = {
+        "a": Sampler(np.arange(99), 2, LENGTH, order="epoch"),
+        "b": Sampler(np.arange(99), 2, LENGTH, order="random"),
+    }
+    state = Mixture(samplers, {"a": 1, "b": 1}).state_dict()
+    with pytest.raises(SamplingError, match="for the sampler 'b': in order 'random' windows are"):
+        Mixture(samplers, {"a": 1, "b": 1}, continue_from=state)

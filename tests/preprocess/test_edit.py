@@ -35,6 +35,7 @@ from preprocess import (
 )
 from preprocess.cli import run
 from preprocess.dataset import reader
+from preprocess.dataset.manifest import APPENDED
 from preprocess.edit import drop as drop_module
 from preprocess.run import journal
 from preprocess.storage import LocalStorage
@@ -207,6 +208,7 @@ def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Whoever opens the dataset finds the old or the new documents, wherever a run ends."""
     monkeypatch.setattr(journal, "SECONDS_BETWEEN_COMMITS", 0.0)
     template = build_some(tmp_path, 30)
+    digest = open_tokens(template / "train.bin").manifest.digest
     old = documents_of(open_tokens(template / "train.bin"))
     more = tmp_path / "more.txt"
     more.write_text(SEPARATOR.join(TEXTS[30:]))
@@ -227,7 +229,11 @@ def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         n_cuts += 1
         assert documents_of(open_tokens(data / "train.bin")) in (old, expected)
         append(data, train=more)
-        assert documents_of(open_tokens(data / "train.bin")) == expected
+        found = open_tokens(data / "train.bin")
+        assert documents_of(found) == expected
+        stats = json.loads((data / "train_append_stats.json").read_text())
+        assert (stats["digest_before"], stats["digest_after"]) == (digest, found.manifest.digest)
+        assert [x[APPENDED]["digest"] for x in found.manifest.sources if APPENDED in x] == [digest]
     assert n_cuts > 8
 
 
