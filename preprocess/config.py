@@ -25,6 +25,7 @@ from preprocess.options import (
     FormatSettings,
     Fraction,
     ProgressSettings,
+    ProvenanceSettings,
     Resources,
     RowFormat,
     RowsSettings,
@@ -160,7 +161,8 @@ class _DatasetSettings(Settings):
 
 
 class DatasetConfig(
-    _Section, _DatasetSettings, TextSettings, SelectSettings, ShardSettings, WindowSettings
+    _Section, _DatasetSettings, TextSettings, SelectSettings, ShardSettings, ProvenanceSettings,
+    WindowSettings,
 ):
     """One dataset of a corpus: files, fields, filters, tokenizer, outputs."""
 
@@ -189,7 +191,9 @@ class TokenizerConfig(_Section, VocabularySettings, WindowSettings):
     trust_remote_code: Is[bool] = option("Without effect: no code is run.", default=False)
 
 
-class TokenizeStageConfig(_Section, RunSettings, ShardSettings, WindowSettings):
+class TokenizeStageConfig(
+    _Section, RunSettings, ShardSettings, ProvenanceSettings, WindowSettings
+):
     """Options of all runs, and options of datasets that do not say otherwise."""
 
     batch_size: Is[Count | None] = run_option("Without effect: see unit_size.", default=None)

@@ -17,7 +17,7 @@ from preprocess.dataset.manifest import APPENDED, Manifest
 from preprocess.dataset.reader import open_tokens, tokenizer_of
 from preprocess.options import AppendSettings, EncodeSettings
 from preprocess.report.progress import logger, progress_of
-from preprocess.report.summary import Report, check_has_text
+from preprocess.report.summary import Report, check_has_text, counted
 from preprocess.run.compiling import compile_encoding
 from preprocess.run.encode_pass import EncodePass, SpecialIds
 from preprocess.run.outputs import open_one, open_published, put_stats, record_of_finished
@@ -100,7 +100,7 @@ def append(settings: AppendSettings) -> Manifest:
         })  # fmt: skip
         run.publish(replaces=True)
         _remove_old(run, joined, name)
-    logger.info("%s: %s documents were appended", path, f"{made.n_documents:,}")
+    logger.info("%s: appended %s", path, counted(made.n_documents, "document"))
     return joined
 
 

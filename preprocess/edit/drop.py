@@ -27,6 +27,7 @@ from preprocess.imports.write import text_lengths
 from preprocess.locations import split_location
 from preprocess.options import DropSettings
 from preprocess.report.progress import Stage, logger, progress_of
+from preprocess.report.summary import counted
 from preprocess.run.outputs import (
     TOKENIZER_FILE,
     add_token_file,
@@ -94,7 +95,7 @@ def drop(settings: DropSettings) -> Manifest:
             "tokens": file.n_tokens - manifest.n_tokens,
         }, {listed: digest})  # fmt: skip
         run.publish()
-    logger.info("%s: %s documents were dropped", settings.out, f"{len(numbers):,}")
+    logger.info("%s: dropped %s", settings.out, counted(len(numbers), "document"))
     return manifest
 
 

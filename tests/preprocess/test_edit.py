@@ -338,7 +338,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     data = build_some(tmp_path, 30)
     (tmp_path / "numbers").write_text("0\n7")
     assert run(["append", str(data), "--train", str(tmp_path / "a.txt")]) == 0
-    assert "45 documents" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "45 documents" in shown.out
+    assert "train.json: appended 15 documents" in shown.err
     assert run(["drop", str(data), "--documents", str(tmp_path / "numbers"), "--out",
                 str(tmp_path / "x.bin")]) == 0  # fmt: skip
     assert "43 documents" in capsys.readouterr().out

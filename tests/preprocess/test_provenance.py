@@ -216,6 +216,21 @@ def test_documents_that_are_appended_and_dropped(tmp_path: Path, shuffle: int | 
     assert sum(dropped.values()) == 2 + n - some.n_documents
 
 
+def test_a_configuration_has_it_for_all_datasets_or_for_one(tmp_path: Path) -> None:
+    a, *others = map(str, write_sources(tmp_path / "text"))
+    datasets = [
+        {"name": "all", "data_files": [a, *others], "shuffle_documents": 1},
+        {"name": "none", "data_files": a, "provenance": False},
+    ]
+    (tmp_path / "corpus.yaml").write_text(json.dumps({
+        "output_path": str(tmp_path / "out"), "tokenizer": {"vocab_size": 300},
+        "tokenize": {"provenance": True, "on_bad_record": "skip"}, "datasets": datasets,
+    }))  # fmt: skip
+    build(tmp_path / "corpus.yaml")
+    assert assert_right(tmp_path / "out" / "all" / "train.json") > 60
+    assert [x.name for x in (tmp_path / "out").glob("*/*.src")] == ["train.src"]
+
+
 def test_tasks_divide_files() -> None:
     with pytest.raises(Exception, match="counted from the beginning of a file, and tasks divide"):
         build(train="x", tokenizer="t", provenance=True, task_index=0, task_count=2)
