@@ -289,7 +289,7 @@ class PipelineConfig(_Section):
 
 
 class TextToRowsSettings(
-    _DatasetSettings, RunSettings, ShardSettings, WindowSettings, FileSettings,
+    _DatasetSettings, RunSettings, ShardSettings, ProvenanceSettings, WindowSettings, FileSettings,
     ProgressSettings,
 ):
     """Options of `tokenize_and_save`: rows of text."""

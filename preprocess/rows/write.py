@@ -619,7 +619,9 @@ def plan_rows(
     plan: RowPlan
     if settings.seq_length is not None:
         if settings.strategy is not None:
-            plan = PackedWindows(file, settings.seq_length, settings.strategy, settings.cut)
+            plan = PackedWindows(
+                file, settings.seq_length, settings.strategy, settings.cut, is_written=True
+            )
         else:
             bounds = (0, len(ends)) if documents is None else (documents.start, documents.stop)
             edges = [int(ends[number - 1]) if number else 0 for number in bounds]
@@ -629,7 +631,7 @@ def plan_rows(
             )
     elif settings.cut == "turns":
         assert settings.max_length is not None  # the option needs it
-        plan = PackedWindows(file, settings.max_length, ALONE, settings.cut)
+        plan = PackedWindows(file, settings.max_length, ALONE, settings.cut, is_written=True)
     else:
         n_before = n_after = 0
         if settings.add_special_tokens:

@@ -114,21 +114,23 @@ class Mixture:
             (step, self._shares(given, unit)) for step, given in _schedule_of(weights)
         ]
         self._continue_from = copy(continue_from)
-        for name, sampler in samplers.items() if continue_from is not None else ():
+        for name, sampler in samplers.items():
             with naming(f"continue_from, for the sampler {name!r}"):
                 if after := self._reached(name, continue_from):
                     self.samplers[name] = copy(sampler)
                     self.samplers[name].continue_after(after)
         self.step = 0
 
-    def _reached(self, name: str, state: Mapping[str, Any]) -> tuple[Stream, int] | None:
+    def _reached(self, name: str, state: Mapping[str, Any] | None) -> tuple[Stream, int] | None:
         """Return the stream of a dataset in a mixture with a state, and how far it came.
 
         Of a dataset that only a mixture before had, its stream there; None: none had it.
         """
+        if state is None:
+            return None
         _check_mixture(state)
-        inner, of_sampler = state.get("continue_from"), state["samplers"].get(name)
-        after = None if inner is None else self._reached(name, inner)
+        after = self._reached(name, state.get("continue_from"))
+        of_sampler = state["samplers"].get(name)
         if of_sampler is None:
             return after
         stream, _ = self.samplers[name].reached(of_sampler, after)

@@ -6,7 +6,7 @@ piece never begins inside of an answer, and the end of an answer that does not f
 plan is beside the dataset, NAME.STRATEGY-LENGTH-DIGEST.plan, or NAME.STRATEGY-turns-LENGTH..., and
 little-endian, in this order:
 
-    header     256 bytes: JSON, filled up with blanks
+    header     256 bytes, or 512 if it needs more: JSON, filled up with blanks
     offsets    int64[n_rows + 1], the number of the first piece of each row
     starts     int64[n_pieces], positions in the dataset, sorted by row, in a row ascending
     lengths    int32[n_pieces], negative for pieces that do not end their document
@@ -145,6 +145,7 @@ class PackedWindows:
         cut: "length" or "turns".
         keeps_plan: False to write nothing beside the dataset: if there is no plan, the pieces of
             a row are looked for among all, which takes less time than a plan for a few batches.
+        is_written: True for rows that are written, without the target of the last token of a piece.
 
     Raises:
         SamplingError: The dataset has no loss mask, which turns are found by, or one of zeros.
@@ -154,7 +155,7 @@ class PackedWindows:
 
     def __init__(
         self, file: TokenFile, context_length: int, strategy: str, cut: str = "length",
-        keeps_plan: bool = True,
+        keeps_plan: bool = True, is_written: bool = False,
     ) -> None:
         from bpe.runtime.jit import pack
 
@@ -175,6 +176,7 @@ class PackedWindows:
                 f"{file.path}: its loss mask has no token to train on, and rows that are cut at"
                 " turns (--cut turns) have some each; leave the option out"
             )
+        n_kept -= header.get("trained_after", 0) * is_written
         self.share_lost = 1 - n_kept / n_trained if n_trained else 0.0
         if cut == "turns":
             _logger.info(
@@ -300,6 +302,8 @@ def _read_plan(path: Path, about: dict[str, Any]) -> tuple[Plan, dict[str, Any]]
     """Map a plan; raise TokenFileError if it is damaged."""
     with open(path, "rb") as opened:
         head = opened.read(_HEADER_BYTES)
+        if b"}" not in head:
+            head += opened.read(_HEADER_BYTES)
         size = os.fstat(opened.fileno()).st_size
         try:
             header = json.loads(head)
@@ -307,11 +311,11 @@ def _read_plan(path: Path, about: dict[str, Any]) -> tuple[Plan, dict[str, Any]]
             header["format"] = _FORMAT if header["format"] in spellings_of(_FORMAT) else None
             is_sound = all(header[name] == value for name, value in about.items())
             is_sound &= all(type(each) is int and each >= 0 for each in (n_rows, n_pieces))
-            if not is_sound or size != _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces:
+            if not is_sound or size != len(head) + 8 * (n_rows + 1) + 12 * n_pieces:
                 raise ValueError(n_rows)
         except (ValueError, KeyError, TypeError):
             raise _damaged(path, "a header of this dataset, and the size in it") from None
-        data = FileMap(opened.fileno(), size).view(np.uint8)
+        data = FileMap(opened.fileno(), size).view(np.uint8)[len(head):]
     # Positions are checked where they are read.
     if _digest_of(data) != digest:
         raise _damaged(path, f"pieces of this dataset with the digest {digest}")
@@ -319,9 +323,9 @@ def _read_plan(path: Path, about: dict[str, Any]) -> tuple[Plan, dict[str, Any]]
 
 
 def _plan_in(data: Any, n_rows: int, n_pieces: int) -> Plan:
-    at = _HEADER_BYTES + 8 * (n_rows + 1)
+    at = 8 * (n_rows + 1)
     return Plan(
-        np.frombuffer(data, np.int64, n_rows + 1, _HEADER_BYTES),
+        np.frombuffer(data, np.int64, n_rows + 1),
         np.frombuffer(data, np.int64, n_pieces, at),
         np.frombuffer(data, np.int32, n_pieces, at + 8 * n_pieces),
     )
@@ -337,7 +341,7 @@ def _digest_of(data: Any) -> str:
     """Return the digest of what follows the header."""
     digest = xxhash.xxh3_128()
     with memoryview(data) as view:
-        for start in range(_HEADER_BYTES, len(view), 1 << 24):
+        for start in range(0, len(view), 1 << 24):
             digest.update(view[start : start + (1 << 24)])
     return str(digest.hexdigest())
 
@@ -353,12 +357,15 @@ def _make_plan(path: Path, file: TokenFile, about: dict[str, Any]) -> None:
         partial = path.with_name(f".{path.name}.partial{suffix}")
         pieces, more = _pack(file, about["row_length"], about["strategy"], _scratch_in(path.parent))
         n_rows, n_pieces = more["n_rows"], len(pieces.lengths)
+        header = about | more | {"n_pieces": n_pieces, "digest": "-" * 32}
+        begin = _HEADER_BYTES * (1 + (len(json.dumps(header)) > _HEADER_BYTES))
         with open(partial, "w+b") as opened:
-            data = _mapped(opened, _HEADER_BYTES + 8 * (n_rows + 1) + 12 * n_pieces)
+            mapped = _mapped(opened, begin + 8 * (n_rows + 1) + 12 * n_pieces)
+            data = np.frombuffer(mapped, np.uint8, offset=begin)
             pieces.sort_into(_plan_in(data, n_rows, n_pieces))
-            header = about | more | {"n_pieces": n_pieces, "digest": _digest_of(data)}
-            data[:_HEADER_BYTES] = json.dumps(header).encode().ljust(_HEADER_BYTES)
-            data.flush()
+            header["digest"] = _digest_of(data)
+            mapped[:begin] = json.dumps(header).encode().ljust(begin)
+            mapped.flush()
             sync(opened.fileno())
         os.replace(partial, path)
         sync_directory(path.parent)
@@ -455,7 +462,8 @@ def _pack(
     if name != strategy:
         blocks = (lengths[first : first + _BLOCK] for first in range(0, len(lengths), _BLOCK))
         n_tokens = sum(int(np.abs(each).sum(dtype=np.int64)) for each in blocks)
-        more |= {"n_tokens": n_tokens, "trained": totals.tolist()}
+        *trained, after = totals.tolist()
+        more |= {"n_tokens": n_tokens, "trained": trained, "trained_after": after}
     return _Pieces(lengths, begins, row_of), more
 
 
@@ -467,7 +475,7 @@ def _cut(
     # At turns, two pieces of a document that follow one another have more tokens than a row.
     most = (1 + at_turns) * (n + file.n_tokens // row_length)
     lengths, begins = scratch(most, np.int32), scratch(most, np.int64)
-    totals, n_pieces, first = np.zeros(2, np.int64), 0, 0
+    totals, n_pieces, first = np.zeros(3, np.int64), 0, 0
     while first < n:
         stop = min(first + _BLOCK, n)
         if at_turns:

@@ -74,13 +74,14 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
         lengths: As of `cut_at_lengths`.
         begins: As of `cut_at_lengths`.
         n: As of `cut_at_lengths`.
-        totals: int64[2]; the targets to train on of documents, and of pieces, are added.
+        totals: int64[3]; the targets to train on of documents, of pieces, and those of pieces that
+            are the token after it, are added.
 
     Returns:
         The number of pieces.
 
     Example: mask 0 1 1 0 1 0 0 1 1 1, bounds 0 10, row_length 4, n 0 -> lengths -3 -2 4,
-        begins 0 3 6; 3; totals 6 6.
+        begins 0 3 6; 3; totals 6 6 0.
     """
     first = bounds[0]
     for i in range(bounds.size - 1):
@@ -118,6 +119,8 @@ def cut_at_turns(mask, bounds, row_length, lengths, begins, n, totals):
                 begins[n] = first + begin
                 n += 1
             totals[1] += n_trained
+            if cut < end:
+                totals[2] += mask[cut]
             begin = following
     return n
 
