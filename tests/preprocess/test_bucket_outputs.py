@@ -126,6 +126,10 @@ def test_outputs_in_a_bucket_are_found_again(
     build(**options | {"shard_tokens": 400}, out=tmp_path / "local")
     found = bucket.contents("data/")
     assert {x: found[x] for x in found if x != "stats.json"} == torture.contents(tmp_path / "local")
+    # At the root of a bucket, too.
+    assert build(**options | {"shard_tokens": 400}, out="s3://b").directory == "s3://b"
+    root = {x: y for x, y in bucket.contents().items() if "/" not in x and x != "stats.json"}
+    assert root == torture.contents(tmp_path / "local")
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     assert run(["build", *arguments, "--out", "s3://b/data", "--dry-run"]) == 0
     assert "output: train.bin, val.bin in s3://b/data, about" in capsys.readouterr().out

@@ -25,6 +25,7 @@ from preprocess import TokenFileError, build
 from preprocess.check.verify import verify
 from preprocess.cli import run
 from preprocess.documents.batch import ReadOptions
+from preprocess.report.progress import Progress
 from preprocess.sources import find_sources
 from preprocess.sources import remote as sources_remote
 from preprocess.storage import OutputError, remote
@@ -116,19 +117,26 @@ def test_units_of_every_format_are_resumed_and_pickled(
             rest.check_unchanged()
 
 
+@pytest.mark.parametrize("suffix", ["jsonl.zst", "txt", "parquet"])
 def test_a_build_is_cut_off_and_resumed(
-    bucket: str, corpus: Path, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
+    bucket: str, corpus: Path, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch,
+    suffix: str,
 ) -> None:
-    url = f"{bucket}/corpus.jsonl.zst"
-    put(url, (corpus / "corpus.jsonl.zst").read_bytes())
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow", reason="needs the extra `formats`")
+    url = f"{bucket}/corpus.{suffix}"
+    put(url, (corpus / f"corpus.{suffix}").read_bytes())
     options: dict[str, Any] = OPTIONS | {"train": url, "workers": 2}
     build(**options, out=tmp_path / "whole")
     for stage in ("counting", "encoding train and val"):
         cut_off(options | {"out": tmp_path / "resumed"}, stage)
         forget(monkeypatch)
     # The same object in a list, which may tell its time more exactly.
-    build(**options | {"train": f"{bucket}/c*.jsonl.zst"}, out=tmp_path / "resumed")
+    options["train"], progress = f"{bucket}/c*.{suffix}", Progress()
+    build(**options, out=tmp_path / "resumed", progress=progress)
+    assert [each.done_before > 0 for each in progress.stages] == [True, True, True]
     assert torture.contents(tmp_path / "resumed") == torture.contents(tmp_path / "whole")
+    options["train"] = url
     assert "up to date" in build(**options, out=tmp_path / "resumed").lines[0]
 
 

@@ -38,10 +38,11 @@ class Bucket:
     def _check_manifests(self) -> None:
         for key, (content, _) in self.objects.items():
             if key.endswith(("train.json", "val.json")) and ".partial/" not in key:
-                place, _, name = key.rpartition("/")
+                name = key.rpartition("/")[2]
+                place = key.removesuffix(name)
                 manifest = Manifest.from_json(content.decode(), key)
                 for file in manifest.files(name.removesuffix(".json")):
-                    found = self.objects.get(f"{place}/{file.name}")
+                    found = self.objects.get(f"{place}{file.name}")
                     assert found is not None, f"{key} without {file.name}"
                     assert len(found[0]) == file.n_bytes, f"{key}: {file.name} is incomplete"
 
