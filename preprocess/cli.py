@@ -274,7 +274,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ArgumentError."""
-        raise ArgumentError(f"{message}; see {self.prog} --help")
+        raise ArgumentError(f"{message:.300}; see {self.prog} --help")
 
 
 class _Formatter(argparse.HelpFormatter):

@@ -263,7 +263,7 @@ class SelectSettings(Settings):
         return bool(self.start_character or self.max_characters or self.max_documents)
 
 
-_RESOURCE = r"([^=\s]+)=(\d+(?:\.\d+)?|\.\d+)"
+_RESOURCE = r"([^=\s]+)=(\d{1,18}(?:\.\d+)?|\.\d+)"
 
 
 def _read_resources(value: Any) -> tuple[str, ...]:
@@ -420,8 +420,8 @@ AUTO: Literal["auto"] = "auto"
 
 def _vocabulary_size(value: Any) -> Any:
     """Convert text such as "32k" or "32000" to a number."""
-    if isinstance(value, str) and (value.isdecimal() or re.fullmatch(r"(\d+)[kK]", value)):
-        return int(value.rstrip("kK")) * (1 if value.isdecimal() else 1000)
+    if isinstance(value, str) and (match := re.fullmatch(r"(\d{1,19})([kK]?)", value)):
+        return int(match[1]) * (1000 if match[2] else 1)
     return value if isinstance(value, bool) else operator.index(value)
 
 
@@ -1002,7 +1002,7 @@ def _read_ids(value: Any) -> tuple[int, ...]:
     if isinstance(given, bytes | Mapping):
         raise TypeError
     each = [y for x in given for y in (x.split(",") if isinstance(x, str) else [x])]
-    if not all(x.strip().isdecimal() for x in each if isinstance(x, str)):
+    if not all(re.fullmatch(r"\s*\d{1,19}\s*", x) for x in each if isinstance(x, str)):
         raise TypeError
     return tuple(int(x) if isinstance(x, str) else operator.index(x) for x in each)
 

@@ -60,7 +60,7 @@ REQUIRED: Any = inspect.Parameter.empty  # default of options that have none
 # Options have values that cannot work, or contradict one another: one class with what `bpe` raises.
 SettingsError = ArgumentError
 
-_SIZE = re.compile(r"(\d+) *([KMG]i?)?B?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,18}) *([KMG]i?)?B?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _A_SIZE = "a number of bytes such as 65536, 64KiB or 4MiB"
 _TOO_LARGE = "should be a number that is not as large"

@@ -115,7 +115,7 @@ def train_from_counts(
     if found.vocab_size < vocab_size:
         _logger.warning(
             "training stopped early: no pair occurs %d times after %d merges, so the"
-            " vocabulary has %d tokens instead of %d; give more text or a smaller vocab_size",
+            " vocabulary has %d tokens, of %d at most; a larger one needs more text",
             least, len(merge_ids), found.vocab_size, vocab_size,
         )
     return found

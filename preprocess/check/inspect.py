@@ -30,6 +30,7 @@ from preprocess.run.outputs import (
     TOKENIZER_FILE,
     find_token_files,
     names_of_datasets,
+    open_one,
     read_object,
 )
 from preprocess.run.run import PUBLISHING
@@ -67,23 +68,17 @@ def facts(settings: InspectSettings) -> Facts:
 
     given, bad = settings.path, list[Facts]()
     place = Path(given)
-    if is_url(given) and place.suffix not in (".bin", ".json"):
+    places = rows.find_places(place) if place.is_dir() else []
+    if places == [place] or (is_url(given) and place.suffix not in (".bin", ".json")):
         return _describe_directory(given, bad) | {"bad_files": bad}
-    if place.is_dir():
-        places = rows.find_places(place)
-        if places == [place]:
-            return _describe_directory(given, bad) | {"bad_files": bad}
+    if places:
         described = list[Facts]()
         for each in places:
             with noted(bad, each):
                 described.append(_describe_directory(str(each), bad))
         return {"path": given, "places": described, "bad_files": bad}
-    if not is_url(given) and not place.exists() and place.suffix in (".bin", ".json"):
-        raise TokenFileError(f"{place}: no such file or directory; check the path")
-    if is_url(given) or place.suffix == ".bin" or (
-        place.suffix == ".json" and read_object(open_files(place.parent), place.name, FORMAT)
-    ):
-        return _describe_token_file(open_tokens(given))[0]
+    if is_url(given) or place.suffix == ".bin" or is_manifest(place):
+        return _describe_token_file(open_one(given))[0]
     if place.exists() and not place.is_file():  # reading it might never end
         raise TokenFileError(f"{place}: is a pipe or a device, expected a file or a directory")
     if place.exists() and place.suffix not in (".json", ".tiktoken"):
@@ -91,6 +86,14 @@ def facts(settings: InspectSettings) -> Facts:
             f"{place}: a .bin, its manifest, a tokenizer.json or a directory of them is expected"
         )
     return describe_tokenizer(place, load_tokenizer(place, pattern=settings.pattern))
+
+
+def is_manifest(place: Path) -> bool:
+    """Return True for a JSON file that is a manifest, or a damaged one beside its .bin."""
+    return place.suffix == ".json" and (
+        place.with_suffix(".bin").exists()
+        or read_object(open_files(place.parent), place.name, FORMAT) is not None
+    )
 
 
 @contextmanager
@@ -133,9 +136,7 @@ def _describe_directory(location: str, bad: list[Facts]) -> Facts:
             scans[name] = scanned
     found["val_in_train"] = [*compare_val_with_train(scans)]
     if len(bad) == n_bad and not any(value for key, value in found.items() if key != "path"):
-        if is_url(location):
-            find_token_files(location)  # raises
-        raise TokenFileError(f"{location}: no tokenizer and no token file in this directory")
+        find_token_files(location)  # raises
     return found
 
 
@@ -292,7 +293,9 @@ def _shown(key: str, value: Any) -> str:
     if isinstance(value, float):
         return percent(value, 1) if key.endswith("share") else f"{value:,.2f}"
     if isinstance(value, int):
-        return f"{value:,}"
+        return str(value) if key.endswith("_id") else f"{value:,}"
+    if key in ("special_tokens", "added_tokens_not_special"):
+        return listed([f"{text} {each}" for text, each in value.items()], _MOST_SHOWN) or "none"
     if isinstance(value, dict):
         pairs = [f"{name.replace('_', ' ')} {_shown(name, each)}" for name, each in value.items()]
         return listed(pairs, _MOST_SHOWN) or "none"

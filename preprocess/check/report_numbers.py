@@ -30,7 +30,7 @@ from preprocess.check.inspect import (
 from preprocess.check.preview import token_texts
 from preprocess.check.scan import Numbers, Scan
 from preprocess.check.verify import verify
-from preprocess.dataset.columns import manifest_name
+from preprocess.dataset.columns import TokenFileError, manifest_name
 from preprocess.dataset.places import Sources
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds, tokenizer_of
 from preprocess.locations import join_location, url_name
@@ -80,8 +80,8 @@ def report(settings: ReportSettings) -> Facts:
     Raises:
         PlotError: `out` is given, and matplotlib or jinja2 is not installed.
         OutputError: The page cannot be written, or another file has its name.
-        TokenFileError: There is no dataset.
-        TokenizerFileError: The tokenizer `beside` cannot be read.
+        TokenFileError: There is no dataset, or the only one given cannot be read.
+        TokenizerFileError: A given tokenizer cannot be read.
     """
     from bpe import load_tokenizer
 
@@ -92,15 +92,18 @@ def report(settings: ReportSettings) -> Facts:
         beside = _name_of(settings.beside), load_tokenizer(settings.beside)
     scans, findings, bad = dict[str, Scan](), list[Facts](), list[Facts]()
     progress = progress_of(settings.progress)
-    for location in _find_datasets(settings.path):
-        with noted(bad, location):
-            for each in verify(location, tokenizer=given, progress=progress):
-                findings.append({"path": str(each.path), "ok": each.sound, "text": each.text})
+    for location in find_datasets(settings.path):
+        for each in verify(location, tokenizer=given, progress=progress):
+            findings.append({"path": str(each.path), "ok": each.sound, "text": each.text})
         with noted(bad, location):
             file = open_tokens(location)
             name = Path(file.path).stem
             with progress.stage(f"reading {name}", len(file), "tokens") as stage:
                 scans[name] = Scan(file).run(stage.advance)
+
+    if not scans and not Path(settings.path).is_dir():
+        wrong = next(each for each in (*findings, *bad) if not each.get("ok"))
+        raise TokenFileError(f"{wrong['path']}: {wrong['text']}")
 
     def load(name: str) -> tuple[str, AnyTokenizer]:
         file = scans[name].file
@@ -115,7 +118,7 @@ def report(settings: ReportSettings) -> Facts:
     return found
 
 
-def _find_datasets(path: str) -> list[str]:
+def find_datasets(path: str) -> list[str]:
     """Return the manifests of all datasets in a directory, also damaged ones, or the one given."""
     is_file = Path(path).suffix in (".bin", ".json") if is_url(path) else not Path(path).is_dir()
     names = [] if is_file else names_of_datasets(open_files(path))
@@ -356,10 +359,7 @@ def script_of(text: str) -> str:
     >>> script_of("print('привет, мир')"), script_of("日本 1 2 3 and"), script_of("1 + 2")
     ('Cyrillic', 'Latin', 'no letters')
     """
-    found: dict[str, int] = {}
-    for character in text[:_SCRIPT_CHARACTERS]:
-        if name := _script_of_letter(character):
-            found[name] = found.get(name, 0) + 1
+    found = Counter(filter(None, map(_script_of_letter, text[:_SCRIPT_CHARACTERS])))
     return max(sorted(found), key=found.__getitem__, default="no letters")
 
 
@@ -390,8 +390,7 @@ def _find_run(file: TokenFile) -> dict[str, Facts]:
     stem = Path(url_name(place) if is_url(place) else place).stem
     files = open_files(directory)
     name = find_stats_file(files, manifest_name(stem))
-    content = read_object(files, name, STATS_FORMAT) if name else None
-    if name is None or content is None:
+    if name is None or (content := read_object(files, name, STATS_FORMAT)) is None:
         return {}
     left_out = ("manifests", "rejects", "made_from", "format", "format_version", "fingerprint")
     kept = {key: value for key, value in content.items() if key not in left_out}
@@ -425,7 +424,7 @@ def _judge_documents(found: Facts) -> Iterator[Check]:
             text = f"{pair['val']} was not compared with {pair['train']}: {pair['not_compared']}"
             yield "leaks", None, text
     if not found["val_in_train"]:
-        yield "leaks", None, "there is no validation, so leaks are not known"
+        yield "leaks", None, "there is no train with its validation, so leaks are not known"
     n = sum(each["copies"] for each in found["datasets"])
     n_documents = sum(each["documents"] for each in found["datasets"])
     text = f"{n:,} of {counted(n_documents, 'document')} are copies of others in their dataset"

@@ -156,9 +156,9 @@ def _shown(value: Any, how: str = ",") -> str:
 
 
 def _pairs(facts: Facts, names: Iterable[str] = ()) -> list[Facts]:
-    """Return the rows of a table of all facts that are given, or of some."""
+    """Return the rows of a table of some facts, or of all, numbers as options have them."""
     return [
-        {"what": name.replace("_", " "), "value": _shown(facts[name])}
+        {"what": name.replace("_", " "), "value": _shown(facts[name], "," if names else "")}
         for name in names or facts if facts.get(name) not in (None, [], "")
     ]  # fmt: skip
 

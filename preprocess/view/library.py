@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from bpe.errors import TokenmillError
 from bpe.files.locations import is_url
 from bpe.parallel import Task, cached_property, start_thread
-from preprocess.check.report_numbers import script_of
+from preprocess.check.inspect import is_manifest
+from preprocess.check.report_numbers import find_datasets, script_of
 from preprocess.check.scan import KEPT, Scan, spans_of_documents
-from preprocess.dataset.manifest import FORMAT
 from preprocess.dataset.reader import TokenFile, check_tokenizer, open_tokens
 from preprocess.locations import url_name
-from preprocess.run.outputs import TOKENIZER_FILE, find_token_files, manifests_in, read_object
+from preprocess.run.outputs import TOKENIZER_FILE, names_of_datasets
 from preprocess.settings import read_tokenizer
 from preprocess.storage import open_files
 
@@ -88,9 +88,8 @@ class ViewedTokenizer:
         """Describe the tokenizer."""
         tokenizer = self.tokenizer
         return {
-            "name": self.name, "location": self.location, "vocab_size": tokenizer.vocab_size,
-            "pattern": tokenizer.pattern, "special_tokens": tokenizer.special_tokens,
-            "has_bytes": self.vocabulary is not None,
+            "name": self.name, "vocab_size": tokenizer.vocab_size, "pattern": tokenizer.pattern,
+            "special_tokens": tokenizer.special_tokens, "has_bytes": self.vocabulary is not None,
         }
 
     def load_in_python(self) -> str:
@@ -135,11 +134,9 @@ class ViewedDataset:
         """Describe the dataset from its manifest."""
         file, manifest = self.file, self.file.manifest
         return {
-            "name": self.name, "path": str(file.path), "tokens": file.n_tokens,
-            "documents": file.n_documents, "bytes": manifest.n_bytes, "dtype": file.dtype.name,
-            "shards": len(manifest.shards), "vocab_size": file.vocab_size,
-            "has_mask": file.has_mask, "no_tokenizer": self.no_tokenizer,
-            "tokenizer": None if self.tokenizer is None else self.tokenizer.name,
+            "name": self.name, "tokens": file.n_tokens, "documents": file.n_documents,
+            "bytes": manifest.n_bytes, "dtype": file.dtype.name, "shards": len(manifest.shards),
+            "tokenizer": self.tokenizer and self.tokenizer.name, "no_tokenizer": self.no_tokenizer,
         }
 
     def open_in_python(self) -> str:
@@ -177,15 +174,13 @@ class Library:
         Raises:
             TokenmillError: There are none, or they cannot be read.
         """
-        place = Path(location)
-        if not is_url(location) and place.is_dir() and not manifests_in(open_files(location)):
-            if not (place / TOKENIZER_FILE).exists():
-                find_token_files(location)  # raises
-            self._add_tokenizer(str(place / TOKENIZER_FILE))
-        elif not is_dataset(location):
+        beside = Path(location, TOKENIZER_FILE)
+        if not is_dataset(location):
             self._add_tokenizer(location)
+        elif beside.exists() and not names_of_datasets(open_files(location)):
+            self._add_tokenizer(str(beside))
         else:
-            for found in find_token_files(location):
+            for found in find_datasets(location):
                 self._add_dataset(found)
 
     def _add_dataset(self, location: str) -> None:
@@ -242,9 +237,8 @@ def is_dataset(location: str) -> bool:
     place = Path(url_name(location) if is_url(location) else location)
     if is_url(location):
         return place.name != TOKENIZER_FILE
-    if place.suffix == ".json" and place.is_file():
-        return read_object(open_files(str(place.parent)), place.name, FORMAT) is not None
-    return place.is_dir() or place.suffix in (".bin", ".yaml", ".yml", ".txt")
+    is_other = place.is_dir() or place.suffix in (".bin", ".yaml", ".yml", ".txt")
+    return is_other or is_manifest(place)
 
 
 def _unused(location: str, n_parts: int, used: Mapping[str, Any]) -> str:

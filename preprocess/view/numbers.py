@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from preprocess.check.report_numbers import measure
 from preprocess.check.report_page import draw_sections
@@ -14,6 +13,8 @@ from preprocess.view.library import Answer, Library, ViewedDataset, ViewError
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
+
+_DRAWING = threading.Lock()  # settings of matplotlib are those of the process
 
 
 def statistics(dataset: ViewedDataset) -> Answer:
@@ -29,9 +30,8 @@ def statistics(dataset: ViewedDataset) -> Answer:
             ("repetitive", scanned.repetitive),
         )
     }  # fmt: skip
-    unused = int(np.count_nonzero(scanned.counts == 0))
     copies = dataset.scanning.result() if progress["over"] and not progress["error"] else []
-    return progress | lists | {"unused": unused, "copies": copies}
+    return progress | lists | {"copies": copies}
 
 
 def numbers(library: Library, dataset: ViewedDataset) -> Answer:
@@ -44,14 +44,16 @@ def numbers(library: Library, dataset: ViewedDataset) -> Answer:
     ends = ("train", "val") if path.name.endswith("train") else ("val", "train")
     other = path.with_name(path.name.removesuffix(ends[0]) + ends[1])
     both = [dataset, *(
-        each for each in library.datasets.values()
-        if Path(each.file.absolute_path).with_suffix("") == other and each is not dataset
+        x for x in library.datasets.values() if Path(x.file.absolute_path).with_suffix("") == other
     )]  # fmt: skip
     parts = [each.progress() for each in both]
     found: Answer = {name: sum(each[name] for each in parts) for name in ("done", "total")}
     found["over"] = all(each["over"] for each in parts)
     found["error"] = next((each["error"] for each in parts if each["error"]), "")
-    return found | (_draw(*both) if found["over"] and not found["error"] else {})
+    if not found["over"] or found["error"]:
+        return found
+    with _DRAWING:
+        return found | _draw(*both)
 
 
 @functools.lru_cache(8)

@@ -171,7 +171,6 @@ class Viewer:
 
     Attributes:
         url: Address of the page.
-        library: What it shows.
     """
 
     def __init__(self, library: Library, port: int, opens_browser: bool) -> None:
@@ -183,7 +182,7 @@ class Viewer:
                 "tokenmill view needs starlette and uvicorn, which are not installed; install them:"
                 " pip install 'tokenmill[view]'"
             ) from error
-        self.library, self._opens_browser = library, opens_browser
+        self._opens_browser = opens_browser
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -104,7 +104,7 @@ def merges(tokenizer: ViewedTokenizer, id: int) -> Answer:
     token = tokenizer.bytes_of_id.get(id)
     if token is None:
         raise ViewError(
-            f"{tokenizer.name}: there is no token with the id {id:,}; ids are below"
+            f"{tokenizer.name}: there is no token with the id {id}; ids are below"
             f" {tokenizer.tokenizer.vocab_size:,}"
         )
     steps, left = dict[bytes, tuple[int, bytes, bytes]](), [token]

@@ -303,3 +303,4 @@ def test_early_stop_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert tokenizer.merges == [(b"a", b"b")]
     assert tokenizer.vocab_size == 258
     assert "training stopped early: no pair occurs 2 times after 1 merges" in caplog.text
+    assert "has 258 tokens, of 1000 at most; a larger one needs more text" in caplog.text

@@ -118,7 +118,7 @@ def test_what_is_not_finished_is_named(data: Path, tmp_path: Path) -> None:
 def test_anything_else_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TokenFileError, match="no such file or directory"):
         format_lines(facts(tmp_path / "none.bin"))
-    with pytest.raises(TokenFileError, match="no tokenizer and no token file"):
+    with pytest.raises(TokenFileError, match="no finished token file in this directory; build"):
         format_lines(facts(tmp_path))
     (tmp_path / "text.txt").write_text("text")
     with pytest.raises(TokenFileError, match="is expected"):
@@ -231,6 +231,27 @@ def test_a_manifest_that_cannot_be_read(
     assert said.count("documents: ") >= (2 if in_corpus else 0)
     damaged = [str(x.path) for x in verify(root) if not x.sound]
     assert {*bad} <= {*damaged}
+
+
+def test_a_damaged_manifest_is_no_tokenizer(data: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(data, tmp_path / "data")
+    for content in ("", "{", "[]"):
+        (tmp_path / "data" / "train.json").write_text(content)
+        for command in ("inspect", "view", "report"):
+            assert run([command, str(tmp_path / "data" / "train.json")]) == 1
+            (said,) = capsys.readouterr().err.splitlines()
+            assert "data/train.json: not a manifest" in said
+            assert "build the files again" in said
+
+
+def test_ids_and_special_tokens_are_shown_as_they_are_given(tmp_path: Path) -> None:
+    written(tmp_path, [[5, 6, 1999]], 2000)
+    assert "  end of text id: 1999" in format_lines(facts(tmp_path / "train.bin"))
+    (tmp_path / "a.txt").write_text(TEXT)
+    build(train=tmp_path / "a.txt", out=tmp_path / "a", vocab_size=270, val_fraction=0,
+          special_tokens=["<|a_b|>"])  # fmt: skip
+    (line,) = [x for x in format_lines(facts(tmp_path / "a")) if x.startswith("  special tokens: ")]
+    assert "<|a_b|> 269" in line
 
 
 def test_the_directory_of_a_corpus_that_was_moved(tmp_path: Path, capsys: Any) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import printed_by
 from processes import run as python
+from web_server import web_server
 from written import dataset, write
 
 from bpe import Tokenizer
@@ -325,7 +326,8 @@ def test_without_a_tokenizer_and_without_validation(tmp_path: Path) -> None:
     assert checks(found) | {"damage": None} == {
         "damage": None, "leaks": None, "copies": True, "text": None,
     }
-    assert "there is no validation, so leaks are not known" in found["verdict"]["line"]
+    line = found["verdict"]["line"]
+    assert "there is no train with its validation, so leaks are not known" in line
 
 
 def test_a_given_tokenizer(data: Path, tmp_path: Path) -> None:
@@ -335,6 +337,23 @@ def test_a_given_tokenizer(data: Path, tmp_path: Path) -> None:
     assert one["decoded"][0]["texts"][0] == "The"
     one = report(tmp_path, tokenizer=data.parent / "other" / "tokenizer.json")["datasets"][0]
     assert "built with the tokenizer" in one["no_text"]
+
+
+def test_what_is_no_dataset_is_one_error(data: Path, tmp_path: Path) -> None:
+    with web_server({}) as url:
+        for arguments, message in [
+            ([data / "tokenizer.json"], "tokenizer.json: not a manifest: a JSON object with"),
+            ([f"{url}/none.bin"], "/none.json: there is no such manifest; check the URL"),
+            ([f"{url}/"], "web servers have no lists of files; give the URL of a manifest"),
+            ([data, "--tokenizer", tmp_path / "x.json"], "x.json: No such file or directory: exp"),
+            ([data, "--beside", tmp_path / "x.json"], "x.json: No such file or directory: expect"),
+        ]:
+            done = python("-m", "preprocess", "report", *arguments, cwd=tmp_path, expected_exit=1)
+            (said,) = done.stderr.splitlines()
+            assert said.startswith("tokenmill: error: ")
+            assert message in said
+            assert done.stdout == ""
+    assert not [*tmp_path.iterdir()]
 
 
 def test_an_empty_dataset(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trained
 from processes import run as python
 from written import dataset, write
 
+from bpe import Tokenizer, Vocabulary
 from bpe.errors import CorpusError
 from preprocess import build
 from preprocess.check import report_page
@@ -154,6 +156,23 @@ def test_thousands_of_sources_fit_on_a_page(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").stat().st_size < 300_000
     assert len(found["datasets"][0]["sources"]) == 300
     assert len(found["runs"][0]["settings"]["train"]) == 300
+
+
+@needs_matplotlib
+def test_options_and_ids_have_no_separators(tmp_path: Path) -> None:
+    specials = [f"<|{i}|>" for i in range(200)]
+    tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges(), specials))
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "a.txt").write_text(END.join(f"text {i} <|199|>" for i in range(30)))
+    build(
+        train=tmp_path / "a.txt", tokenizer=tmp_path / "tokenizer.json", out=tmp_path / "data",
+        val_fraction=0, shuffle_documents=20260101, end_of_text="<|198|>", separator=END,
+    )
+    report(tmp_path / "data", out=tmp_path / "page.html")
+    source = check_page(tmp_path / "page.html").source
+    assert "<td>20260101</td>" in source
+    assert '<td class="n">1054</td><td><code>&lt;|198|&gt;' in source
+    assert '<td class="n">1,056</td>' in source  # tokens of the vocabulary
 
 
 @needs_matplotlib

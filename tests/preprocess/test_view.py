@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +276,6 @@ def test_numbers_of_a_dataset(viewed: ViewedDataset, monkeypatch: pytest.MonkeyP
         for i in range(3)
     ]
     assert (answer["done"], answer["over"], answer["error"]) == (file.n_tokens, True, "")
-    assert answer["unused"] == file.vocab_size - len(counts)
 
 
 def test_documents_of_a_length(viewed: ViewedDataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +320,27 @@ def test_numbers_are_those_of_a_report(tmp_path: Path) -> None:
     expected["datasets"].reverse()
     assert found["html"].replace(" data-style=", " style=") == draw_sections(expected)
     assert f"{len(texts)} of {len(texts)} documents of val are in train, too" in found["html"]
+
+
+def test_numbers_are_drawn_once(view_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, both, n_drawn = Library(), threading.Barrier(2), list[int]()
+    library.add(str(view_root / "masked"))
+    library.dataset("train").scanning.wait()
+    measure = numbers.measure
+
+    def measure_together(*given: Any) -> Any:
+        n_drawn.append(1)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.5)  # for another thread that draws, too
+        return measure(*given)
+
+    monkeypatch.setattr(numbers, "measure", measure_together)
+    with ThreadPoolExecutor(2) as pool:
+        ask = (pool.submit(answer, library, "numbers", {"dataset": "train"}) for _ in range(2))
+        first, second = (each.result() for each in [*ask])
+    assert first == second
+    assert first["html"]
+    assert len(n_drawn) == 1
 
 
 def test_numbers_of_ids_alone_and_of_damage(view_root: Path, tmp_path: Path) -> None:
@@ -596,7 +619,7 @@ def test_a_dataset_without_its_tokenizer(view_root: Path, tmp_path: Path) -> Non
         ("encode", {"tokenizer": "t"}, "there is no tokenizer 't'; there are masked/tok"),
         ("encode", {"tokenizer": "masked/tokenizer.json", "text": "\udc00"}, "surrogate"),
         ("merges", {"tokenizer": "masked/tokenizer.json", "id": "9999"},
-         "there is no token with the id 9,999; ids are below 857"),
+         "there is no token with the id 9999; ids are below 857"),
         ("vocabulary", {"tokenizer": "masked/tokenizer.json", "order": "x"}, "order: should be o"),
         ("vocabulary", {"tokenizer": "masked/tokenizer.json", "unused": "1"}, "how often tokens"),
         ("step", {"dataset": "train", "step": "1", "batch_size": "0", "context_length": "1"},
@@ -637,6 +660,18 @@ def test_places_without_anything_to_show(tmp_path: Path) -> None:
     ]:  # fmt: skip
         with pytest.raises(TokenmillError, match=message):
             Library().add(str(location))
+
+
+def test_a_damaged_dataset_of_a_directory_is_not_left_out(view_root: Path, tmp_path: Path) -> None:
+    shutil.copytree(view_root / "masked", tmp_path / "data")
+    for suffix in ("bin", "docs", "mask", "json"):
+        shutil.copy(view_root / "masked" / f"train.{suffix}", tmp_path / "data" / f"val.{suffix}")
+    (tmp_path / "data" / "train.json").write_text("{")
+    with pytest.raises(TokenmillError, match=r"train.json: not a manifest, for it is not JSON"):
+        Library().add(str(tmp_path / "data"))
+    library = Library()
+    library.add(str(tmp_path / "data" / "val.bin"))
+    assert [*library.datasets] == ["val"]
 
 
 def test_the_page_runs_nothing_but_its_own() -> None:

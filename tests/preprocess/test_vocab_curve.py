@@ -170,6 +170,8 @@ def test_default_sizes(capsys: Any) -> None:
         ({"sizes": [256, 300]}, "sizes 256 is below 257, the 256 bytes and 1 special tokens; giv"),
         ({"sizes": []}, "sizes has no size; give at least one, such as 8k,32k"),
         ({"sizes": "8m"}, "from 256 to 536,870,912, such as 8k,32k; got '8m'"),
+        ({"sizes": "9" * 5000}, "from 256 to 536,870,912, such as 8k,32k; got '999"),
+        ({"sizes": ["8k", "9" * 5000 + "k"]}, "from 256 to 536,870,912, such as 8k,32k; got ['8k'"),
         ({"sizes": 255}, "from 256 to 536,870,912, such as 8k,32k; got 255"),
         ({"sizes": 2.5}, "from 256 to 536,870,912, such as 8k,32k; got 2.5"),
         ({"val_fraction": 0}, "val_fraction: should be a number greater than 0 and less than 1"),
@@ -304,6 +306,18 @@ def test_auto_is_refused_where_it_cannot_work(
 ) -> None:
     assert cli.run(["--train", str(directory / "train.txt"), *arguments.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_text_too_small_for_the_largest_size_is_told_without_a_size_that_nobody_gave(
+    tmp_path: Path, caplog: Any
+) -> None:
+    (tmp_path / "a.txt").write_text(END.join(f"abab abab {i}" for i in range(40)))
+    built = build(
+        train=tmp_path / "a.txt", val_fraction=0.4, vocab_size="auto", out=tmp_path / "out"
+    )
+    n = built.tokenizer.vocab_size
+    (said,) = [x.getMessage() for x in caplog.records if x.levelname == "WARNING"]
+    assert said.endswith(f"has {n} tokens, of 128000 at most; a larger one needs more text")
 
 
 def test_auto_is_not_for_a_configuration(directory: Path, tmp_path: Path) -> None:
