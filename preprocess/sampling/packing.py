@@ -28,7 +28,8 @@ import re
 import tempfile
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -61,12 +62,10 @@ Lengths = npt.NDArray[np.int32]
 Scratch = Callable[[int, Any], npt.NDArray[Any]]
 
 
-def _greedy(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
-    return kernels().pack_greedy(lengths, row_length, row_of)
-
-
-def _pool(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch) -> Any:
-    rows, rooms = np.zeros(_POOL_ROWS, np.int64), np.zeros(_POOL_ROWS, np.int64)
+def _pool(
+    lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch, n_open: int = _POOL_ROWS
+) -> Any:
+    rows, rooms = np.zeros(n_open, np.int64), np.zeros(n_open, np.int64)
     return kernels().pack_pool(lengths, row_length, row_of, rows, rooms)
 
 
@@ -87,7 +86,10 @@ def _alone(lengths: Lengths, row_length: int, row_of: Numbers, scratch: Scratch)
     return len(row_of)
 
 
-STRATEGIES = {"greedy": _greedy, "pool": _pool, "first_fit": _first_fit, "best_fit": _best_fit}
+STRATEGIES: dict[str, Callable[..., Any]] = {
+    "greedy": partial(_pool, n_open=1), "pool": _pool, "first_fit": _first_fit,
+    "best_fit": _best_fit,
+}
 ALONE = "alone"  # each piece has a row: windows of one document
 _ALL_STRATEGIES = STRATEGIES | {ALONE: _alone}
 _TURNS = "-turns"  # after the strategy, if documents are cut at turns
@@ -165,9 +167,10 @@ class PackedWindows:
             strategy += _TURNS
         self._path, self._plan, header = open_plan(file, context_length, strategy, keeps_plan)
         self._n_rows = int(header["n_rows"])
-        self._view = file.tokens if isinstance(file.tokens, ShardView) else None
-        self._packed_plan = pack(tuple(self._plan))
-        self._with_tokens = None if self._view else pack((*self._plan, file.tokens))
+        self._packed_plan: Any = pack(tuple(self._plan))
+        self._with_tokens: Any = None
+        if isinstance(self._plan, Plan) and not isinstance(file.tokens, ShardView):
+            self._with_tokens = pack((*self._plan, file.tokens))
         self.n_tokens = self.n_inputs = header.get("n_tokens", file.n_tokens)
         self.n_short = 0
         n_trained, n_kept = header.get("trained", (0, 0))
@@ -200,32 +203,17 @@ class PackedWindows:
             segment_ids: int32, of the same shape, filled; or without rows.
 
         Returns:
-            False if this is not possible: of several shards, or without a plan.
+            False if this is not possible: of shards, or without a plan.
         """
-        from bpe.runtime.jit import pack
-
-        is_sharded = self._view is not None and len(self._view.arrays) > 1
-        if is_sharded or isinstance(self._plan, _Pieces):
+        if self._with_tokens is None:
             return False
-        view = nullcontext() if self._view is None else self._view.at(lambda: self._spans(numbers))
-        with view as here:
-            if here is not None and self._with_tokens is None:
-                self._with_tokens = pack((*self._plan, *here.arrays))
-            n_pieces = kernels().read_packed(
-                self._with_tokens, numbers, padding, IGNORED, inputs, targets, segment_ids
-            )
+        n_pieces = kernels().read_packed(
+            self._with_tokens, numbers, padding, IGNORED, inputs, targets, segment_ids
+        )
         if n_pieces < 0:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         self._file.count_reads(n_pieces, inputs.size)
         return True
-
-    def _spans(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
-        """Return where the pieces of windows begin and end."""
-        starts, n_inputs, n_targets, *_ = self.pieces(numbers)
-        stops = starts + np.maximum(n_inputs, n_targets + 1)
-        if starts.min(initial=0) < 0 or stops.max(initial=0) > self._file.n_tokens:
-            raise _damaged(self._path, "the pieces that it had when it was opened")
-        return starts, stops
 
     def rows(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of windows [first, stop), as rows of any length."""

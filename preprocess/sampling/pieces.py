@@ -166,31 +166,6 @@ def count_spans(ends, documents, options, totals, found):
 
 
 @kernel
-def pack_greedy(lengths, row_length, row_of):
-    """Put each piece into the latest row, or into a new one.
-
-    Args:
-        lengths: As of `cut_at_lengths`.
-        row_length: Of a row.
-        row_of: int64[n_pieces], filled.
-
-    Returns:
-        The number of rows.
-
-    Example: lengths 3 1 3 2 and row_length 4 -> row_of 0 0 1 2; 3.
-    """
-    n_rows, room = 0, 0
-    for i in range(lengths.size):
-        length = abs(np.int64(lengths[i]))
-        if length > room:
-            n_rows += 1
-            room = row_length
-        row_of[i] = n_rows - 1
-        room -= length
-    return n_rows
-
-
-@kernel
 def pack_pool(lengths, row_length, row_of, rows, rooms):
     """Put each piece into the open row with the least room for it; a few rows are open at a time.
 
@@ -489,40 +464,6 @@ def divide_pieces(table, documents, out):
         if 0 < n <= out.shape[1]:
             out[4, n - 1] = table[4, i]
     return n
-
-
-@kernel
-def ignore_last_targets(table, documents, ignored, targets):
-    """Replace the targets of the last tokens of documents, which belong to the next document.
-
-    Args:
-        table: int64[5, n_pieces].
-        documents: A tuple of uint64[n_documents], the position after each document.
-        ignored: Written in their places.
-        targets: int64[n], of the pieces.
-
-    Returns:
-        False if a piece is outside of `targets`, or ends descend; it is the last looked at.
-
-    Example: table 1 / 4 / 4 / 0 / 6, ends 3 9, ignored -1, targets 5 6 7 8 -1 -1 -> 5 -1 7 8 -1 -1;
-        True.
-    """
-    ends = documents[0]
-    for i in range(table.shape[1]):
-        begin, n, place = table[0, i], table[1, i], table[3, i]
-        if place < 0 or n < 0 or n > targets.size - place:
-            return False
-        number, end = document_at(ends, begin), begin
-        while number < ends.size and end - begin < n:
-            before, end = end, np.int64(ends[number])
-            if end < before:
-                return False
-            if 0 < end - begin <= n:
-                targets[place + end - begin - 1] = ignored
-            number += 1
-        if number < ends.size and np.int64(ends[number]) < end:
-            return False
-    return True
 
 
 @kernel

@@ -380,11 +380,7 @@ class Sampler:
 
     def read(self, positions: Numbers) -> Fields:
         """Read the windows at positions of the endless stream."""
-        return self._read(self._at(positions))
-
-    def _at(self, positions: Numbers) -> Numbers:
-        """Return the numbers of the windows at positions of the endless stream."""
-        return self._stream.at(positions)
+        return self._read(self._stream.at(positions))
 
     @property
     def n_first(self) -> int:
@@ -424,7 +420,7 @@ class Sampler:
             firsts, counts = self._stream.batches(steps, size, drop_last)
         limits = np.append(0, np.cumsum(counts))
         positions = np.arange(limits[-1]) + np.repeat(firsts - limits[:-1], counts)
-        return self._at(positions), limits.tolist()
+        return self._stream.at(positions), limits.tolist()
 
     def _read(self, numbers: Numbers) -> Fields:
         """Read windows by their numbers, and pad those with fewer tokens."""

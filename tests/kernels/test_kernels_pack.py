@@ -77,7 +77,6 @@ def best_fit(lengths: list[int], row_length: int) -> list[int]:
 def run(name: str, lengths: list[int], row_length: int, n_open: int) -> tuple[int, list[int]]:
     n, row_of = len(lengths), np.full(len(lengths), -7)
     memory: dict[str, Any] = {
-        "pack_greedy": (),
         "pack_pool": (np.full(n_open, 9), np.full(n_open, 9)),
         "pack_first_fit": (np.full(2 * n_open, 9),),
         "pack_best_fit": (
@@ -94,13 +93,13 @@ def run(name: str, lengths: list[int], row_length: int, n_open: int) -> tuple[in
 def test_strategies_are_those_of_plain_lists(data: Any, row_length: int, n_open: int) -> None:
     lengths = data.draw(st.lists(st.integers(1, row_length), max_size=60))
     for name, expected in (
-        ("pack_greedy", greedy(lengths, row_length)),
         ("pack_pool", pool(lengths, row_length, n_open)),
         ("pack_first_fit", first_fit(lengths, row_length, n_open)),
         ("pack_best_fit", best_fit(lengths, row_length)),
     ):
         n_rows, rows = run(name, lengths, row_length, n_open)
         assert (n_rows, rows) == (max(rows, default=-1) + 1, expected), name
+    assert run("pack_pool", lengths, row_length, 1)[1] == greedy(lengths, row_length)
 
 
 @given(

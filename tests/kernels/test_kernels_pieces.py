@@ -174,17 +174,12 @@ def test_segments_and_positions_are_numbered(sizes: list[int], length: int, stri
     # The last token of a document has no target.
     lasts = table[0] + table[1]
     assert (table[1] - table[2] == np.isin(lasts, ends)).all()
-    targets = np.zeros(shape, np.int64)
-    assert kernels.ignore_last_targets(pieces, documents, -100, targets.reshape(-1))
-    expected = np.zeros(targets.size, np.int64)
-    expected[(table[3] + table[1] - 1)[table[2] < table[1]]] = -100
-    assert targets.reshape(-1).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("ends", [[4, 2, 9], [2**64 - 1, 9], [3, 2**63, 5, 9], [9, 3], []])
 def test_damaged_ends_of_documents_are_refused_or_stay_inside(ends: list[int]) -> None:
     table = np.array([[1, 0], [6, 3], [6, 3], [0, 6], [6, 9]])
-    documents, targets = (np.array(ends, np.uint64),), np.full(11, -1)
+    documents = (np.array(ends, np.uint64),)
     try:
         found = divided(table, documents)
     except TokenFileError:
@@ -192,8 +187,6 @@ def test_damaged_ends_of_documents_are_refused_or_stay_inside(ends: list[int]) -
     else:
         assert found[1].sum() == 9
         assert (found[3] + found[1] <= found[4]).all()
-    kernels.ignore_last_targets(table, documents, -100, targets[1:10].copy())
-    assert kernels.ignore_last_targets(table, documents, -100, targets[1:6].copy()) is False
 
 
 @pytest.mark.parametrize(
