@@ -56,7 +56,7 @@ def step(
         context_length: Of the sampler.
         seed: Of the sampler.
         order: Of the sampler.
-        windows: Of the sampler; a plan of "packed" is not kept.
+        windows: Of the sampler; of "packed" no plan is made.
         row: First row of the answer, which has `ROWS`.
         column: First token of them, of which it has `COLUMNS`.
 
