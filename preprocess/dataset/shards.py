@@ -95,11 +95,6 @@ class ShardView:
         Returns:
             uint16|uint32[n, length].
         """
-        found: Ids
-        if len(self.arrays) == 1:
-            with self.at(lambda: (starts, starts + length)) as here:
-                found = windows_of(here.arrays[0], length)[starts]
-                return found
         found = np.empty((len(starts), length), self.dtype)
         for array, begins, chosen in self.spans(starts, starts + length):
             found[chosen] = windows_of(array, length)[begins]

@@ -123,11 +123,13 @@ def get_batch(
         )
     starts = rng.integers(n_starts, size=batch_size)
     windows = read_windows(opened, starts, context_length + 1)
-    if out is not None:
-        _fill(out, windows[:, :-1], windows[:, 1:])
-        return out
-    arrays = [new_batch(batch_size, context_length) for _ in range(2 + with_mask)]
+    shape = batch_size, context_length
+    arrays = (
+        [new_batch(*shape) for _ in range(2 + with_mask)] if out is None else _to_fill(out, shape)
+    )
     arrays[0][:], arrays[1][:] = windows[:, :-1], windows[:, 1:]
+    if out is not None:
+        return out
     if with_mask:
         arrays[2][:] = 1
         if isinstance(opened, TokenFile) and opened.has_mask:
@@ -137,13 +139,10 @@ def get_batch(
     return tuple(to_device(array, device) for array in arrays)
 
 
-def _fill(out: tuple[Any, ...], *values: npt.NDArray[Any]) -> None:
-    """Copy values into arrays or tensors of the caller; raise SamplingError for others."""
-    if len(out) != len(values):
+def _to_fill(out: tuple[Any, ...], shape: tuple[int, ...]) -> list[npt.NDArray[Any]]:
+    if len(out) != 2:
         raise SamplingError(f"out should be two arrays or CPU tensors; got {len(out)}")
-    arrays = [_array_of(each, values[0].shape) for each in out]
-    for array, found in zip(arrays, values, strict=True):
-        array[:] = found
+    return [_array_of(each, shape) for each in out]
 
 
 def _array_of(given: Any, shape: tuple[int, ...]) -> npt.NDArray[np.integer[Any]]:

@@ -209,14 +209,10 @@ class Sampler:
 
     def continue_after(self, after: tuple[Stream, int] | None) -> None:
         """Begin the stream, after a position of another one if there is one, see `Stream`."""
-        order, seed = self.layout["order"], self.layout["seed"]
-        self._stream = Stream(order, self.n_windows, seed, after)
-        self._n_first_batches, self._n_batches = self._stream.n_batches(*self._batching)
+        names = "order", "seed", "global_batch_size", "drop_last"
+        order, seed, size, drop_last = (self.layout[name] for name in names)
+        self._stream = Stream(order, self.n_windows, seed, after, size, drop_last)
         self._block = -1, np.empty(0, np.int64), []
-
-    @property
-    def _batching(self) -> tuple[int, bool]:
-        return self.layout["global_batch_size"], self.layout["drop_last"]
 
     def reached(
         self, state: Mapping[str, Any], after: tuple[Stream, int] | None = None
@@ -242,11 +238,11 @@ class Sampler:
         if after is None and state["continue_from"] is not None:
             after = self.reached(state["continue_from"])
         n_before = self._windows_before(state["dataset"], name_of(self.dataset))
-        stream = Stream(self.layout["order"], n_before, self.layout["seed"], after)
-        step = check_integer("the step of a state", state["step"], 0)
         size = check_integer("the global_batch_size of a state", state["global_batch_size"], 1)
-        firsts, _ = stream.batches([step], size, state["drop_last"])
-        return stream, int(firsts[0])
+        order, seed = self.layout["order"], self.layout["seed"]
+        stream = Stream(order, n_before, seed, after, size, state["drop_last"])
+        step = check_integer("the step of a state", state["step"], 0)
+        return stream, int(stream.batches(np.array([step]))[0][0])
 
     def _windows_before(self, fingerprint: str, name: str) -> int:
         """Return how many windows the dataset had when it had this fingerprint."""
@@ -292,7 +288,7 @@ class Sampler:
                 f" {layout['context_length']:,} needs one more than that; choose {advice}"
                 f"{'or ' * bool(advice)}more data"
             )
-        if layout["order"] != "random" and not self._n_batches:
+        if layout["order"] != "random" and not self._stream.n_batches:
             raise SamplingError(
                 f"{name} has {self.n_windows:,} windows, and a batch needs"
                 f" {layout['global_batch_size']:,}; choose a smaller global_batch_size, or"
@@ -322,7 +318,7 @@ class Sampler:
                 "a sampler of order 'random' has no length: it yields batches without end; choose"
                 " order='epoch', or a number of steps"
             )
-        return int(self._n_batches)
+        return self._stream.n_batches
 
     @tells_missing
     def batch(self, step: int, **_unknown: Never) -> dict[str, Any]:
@@ -414,10 +410,10 @@ class Sampler:
     def _numbers_of_block(self, block: int) -> tuple[Numbers, list[int]]:
         """Return the numbers of the windows of many steps, and where each step begins in them."""
         steps = np.arange(block * _STEPS, (block + 1) * _STEPS)
-        size, drop_last = self._batching
+        size = self.layout["global_batch_size"]
         firsts, counts = steps * size, np.full(_STEPS, size)
         if self.layout["order"] != "random":
-            firsts, counts = self._stream.batches(steps, size, drop_last)
+            firsts, counts = self._stream.batches(steps)
         limits = np.append(0, np.cumsum(counts))
         positions = np.arange(limits[-1]) + np.repeat(firsts - limits[:-1], counts)
         return self._stream.at(positions), limits.tolist()
@@ -469,9 +465,9 @@ class Sampler:
         """Yield the steps of an iteration that begins now, without moving `step`."""
         if self.layout["order"] == "random":
             return itertools.count(self.step)
-        begin = self._n_first_batches  # of the second epoch
-        n_over = (self.step - begin) // self._n_batches + 1 if self.step >= begin else 0
-        return iter(range(self.step, begin + n_over * self._n_batches))
+        begin, n = self._stream.n_first_batches, self._stream.n_batches  # of the second epoch
+        n_over = (self.step - begin) // n + 1 if self.step >= begin else 0
+        return iter(range(self.step, begin + n_over * n))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for step in self.steps():
@@ -480,8 +476,7 @@ class Sampler:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A memory map would be pickled with all of its data.
-        names = "step", "_stream", "_n_first_batches", "_n_batches"  # a mixture sets the stream
-        state = {name: getattr(self, name) for name in names}
+        state = {"step": self.step, "_stream": self._stream}  # a mixture sets the stream
         return partial(Sampler, **self.layout), (self.dataset,), state
 
     def state_dict(self) -> dict[str, Any]:

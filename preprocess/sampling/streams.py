@@ -7,7 +7,6 @@ Nothing is listed: both are ranges of positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -33,14 +32,19 @@ class Stream:
         seed: Of the order.
         after: Another stream, of the first windows of this one, and the position in it from which
             on this one continues; None: it begins.
+        size: Windows of a batch.
+        drop_last: True to leave out the last windows of an epoch that do not fill a batch.
 
     Attributes:
         n_windows: As given.
         n_first: Windows of the first epoch.
+        n_first_batches: Batches of the first epoch.
+        n_batches: Batches of each later one.
     """
 
     def __init__(
-        self, order: str, n_windows: int, seed: int, after: tuple[Self, int] | None = None
+        self, order: str, n_windows: int, seed: int, after: tuple[Self, int] | None = None,
+        size: int = 1, drop_last: bool = False,
     ) -> None:
         self._order, self.n_windows, self._seed = order, n_windows, seed
         self._after: Stream | None = None
@@ -50,6 +54,10 @@ class Stream:
             stop, self._epoch = self._after._end_of_epoch(self._begin)
             self._n_old = stop - self._begin
             self.n_first = self._n_old + n_windows - self._after.n_windows
+        self._size = size
+        self.n_first_batches, self.n_batches = (
+            n // size if drop_last else -(-n // size) for n in (self.n_first, n_windows)
+        )
 
     def _end_of_epoch(self, position: int) -> tuple[int, int]:
         """Return (where the epoch of a position ends, its number)."""
@@ -76,22 +84,11 @@ class Stream:
         found[is_first] = windows
         return found
 
-    def n_batches(self, size: int, drop_last: bool) -> tuple[int, int]:
-        """Return the number of batches of (the first epoch, each later one)."""
-        first, later = (
-            n // size if drop_last else -(-n // size) for n in (self.n_first, self.n_windows)
-        )
-        return first, later
-
-    def batches(
-        self, steps: Numbers | Sequence[int], size: int, drop_last: bool
-    ) -> tuple[Numbers, Numbers]:
+    def batches(self, steps: Numbers) -> tuple[Numbers, Numbers]:
         """Return (position of the first window, number of windows) of batches: int64[n] each."""
-        steps = np.asarray(steps)
-        n_first, n_later = self.n_batches(size, drop_last)
-        is_first = steps < n_first
-        epochs, batches = np.divmod(np.maximum(steps - n_first, 0), n_later)
+        is_first = steps < self.n_first_batches
+        epochs, batches = np.divmod(np.maximum(steps - self.n_first_batches, 0), self.n_batches)
         begins = np.where(is_first, 0, self.n_first + epochs * self.n_windows)
         stops = np.where(is_first, self.n_first, begins + self.n_windows)
-        firsts = begins + np.where(is_first, steps, batches) * size
-        return firsts, np.minimum(size, stops - firsts)
+        firsts = begins + np.where(is_first, steps, batches) * self._size
+        return firsts, np.minimum(self._size, stops - firsts)
