@@ -134,9 +134,7 @@ def get_batch(
         arrays[2][:] = 1
         if isinstance(opened, TokenFile) and opened.has_mask:
             arrays[2][:] = read_windows(opened, starts + 1, context_length, opened.loss_mask)
-    if device is None:
-        return tuple(arrays)
-    return tuple(to_device(array, device) for array in arrays)
+    return tuple(arrays if device is None else (to_device(x, device) for x in arrays))
 
 
 def _to_fill(out: tuple[Any, ...], shape: tuple[int, ...]) -> list[npt.NDArray[Any]]:
