@@ -20,7 +20,6 @@ ifdef READY_PYTHON
 run := $(READY_PYTHON)
 else
 run := $(VENV)/bin/python
-core := $(VENV)/.core
 formats := $(VENV)/.formats
 dev := $(VENV)/.dev
 torch := $(VENV)/.torch
@@ -118,35 +117,25 @@ $(VENV)/bin/python:
 
 install = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check
 
-$(VENV)/.core: $(VENV)/bin/python pyproject.toml
+# What an installation has beside the packages themselves.
+$(VENV)/.formats: extras := formats
+$(VENV)/.dev: extras := dev
+$(VENV)/.docs: extras := docs
+$(VENV)/.bench: extras := bench,formats
+$(VENV)/.formats $(VENV)/.dev $(VENV)/.docs $(VENV)/.bench: $(VENV)/bin/python pyproject.toml
 	@echo 'setting up $(VENV) (once)' >&2
-	@$(install) --editable .
-	@touch '$@'
-
-$(VENV)/.formats: $(VENV)/.core
-	@$(install) --editable '.[formats]'
-	@touch '$@'
-
-$(VENV)/.dev: $(VENV)/.core
-	@$(install) --editable '.[dev]'
+	@$(install) --editable '.[$(extras)]'
 	@touch '$@'
 
 # PyTorch goes first and by itself, so that the build which TORCH asks for is the one that stays.
-$(VENV)/.torch: $(VENV)/.core
+$(VENV)/.torch: $(VENV)/bin/python pyproject.toml
+	@echo 'setting up $(VENV) (once)' >&2
 	@$(install) $(TORCH)
 	@$(install) --editable '.[torch]'
 	@touch '$@'
 
 $(VENV)/.all: $(VENV)/.dev $(VENV)/.torch
 	@$(install) --editable '.[dev,torch,hf,chat,formats,plot,ray,remote,interop,view,browser,docs]'
-	@touch '$@'
-
-$(VENV)/.docs: $(VENV)/.core
-	@$(install) --editable '.[docs]'
-	@touch '$@'
-
-$(VENV)/.bench: $(VENV)/.core
-	@$(install) --editable '.[bench,formats]'
 	@touch '$@'
 
 # The programs of docs/clients.md exclude one another's libraries. One that cannot be installed has its tests skipped.
