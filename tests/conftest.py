@@ -46,7 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 # Files that take longest, which are run first.
-SLOW = ["test_kernel_modes", "test_ray", "test_site", "test_calls", "test_readme"]
+SLOW = [
+    "test_kernel_modes", "test_ray", "test_view_browser", "test_site", "test_calls", "test_readme",
+    "test_kernel_cache",
+]  # fmt: skip
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
