@@ -438,7 +438,7 @@ def _vocabulary_size_or_auto(value: Any) -> Any:
 
 VocabularySize = Annotated[
     Annotated[int, Meta(le=2**29)] | Literal["auto"],
-    Kind(_vocabulary_size_or_auto, f"a whole number of at most {2**29:,}, or 'auto'", "N|auto"),
+    Kind(_vocabulary_size_or_auto, f"a whole number from 256 to {2**29:,}, or 'auto'", "N|auto"),
 ]
 VocabularySizes = Annotated[
     tuple[Annotated[int, Meta(ge=256, le=2**29)], ...],

@@ -244,9 +244,11 @@ def check_has_documents(
             " build or vocab-curve validation text (--val), or check that --separator is the text"
             " between documents"
         )
-    filtered = [
-        f", {n:,} {what}"
+    reasons = ", ".join(
+        f"{n:,} {what}"
         for n, what in (
+            (left_out.empty_documents, "are empty"),
+            (left_out.skipped_documents, "are not UTF-8"),
             (left_out.short_documents, "are shorter than --min-length"),
             (left_out.long_documents, "are longer than --max-length-chars"),
             (left_out.bad_records, "are bad records (--on-bad-record error shows the first)"),
@@ -254,12 +256,10 @@ def check_has_documents(
             (left_out.outside_documents, "are outside of --start-character and --max-characters"),
         )
         if n
-    ]
-    remedy = "choose other values of these options" if filtered else "give files that have text"
-    raise CorpusError(
-        f"{_names(sources)}: no document for {name}: {left_out.empty_documents:,} are empty and"
-        f" {left_out.skipped_documents:,} are not UTF-8{''.join(filtered)}; {remedy}"
-    )
+    ) or "there is no record"
+    is_filtered = "--" in reasons
+    remedy = "choose other values of these options" if is_filtered else "give files that have text"
+    raise CorpusError(f"{_names(sources)}: no document for {name}: {reasons}; {remedy}")
 
 
 def _names(sources: Sequence[Source]) -> str:

@@ -129,7 +129,7 @@ def find_parts(files: Files, name: str, count: int | None = None) -> list[Part]:
             found.setdefault(of, {})[index] = each
     if not found:
         raise MergeError(
-            f"{where}: no finished part of a task is in this directory; build the parts first"
+            f"{where}: no finished part of a task is here; check the path, or build the parts first"
             " (--task-index, --task-count), and give the --name that they were given"
         )
     if count is None:

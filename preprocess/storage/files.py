@@ -23,7 +23,8 @@ from preprocess.storage.remote import ObjectStore, RemoteError, split_url
 
 READ_AT_ONCE = 16 << 20  # bytes
 _DIGESTED_AT_ONCE = 1 << 20  # bytes
-
+# Errors for a file that is not there: a link may lead nowhere, and a file be its directory.
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 # Both have the methods that `LocalFiles` describes.
 Files: TypeAlias = "LocalFiles | UrlFiles"
@@ -65,8 +66,8 @@ class LocalFiles:
         try:
             state = os.stat(self.directory / name)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                return None  # also a link that leads nowhere
+            if error.errno in _MISSING:
+                return None
             raise
         if stat.S_ISDIR(state.st_mode):
             raise OutputError(
@@ -91,9 +92,9 @@ class LocalFiles:
                 raise OutputError(f"{path}: is a pipe or a device, expected a file; remove it")
             with open(path, "rb") as file:
                 return file.read(state.st_size)
-        except FileNotFoundError:
-            return None
         except OSError as error:
+            if error.errno in _MISSING:
+                return None
             raise OutputError(
                 f"{path}: could not be read: {error.strerror}; check the disk and its permissions"
                 " and run the same command again"

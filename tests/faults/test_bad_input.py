@@ -42,7 +42,7 @@ FILES = {
     "text.txt": TEXT.encode(), "empty.txt": b"", "bad.txt": b"\xff<|endoftext|>\xfe",
     "only.txt": 5 * END.encode(), "separators": END.encode(), "pad.txt": b"<|pad|>",
     "latin1.txt": ("x" * 70_000 + " caf\xe9").encode("latin-1"),
-    "cut.json": b'{"model": {"type": "BPE", "vocab": {"a',
+    "list.json": b"[]", "cut.json": b'{"model": {"type": "BPE", "vocab": {"a',
 }  # fmt: skip
 # A command behind "tokenmill build --train", or a whole one, and what it says; "...": and so on.
 REFUSED = [
@@ -51,9 +51,10 @@ REFUSED = [
     ("empty.txt", "empty.txt: empty (0 bytes), so there is no text for train"),
     ("text.txt --val empty.txt", "empty.txt: empty (0 bytes), so there is no text for val"),
     ("bad.txt --val text.txt --on-invalid-utf8 skip",
-     "bad.txt: no document for train: 0 are empty and 2 are not UTF-8"),
-    ("only.txt --val text.txt", "only.txt: no document for train: 6 are empty and 0 are not UTF-8"),
-    ("only.txt", "only.txt: no document for train: 6 are empty and 0 are not UTF-8"),
+     "bad.txt: no document for train: 2 are not UTF-8; give files that"),
+    ("list.json", "list.json: no document for train: there is no record; give files that"),
+    ("only.txt --val text.txt", "only.txt: no document for train: 6 are empty; give files that"),
+    ("only.txt", "only.txt: no document for train: 6 are empty; give files that"),
     ("pad.txt --val-fraction 0 --special-token <|pad|>", "...there is no text to train on"),
     *((files, "latin1.txt: byte 70,004: not valid UTF-8 (0xe9: unexpected end"
        "...--on-invalid-utf8 replace")
@@ -105,7 +106,8 @@ WRONG_USAGE = [
     ("--save_path x", "unrecognized arguments: --save_path; did you mean --out?"),
     (f"--workers {'9' * 20}", "--workers: should be a number that is not as large; got 9"),
     (f"--workers {'9' * 5000}", "argument --workers: invalid int value: '99...99; see tokenmill"),
-    (f"--vocab-size {'9' * 5000}", "--vocab-size: should be a whole number of at most 536,870,912"),
+    ("--vocab-size -5", "--vocab-size: should be a whole number from 256 to 536,870,912, or"),
+    (f"--vocab-size {'9' * 5000}", "--vocab-size: should be a whole number from 256 to 536,"),
     (f"--unit-size {'9' * 5000}", "--unit-size: should be a number of bytes such as 65536, 64KiB"),
     (f"--executor ray --ray-resource CPU={'9' * 5000}",
      "--ray-resource: should be amounts of resources, such as CPU=2 or memory=4000000000; got"),
@@ -114,7 +116,7 @@ WRONG_USAGE = [
     ("--val-fraction -1e3", "--val-fraction: should be a number of at least 0 and less than"),
     ("--max-minutes 0", "--max-minutes: should be a number greater than 0; got 0.0"),
     ("--max-minutes nan", "--max-minutes: should be a number greater than 0; got nan"),
-    (f"--vocab-size {2**30}", f"--vocab-size: should be a whole number of at most {2**29:,}, or"),
+    (f"--vocab-size {2**30}", f"--vocab-size: should be a whole number from 256 to {2**29:,}, or"),
 ]
 NAMED_AS_OTHERS = ("tokenizer", "tokenizer_config", "stats", "x_stats")
 

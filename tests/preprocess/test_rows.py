@@ -252,6 +252,8 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "text.jsonl").write_text("{}")
     with pytest.raises(TokenFileError, match="is not a dataset; build one first: tokenmill build"):
         write_rows(tmp_path / "text.jsonl")
+    with pytest.raises(OutputError, match="a file is where a directory is expected, so move the f"):
+        write_rows(tmp_path / "data", out=tmp_path / "text.jsonl")
     (tmp_path / "empty").mkdir()
     with pytest.raises(Exception, match="no finished token file in this directory; build one fir"):
         write_rows(tmp_path / "empty", out=tmp_path / "rows")

@@ -279,7 +279,7 @@ def test_a_name_of_the_user(root: Path, tmp_path: Path) -> None:
     build_parts(options_of(root, name="x_y"), tmp_path)
     merge_parts(tmp_path, name="x_y")
     assert (tmp_path / "x_y_train.json").exists()
-    with pytest.raises(MergeError, match="no finished part of a task is in this directory"):
+    with pytest.raises(MergeError, match="no finished part of a task is here; check the path"):
         merge_parts(tmp_path)
 
 

@@ -296,7 +296,7 @@ def test_train_holds_documents_out(directory: Path, tmp_path: Path, caplog: Any)
     [
         ("--vocab-size 300 --width 8", "--width has no effect without --vocab-size auto; gi"),
         ("--layers 8", "--layers has no effect without --vocab-size auto; gi"),
-        ("--vocab-size all", "should be a whole number of at most 536,870,912, or 'auto'; g"),
+        ("--vocab-size all", "should be a whole number from 256 to 536,870,912, or 'auto'; g"),
         ("--vocab-size auto --val-fraction 0", "is chosen by validation text, and --val-fract"),
         ("--vocab-size auto --executor ray", "--vocab-size auto is chosen on one machine, not"),
     ],
