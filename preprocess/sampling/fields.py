@@ -87,13 +87,7 @@ class Fields:
 
         The padding of a row counts as one.
         """
-        return cumulative_lengths(self._segments, self.inputs.size)
-
-    def segments_in_rows(self, rows: Array) -> Array:
-        """Return the documents, a table as above, for rows that get other numbers."""
-        table, length = self._segments.copy(), self.inputs.shape[1]
-        table[3:] += (rows - np.arange(len(rows)))[table[3] // length] * length
-        return table
+        return cumulative_lengths(self.segment_ids)
 
     @cached_property
     def document_targets(self) -> Array:
@@ -155,15 +149,11 @@ def number_positions(table: Array, out: Array) -> None:
         raise outside()
 
 
-def cumulative_lengths(table: Array, size: int) -> Array:
-    """Return where documents begin in flattened rows of `size` places, and `size`: int32.
-
-    The padding of a row counts as a document. `table` is as of `DocumentWindows.pieces`.
-    """
-    _, sizes, _, places, stops = table
-    ends = places + sizes
-    limits = np.sort(np.append(places, ends[ends < stops]))
-    return np.append(limits, size).astype(np.int32)
+def cumulative_lengths(segment_ids: Array) -> Array:
+    """Return where segments begin in flattened rows, and the number of places: int32."""
+    begins = np.ones(segment_ids.shape, np.bool_)
+    begins[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
+    return np.append(np.flatnonzero(begins), segment_ids.size).astype(np.int32)
 
 
 NAMES = (

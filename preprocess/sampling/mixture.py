@@ -184,18 +184,14 @@ class Mixture:
         size, length = self.layout["global_batch_size"], self.layout["context_length"]
         n = size * (rank + 1) // world_size - size * rank // world_size
         arrays: dict[str, Array] = {}
-        tables = []
         for _, rows, read in self._reads(step):
             for name in self.layout["fields"]:
-                if name == "cu_seqlens":
-                    tables.append(read.segments_in_rows(rows))
-                    continue
-                values = getattr(read, name)
+                values = getattr(read, "segment_ids" if name == "cu_seqlens" else name)
                 if name not in arrays:
                     arrays[name] = new_batch(n, length, values.dtype)
                 arrays[name][rows] = values
-        if tables:
-            arrays["cu_seqlens"] = cumulative_lengths(np.concatenate(tables, axis=1), n * length)
+        if "cu_seqlens" in arrays:
+            arrays["cu_seqlens"] = cumulative_lengths(arrays["cu_seqlens"])
         sampler = next(iter(self.samplers.values()))
         # In the order of the fields.
         return sampler.to_device({name: arrays[name] for name in self.layout["fields"]})
