@@ -95,7 +95,12 @@ def occurrences_of(
     for each in wanted:
         if isinstance(each, str):  # the bytes of such tokens, joined, are not the text
             assert tokenizer is not None
-            each = tokenizer.encode_ordinary(each)
+            if not (ids := tokenizer.encode_ordinary(each)):
+                raise SearchError(
+                    f"{file.path}: its tokenizer makes no token of {each!r:.100}; search for text"
+                    " that has one"
+                )
+            each = ids
         if not each or not 0 <= min(each) <= max(each) < size:
             raise SearchError(
                 f"{file.path}: expected at least one id of its vocabulary, from 0 to"

@@ -261,6 +261,8 @@ def test_tokens_that_are_no_bytes_are_found_by_the_ids_of_the_text(tmp_path: Pat
     found = search(tmp_path / "train.bin", "two one", progress=False)["searched"][0]
     assert (found["count"], found["documents"]) == (2, 2)
     (tmp_path / "items.jsonl").write_text('{"text": "two one"}\n')
+    with pytest.raises(TokenmillError, match=r"its tokenizer makes no token of ' \\n'"):
+        search(tmp_path / "train.bin", " \n", progress=False)
     with pytest.raises(TokenmillError, match="tokenizer is not byte-level, so n-grams of words"):
         search(tmp_path / "train.bin", contamination=tmp_path / "items.jsonl", progress=False)
 
