@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -46,7 +46,7 @@ from preprocess.run.reading import find_passes
 from preprocess.run.selection import select_documents
 from preprocess.sources import digest_of as digest_of_source
 from preprocess.sources.standard_input import has_standard_input
-from preprocess.storage import REPAIR, Storage, open_repair, open_storage
+from preprocess.storage import Storage, open_repair, open_storage
 
 if TYPE_CHECKING:
     from bpe.text_tokenizer import AnyTokenizer
@@ -116,22 +116,7 @@ def find_run(bin_path: Path) -> tuple[BuildSettings | EncodeSettings, Stats]:
         return _COMMANDS[runs[0].made_from.command](**(runs[0].settings or {})), runs[0]
 
 
-def has_own_tokenizer(bin_path: Path) -> bool:
-    """Return True if the run that wrote a token file put its tokenizer beside it, as `build`."""
-    with suppress(RebuildError):
-        return isinstance(find_run(bin_path)[0], BuildSettings)
-    return False
-
-
-# --- the storage of a repair ---
-
-
-def clear_repair(directory: Path) -> None:
-    """Remove the work files of a killed repair."""
-    storage = open_storage(directory, REPAIR)
-    if REPAIR in storage.runs():
-        with storage:
-            storage.clear()
+# --- in the storage of a repair ---
 
 
 def rebuild_manifest(

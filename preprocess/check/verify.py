@@ -38,7 +38,7 @@ from preprocess.dataset.manifest import SELECTED, DataFile, Manifest, manifest_i
 from preprocess.dataset.reader import TokenFile, open_tokens, read_bounds
 from preprocess.documents.chat_tokens import gives_text_back
 from preprocess.locations import how_to_repair, url_name
-from preprocess.options import VerifySettings
+from preprocess.options import BuildSettings, VerifySettings
 from preprocess.report.progress import Progress, Stage, progress_of
 from preprocess.report.summary import listed
 from preprocess.run.outputs import TOKENIZER_FILE, find_token_files, manifests_in, names_of_datasets
@@ -120,7 +120,8 @@ def _verify_place(place: str, settings: VerifySettings, progress: Progress) -> l
         directory = split[0] or "."
         files, names = open_files(directory), [os.path.splitext(split[1])[0]]
     if settings.repair:
-        rebuild.clear_repair(Path(directory))
+        with open_repair(Path(directory)):
+            pass  # it removes the work files of a killed repair
     checks = [_Dataset(files, name, settings, progress) for name in names]
     findings = [finding for each in checks for finding in each.check()]
     if is_directory:
@@ -166,8 +167,9 @@ class _Dataset:
                 lock = open_repair(self._path.parent) if repair else nullcontext()
                 with lock as self._storage:
                     self._check(self._check_manifest, self._repair_manifest)
-                    if self._manifest is not None:
-                        self._check_parts(self._manifest)
+                    if (found := self._manifest) is not None:
+                        self._check(self._check_tokenizer, self._repair_tokenizer, found)
+                        self._check(self._check_data, self._repair_data, found)
                 if self._tokenizer is not None and all(each.sound for each in self._findings):
                     file = open_tokens(self._path)
                     self._add(Path(file.path).name, *_check_sample(file, self._tokenizer))
@@ -184,27 +186,21 @@ class _Dataset:
         """Return the path of its .bin; of one with shards, or joined, which has none: manifest."""
         return self._path.with_suffix(".json") if manifest.shards else self._path
 
-    def _check_parts(self, manifest: Manifest) -> None:
-        self._check(
-            lambda: self._check_tokenizer(manifest), lambda x: self._repair_tokenizer(manifest, x)
-        )
-        self._check(lambda: self._check_data(manifest), lambda x: self._repair_data(manifest, x))
-
     def _check(
-        self, check: Callable[[], None], repair: Callable[[Storage], Finding | None]
+        self, check: Callable[..., None], repair: Callable[..., Finding | None], *given: Manifest
     ) -> None:
         """Check a part, and if it is damaged, repair it in an empty storage and check it again.
 
-        A repair returns what was done, or None if it can do nothing.
+        A repair gets the storage, too, and returns what was done, or None if it can do nothing.
         """
         before = len(self._findings)
-        check()
+        check(*given)
         is_sound = all(each.sound for each in self._findings[before:])
         if self._storage is not None and not is_sound:
             self._storage.clear()
-            if (done := repair(self._storage)) is not None:
+            if (done := repair(*given, self._storage)) is not None:
                 del self._findings[before:]
-                check()
+                check(*given)
                 self._findings.append(done)
 
     def _are_files(self) -> bool:
@@ -308,8 +304,11 @@ class _Dataset:
 
     def _is_elsewhere(self, manifest: Manifest) -> bool:
         """Return True if no tokenizer is given, and that of the dataset was never beside it."""
-        if self._settings.tokenizer is not None or rebuild.has_own_tokenizer(self._path):
+        if self._settings.tokenizer is not None:
             return False
+        with suppress(rebuild.RebuildError):
+            if isinstance(rebuild.find_run(self._path)[0], BuildSettings):
+                return False
         if self._files.size(TOKENIZER_FILE) is None:
             return True
         with suppress(TokenmillError):  # a damaged one is reported
