@@ -192,7 +192,9 @@ class HuggingFaceTokenizer(TextTokenizer):
         with errors_as(TokenizerFileError, cannot):
             self._engine = _engine_of(top)
             added = msgspec.convert(top.get("added_tokens") or [], list[AddedEntry])
-            tokens = named.added_to(added, _ids_of_model(model["vocab"]))
+            vocab = model["vocab"]  # of Unigram a list of texts with scores
+            ids = vocab if isinstance(vocab, dict) else {x: i for i, (x, _) in enumerate(vocab)}
+            tokens = named.added_to(added, ids)
             if tokens != added:
                 top["added_tokens"] = msgspec.to_builtins(tokens)
                 self._text = dumps(top)
@@ -267,13 +269,6 @@ def _engine_of(top: dict[str, Any]) -> Any:
     engine.no_truncation()
     engine.no_padding()
     return engine
-
-
-def _ids_of_model(vocab: Any) -> dict[str, int]:
-    """Return text -> id of the vocabulary of a model; that of Unigram is a list with scores."""
-    if isinstance(vocab, dict):
-        return vocab
-    return {text: number for number, (text, _) in enumerate(vocab)}
 
 
 def _alike(engine: Any) -> dict[str, str]:

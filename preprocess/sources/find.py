@@ -112,7 +112,13 @@ def find_sources(
         binary = [x for x in of_path if isinstance(x, Path | str)]
         if binary_files is not None:
             binary_files += binary
-        _warn_of_text([str(x) for x in binary if is_named_text(x)])
+        if names := [str(x) for x in binary if is_named_text(x)]:
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            warn_once(
+                f"{', '.join(names[:_NAMED])}{more}: left out as binary, for a zero byte, though"
+                " named as text; remove the zero byte, or give the path of the file itself to read"
+                " it so"
+            )
         if not new:
             without_text = (
                 f"{each.shown}: no text files in this directory or below it (names that begin with"
@@ -124,16 +130,6 @@ def find_sources(
     if without_text and not sources:
         raise CorpusError(without_text)
     return sources
-
-
-def _warn_of_text(names: Sequence[str]) -> None:
-    """Warn of files that are skipped as binary, though their names say that they are text."""
-    if names:
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
-        warn_once(
-            f"{', '.join(names[:_NAMED])}{more}: left out as binary, for a zero byte, though named"
-            " as text; remove the zero byte, or give the path of the file itself to read it so"
-        )
 
 
 def _open_all(found: Sequence[_Found], reading: ReadOptions) -> list[Source | Path | str | None]:
@@ -408,14 +404,6 @@ def _is_no_file(entry: os.DirEntry[str]) -> bool:
         return error.errno in (errno.ELOOP, errno.ENOTDIR)
 
 
-def _warn_of(others: Sequence[Path]) -> None:
-    if others:
-        logger.warning(
-            "%s: is no file (a link that leads nowhere, a pipe or a device), and is left out%s",
-            others[0], f", as are {len(others) - 1} others beside it" if others[1:] else "",
-        )
-
-
 def _files_below(
     directory: _Directory, prefix: str = "", seen: tuple[Path, ...] = (),
     ignored: tuple[tuple[Path, Any], ...] = (),
@@ -440,8 +428,12 @@ def _files_below(
         seen = (*seen, directory.path.resolve())
         if ".gitignore" in directory.files:
             ignored = (*ignored, (directory.path, _read_gitignore(directory.path / ".gitignore")))
-    others = sorted(directory.others.items())
-    _warn_of([x for name, x in others if name[:1] != "." and not _is_ignored(x, ignored)])
+    others = [x for name, x in sorted(directory.others.items()) if name[:1] != "."]
+    if others := [x for x in others if not _is_ignored(x, ignored)]:
+        logger.warning(
+            "%s: is no file (a link that leads nowhere, a pipe or a device), and is left out%s",
+            others[0], f", as are {len(others) - 1} others beside it" if others[1:] else "",
+        )
     for name in sorted(names - directory.own, key=os.fsencode):
         if name[:1] == "." or any(fnmatch.fnmatchcase(name, each) for each in beside):
             continue
