@@ -28,7 +28,7 @@ import re
 import tempfile
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -167,10 +167,9 @@ class PackedWindows:
             strategy += _TURNS
         self._path, self._plan, header = open_plan(file, context_length, strategy, keeps_plan)
         self._n_rows = int(header["n_rows"])
-        self._packed_plan: Any = pack(tuple(self._plan))
-        self._with_tokens: Any = None
-        if isinstance(self._plan, Plan) and not isinstance(file.tokens, ShardView):
-            self._with_tokens = pack((*self._plan, file.tokens))
+        self._view = file.tokens if isinstance(file.tokens, ShardView) else None
+        self._packed_plan = pack(tuple(self._plan))
+        self._with_tokens = None if self._view else pack((*self._plan, file.tokens))
         self.n_tokens = self.n_inputs = header.get("n_tokens", file.n_tokens)
         self.n_short = 0
         n_trained, n_kept = header.get("trained", (0, 0))
@@ -203,17 +202,32 @@ class PackedWindows:
             segment_ids: int32, of the same shape, filled; or without rows.
 
         Returns:
-            False if this is not possible: of shards, or without a plan.
+            False if this is not possible: of several shards, or without a plan.
         """
-        if self._with_tokens is None:
+        from bpe.runtime.jit import pack
+
+        is_sharded = self._view is not None and len(self._view.arrays) > 1
+        if is_sharded or isinstance(self._plan, _Pieces):
             return False
-        n_pieces = kernels().read_packed(
-            self._with_tokens, numbers, padding, IGNORED, inputs, targets, segment_ids
-        )
+        view = nullcontext() if self._view is None else self._view.at(lambda: self._spans(numbers))
+        with view as here:
+            if here is not None and self._with_tokens is None:
+                self._with_tokens = pack((*self._plan, *here.arrays))
+            n_pieces = kernels().read_packed(
+                self._with_tokens, numbers, padding, IGNORED, inputs, targets, segment_ids
+            )
         if n_pieces < 0:
             raise _damaged(self._path, "the pieces that it had when it was opened")
         self._file.count_reads(n_pieces, inputs.size)
         return True
+
+    def _spans(self, numbers: Numbers) -> tuple[Numbers, Numbers]:
+        """Return where the pieces of windows begin and end."""
+        starts, n_inputs, n_targets, *_ = self.pieces(numbers)
+        stops = starts + np.maximum(n_inputs, n_targets + 1)
+        if starts.min(initial=0) < 0 or stops.max(initial=0) > self._file.n_tokens:
+            raise _damaged(self._path, "the pieces that it had when it was opened")
+        return starts, stops
 
     def rows(self, first: int, stop: int) -> RowPieces:
         """Return the pieces of windows [first, stop), as rows of any length."""
