@@ -132,8 +132,8 @@ class UrlFiles:
     """
 
     def __init__(self, location: str) -> None:
-        scheme, _, rest = location.rstrip("/").partition("://")
-        self._url = f"{scheme.lower()}://{rest}"
+        scheme, _, rest = location.partition("://")
+        self._url = f"{scheme.lower()}://{rest.rstrip('/')}"
         self._spool: Path | None = None
         directory_of(f"{self._url}/")  # both raise for a URL that cannot be used
         self.object("x")

@@ -409,7 +409,7 @@ class _Fsspec:
     def __init__(self, root: str, library: Any) -> None:
         self._root = root
         try:
-            self._system = library.filesystem(root.partition("://")[0])
+            self._system, _ = library.core.url_to_fs(root)
         except (ImportError, OSError, TypeError, ValueError) as error:
             raise RemoteError(
                 f"{shown_url(root)}: cannot be read: {reason_of(error)}; the schemes s3, gs, az,"

@@ -177,7 +177,7 @@ def test_a_failure_of_fsspec_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ConnectionResetError("reset by https://me:secret@host/x?token=secret")
 
-    def lack(scheme: str) -> None:
+    def lack(scheme: str, **_: Any) -> None:
         raise TypeError(f"{scheme}: missing 1 required positional argument: 'host'")
 
     monkeypatch.setattr(type(fsspec.filesystem("memory")), "info", fail)
@@ -185,7 +185,7 @@ def test_a_failure_of_fsspec_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         open_objects("memory://b").info("a")
     assert "reset by https://host/x" in str(caught.value)
     assert "secret" not in str(caught.value)
-    monkeypatch.setattr(fsspec, "filesystem", lack)
+    monkeypatch.setattr(fsspec.core, "filesystem", lack)
     with pytest.raises(RemoteError, match="ftp://host: cannot be read: ftp: missing 1 required"):
         open_objects("ftp://host")
 

@@ -28,7 +28,7 @@ from preprocess.documents.batch import ReadOptions
 from preprocess.report.progress import Progress
 from preprocess.sources import find_sources
 from preprocess.sources import remote as sources_remote
-from preprocess.storage import OutputError, remote
+from preprocess.storage import OutputError, open_files, remote
 from preprocess.storage.remote import RemoteError, open_objects, split_url
 
 OPTIONS: dict[str, Any] = {"vocab_size": 300, "unit_size": 700, "val_fraction": 0.1}
@@ -255,8 +255,12 @@ def test_what_cannot_be_read(bucket: str, name: str, message: str) -> None:
 def test_a_bucket_that_does_not_exist(bucket: str) -> None:
     with pytest.raises(CorpusError, match=r"s3://nobody-has-it/x"):
         find_sources(["s3://nobody-has-it/x"], ReadOptions())
-    with pytest.raises(CorpusError, match="names no bucket or host"):
+    with pytest.raises(CorpusError, match=r"^s3:///x: names no bucket or host"):
         find_sources(["s3:///x"], ReadOptions())
+    with pytest.raises(RemoteError, match=r"^s3:///x: names no bucket or host"):
+        open_files("s3:///")
+    with pytest.raises(CorpusError, match=r"^ftp://127\.0\.0\.1:1: cannot be read: .*refused; the"):
+        find_sources(["ftp://127.0.0.1:1/x"], ReadOptions())
     with pytest.raises(CorpusError, match="Protocol not known: what"):
         find_sources(["what://x/y"], ReadOptions())
 
