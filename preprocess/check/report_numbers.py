@@ -28,6 +28,7 @@ from preprocess.check.inspect import (
     noted,
 )
 from preprocess.check.preview import token_texts
+from preprocess.check.rows import find_places
 from preprocess.check.scan import Numbers, Scan
 from preprocess.check.verify import verify
 from preprocess.dataset.columns import TokenFileError, manifest_name
@@ -123,6 +124,9 @@ def find_datasets(path: str) -> list[str]:
     is_file = Path(path).suffix in (".bin", ".json") if is_url(path) else not Path(path).is_dir()
     names = [] if is_file else names_of_datasets(open_files(path))
     found = [join_location(path, manifest_name(name)) for name in names]
+    places = [] if is_url(path) or is_file or found else [*map(str, find_places(Path(path)))]
+    if places not in ([], [str(Path(path))]):
+        raise TokenFileError(f"{path}: has several datasets; give one of them: {', '.join(places)}")
     return found or find_token_files(path)
 
 

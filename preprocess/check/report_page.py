@@ -27,6 +27,7 @@ Facts = dict[str, Any]
 
 _MOST_ROWS = 30  # of a table, or a list
 _MOST_TEXT = 10_000  # characters of a value in a table
+_MOST_DECODED = 10  # datasets whose documents are shown
 _COLOURS = ("one", "two", "three", "four")  # of datasets in plots; others are in tables alone
 # Colours in the drawing -> those of the page, which are light or dark.
 _TEXT, _LINE = "#010101", "#020202"
@@ -109,7 +110,8 @@ def _environment() -> Any:
     }
     found.globals |= {
         "plot": lambda *given: markupsafe.Markup(_plot(*given)),
-        "colours": _COLOURS, "most_rows": _MOST_ROWS, "left_out": LeftOut.__struct_fields__,
+        "colours": _COLOURS, "most_rows": _MOST_ROWS, "most_decoded": _MOST_DECODED,
+        "left_out": LeftOut.__struct_fields__,
     }
     return found
 
@@ -178,13 +180,13 @@ def _plot(kind: str, title: str, datasets: Sequence[Facts]) -> str:
         return str(error)
     from matplotlib import rc_context
 
-    file = io.StringIO()
+    file, no_metadata = io.StringIO(), dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with rc_context(_STYLE):
         figure = new_figure(figsize=(4.6, 2.7), layout="constrained")
         axes = figure.subplots()
         for each, colour in zip(datasets, _SERIES.values(), strict=False):
             _PLOTS[kind](axes, each, colour)
-        figure.savefig(file, format="svg", transparent=True, metadata=_NO_METADATA)
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # would be there several times
@@ -193,9 +195,6 @@ def _plot(kind: str, title: str, datasets: Sequence[Facts]) -> str:
     for ours, name in names.items():
         svg = svg.replace(ours, f"var(--{name})")
     return svg.replace("<svg", f'<svg role="img" aria-label="{title}"', 1)
-
-
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def _plot_lengths(axes: Any, dataset: Facts, colour: str) -> None:

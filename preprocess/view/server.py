@@ -61,20 +61,17 @@ def answer(library: Library, name: str, given: Mapping[str, str]) -> Answer:
         "ViewedDataset": library.dataset, "ViewedTokenizer": library.tokenizer,
         "ViewedDataset | None": lambda name: library.dataset(name) if name else None,
     }  # fmt: skip
-    for each in inspect.signature(ANSWERS[name]).parameters.values():
-        text = given.get(each.name, "")
-        if each.name in given or each.default is each.empty:
-            if each.annotation == "int":
-                arguments[each.name] = _integer(each.name, text)
-            else:
-                arguments[each.name] = kinds[each.annotation](text)
+    for x in inspect.signature(ANSWERS[name]).parameters.values():
+        text = given.get(x.name, "")
+        if x.name not in given and x.default is not x.empty:
+            continue
+        if x.annotation != "int":
+            arguments[x.name] = kinds[x.annotation](text)
+        elif re.fullmatch(r"\d{1,18}", text, re.ASCII):
+            arguments[x.name] = int(text)
+        else:
+            raise ViewError(f"{x.name}: should be a whole number of at least 0; got {text!r:.100}")
     return ANSWERS[name](**arguments)
-
-
-def _integer(name: str, text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        raise ViewError(f"{name}: should be a whole number of at least 0; got {text!r:.100}")
-    return int(text)
 
 
 # --- the server ---

@@ -37,18 +37,17 @@ def describe_tokens(
         return {"ids": ids}
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     decoder.decode(b"".join(viewed.bytes_of_id.get(token_id, b"") for token_id in before))
-    texts, parts, unknown = list[str](), dict[str, str](), list[int]()
+    texts, parts = list[str](), dict[str, str]()
     for place, token_id in enumerate(ids):
-        content = viewed.bytes_of_id.get(token_id)
-        if content is None:
-            unknown.append(place)
-        text = decoder.decode(content or b"")
-        if text.encode() != (content or b""):
-            parts[str(place)] = (content or b"").hex(" ")
+        content = viewed.bytes_of_id.get(token_id, b"")
+        text = decoder.decode(content)
+        if text.encode() != content:
+            parts[str(place)] = content.hex(" ")
         texts.append(text)
     if texts and is_end:
         texts[-1] += decoder.decode(b"", final=True)
     special = [place for place, token_id in enumerate(ids) if token_id in viewed.special_ids]
+    unknown = [place for place, token_id in enumerate(ids) if token_id not in viewed.bytes_of_id]
     return {"ids": ids, "texts": texts, "parts": parts, "special": special, "unknown": unknown}
 
 

@@ -18,7 +18,7 @@ from web_server import web_server
 from written import dataset, write
 
 from bpe import Tokenizer
-from preprocess import build, open_tokens
+from preprocess import PipelineConfig, build, open_tokens
 from preprocess.check import report_numbers
 from preprocess.check.report_numbers import ROW_LENGTHS, divergence, report, script_of
 from preprocess.dataset.columns import TokenFileError
@@ -354,6 +354,16 @@ def test_what_is_no_dataset_is_one_error(data: Path, tmp_path: Path) -> None:
             assert message in said
             assert done.stdout == ""
     assert not [*tmp_path.iterdir()]
+
+
+def test_the_datasets_of_a_corpus_are_named(data: Path, tmp_path: Path) -> None:
+    datasets = [{"name": x, "data_files": data.parent / "val.txt", "val_fraction": 0} for x in "ab"]
+    tokenizer = {"vocab_size": 280}
+    build(PipelineConfig(datasets=datasets, tokenizer=tokenizer, output_path=tmp_path / "out"))
+    message = rf"has several datasets; give one of them: {tmp_path}/out/a, {tmp_path}/out/b$"
+    with pytest.raises(TokenFileError, match=message):
+        report(tmp_path / "out")
+    assert report(tmp_path / "out" / "a")["datasets"][0]["documents"] == len(VAL)
 
 
 def test_an_empty_dataset(tmp_path: Path) -> None:

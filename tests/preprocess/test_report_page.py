@@ -159,6 +159,20 @@ def test_thousands_of_sources_fit_on_a_page(tmp_path: Path) -> None:
 
 
 @needs_matplotlib
+def test_documents_of_some_datasets_are_on_a_page(data: Path, tmp_path: Path) -> None:
+    for i in range(12):
+        for suffix in ("bin", "docs", "json"):
+            shutil.copy(data / f"train.{suffix}", tmp_path / f"{i:02d}.{suffix}")
+    shutil.copy(data / "tokenizer.json", tmp_path)
+    found = report(tmp_path, out=tmp_path / "page.html")
+    page = check_page(tmp_path / "page.html")
+    assert "and those of 2 datasets more, which the JSON has (--json)." in page.text
+    shown = re.findall(r"Document 0 of (\d\d), ", page.text)
+    assert shown == [f"{i:02d}" for i in range(10)]
+    assert all(each["decoded"] for each in found["datasets"])
+
+
+@needs_matplotlib
 def test_options_and_ids_have_no_separators(tmp_path: Path) -> None:
     specials = [f"<|{i}|>" for i in range(200)]
     tokenizer = Tokenizer.from_vocabulary(Vocabulary.from_merges(trained.merges(), specials))
