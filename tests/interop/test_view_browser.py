@@ -57,6 +57,7 @@ def url(view_root: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    playwright.expect.set_options(timeout=30_000)  # of a busy machine
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with playwright.sync_playwright() as driver:
         yield driver.chromium.launch(executable_path=CHROMIUM, args=sandbox)
@@ -328,6 +329,29 @@ def test_the_vocabulary_is_searched(page: Any, view_library: Library) -> None:
     shown = page.locator("#vocabulary tr:has(td)").evaluate_all(cells)
     assert [int(row[0]) for row in shown] == never[:100]
     assert vocabulary(viewed, "e")["n_tokens"] == len(expected)
+
+
+def test_an_answer_is_not_lost_to_an_earlier_question(page: Any) -> None:
+    """A page that asks again and again how far the counting is does not ask on for old words."""
+    held: list[Any] = []
+
+    def respond(route: Any) -> None:
+        if route.request.post_data_json["query"]:
+            held.append(route)
+        else:
+            found = route.fetch().json()
+            route.fulfill(json=found | {"over": False, "done": 0, "total": 1})
+
+    page.route("**/vocabulary", respond)
+    show(page, f"tab=tokenizer&tokenizer={FIRST}")
+    playwright.expect(page.locator("#words-found")).to_contain_text("0 % of the dataset counted")
+    page.fill("#word", "zzz")
+    with page.expect_request("**/vocabulary"):
+        page.locator("#words button").first.click()
+    page.evaluate("new Promise(done => setTimeout(done, 400))")  # after the timer of the page
+    held[0].continue_()
+    playwright.expect(page.locator("#words-found")).to_have_text("0 tokens")
+    page.unroute("**/vocabulary")
 
 
 def test_rows_of_a_step(page: Any, view_root: Path) -> None:
