@@ -77,6 +77,11 @@ def check_state(state: Any, names: Iterable[str], of: str) -> None:
             )
 
 
+def own_state(state: Any) -> Any:
+    """Return a state as a dict of one's own, which can be pickled; what is none, as it is."""
+    return dict(state) if isinstance(state, Mapping) else state
+
+
 @contextmanager
 def naming(argument: str) -> Iterator[None]:
     """Begin the message of a SamplingError with the argument that is wrong."""

@@ -30,6 +30,7 @@ from preprocess.sampling.data import (
     check_state,
     naming,
     new_batch,
+    own_state,
 )
 from preprocess.sampling.fields import Fields, cumulative_lengths
 from preprocess.sampling.sampler import Sampler
@@ -113,7 +114,7 @@ class Mixture:
         self._schedule = [
             (step, self._shares(given, unit)) for step, given in _schedule_of(weights)
         ]
-        self._continue_from = copy(continue_from)
+        self._continue_from = own_state(continue_from)
         for name, sampler in samplers.items():
             with naming(f"continue_from, for the sampler {name!r}"):
                 if after := self._reached(name, continue_from):

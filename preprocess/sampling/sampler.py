@@ -12,7 +12,6 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Never
 
@@ -35,6 +34,7 @@ from preprocess.sampling.data import (
     naming,
     new_batch,
     open_dataset,
+    own_state,
     read_pieces,
     read_windows,
     to_device,
@@ -143,7 +143,7 @@ class Sampler:
             "drop_last": bool(drop_last), "drop_short": bool(drop_short),
             "rank": check_integer("rank", rank, 0), "device": device,
             "fields": fields if isinstance(fields, str) else tuple(fields),
-            "continue_from": copy(continue_from),
+            "continue_from": own_state(continue_from),
         }
         if self.layout["rank"] >= self.layout["world_size"]:
             raise SamplingError(

@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -252,3 +253,15 @@ def test_a_mixture_with_a_member_in_random_order_names_it() -> None:
     state = Mixture(samplers, {"a": 1, "b": 1}).state_dict()
     with pytest.raises(SamplingError, match="for the sampler 'b': in order 'random' windows are"):
         Mixture(samplers, {"a": 1, "b": 1}, continue_from=state)
+
+
+def test_states_may_be_any_mappings() -> None:
+    """What continues has a state that can be saved as JSON, and pickled, whatever it was given."""
+    sampler = Sampler(np.arange(99), 2, LENGTH, order="epoch")
+    state = MappingProxyType(sampler.state_dict())
+    after = Sampler(np.arange(99), 2, LENGTH, order="epoch", continue_from=state)
+    mixture = Mixture({"a": sampler}, {"a": 1})
+    state = MappingProxyType(mixture.state_dict())
+    for each in (after, Mixture({"a": sampler}, {"a": 1}, continue_from=state)):
+        assert json.loads(json.dumps(each.state_dict())) == each.state_dict()
+        assert pickle.loads(pickle.dumps(each)).state_dict() == each.state_dict()
