@@ -41,6 +41,8 @@ IN_ORDER = "-in-order"
 LOCK_FILE = ".tokenmill.lock"
 REMOVAL_FILE = ".tokenmill.removal"
 PARTIAL = ".partial"
+# To make a directory; each fails because of another run, or all do, because of the place.
+_ATTEMPTS = 100
 # Errors of file systems, or of places on two of them, where a file cannot have a second name.
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
@@ -169,10 +171,7 @@ class LocalStorage(LocalFiles):
         with ExitStack() as stack:
             stack.push(self)
             with writing(self._location):
-                ways = (self._location, *self._location.parents)
-                self._made = [path for path in ways if not path.exists()]
-                self._location.mkdir(parents=True, exist_ok=True)
-                self._lock = acquire_lock(self._location / self._lock_file)
+                self._lock = self._make_location()
             if (listed := self._location / REMOVAL_FILE).exists():
                 logger.info("%s: completing the removal of an interrupted run", listed)
                 self._complete_removal()
@@ -184,9 +183,25 @@ class LocalStorage(LocalFiles):
             lock, self._lock = self._lock, None
             with writing(self._location / self._lock_file, OUTPUTS_KEPT):
                 lock.release()
+        made, self._made = self._made, []
         with suppress(OSError):  # a directory with files stays
-            for path in self._made:
+            for path in made:
                 path.rmdir()
+
+    def _make_location(self) -> SystemLock | ObjectLock:
+        """Make the location and lock it; again, if another run makes or removes it meanwhile."""
+        attempts = 0
+        while True:
+            try:
+                for path in reversed((self._location, *self._location.parents)):
+                    if not path.is_dir():
+                        path.mkdir()
+                        self._made.insert(0, path)
+                return acquire_lock(self._location / self._lock_file)
+            except (FileExistsError, FileNotFoundError):
+                attempts += 1
+                if attempts == _ATTEMPTS:
+                    raise
 
     def _check_lock(self) -> None:
         if isinstance(self._lock, ObjectLock):

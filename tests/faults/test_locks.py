@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -109,6 +110,46 @@ def test_a_machine_without_locks_and_one_that_has_them(tmp_path: Path) -> None:
             assert process.wait() == 1
         assert [*tmp_path.glob(f"{LOCK}*")] == [tmp_path / LOCK]
     assert not [*tmp_path.glob(f"{LOCK}*")]
+
+
+@pytest.mark.parametrize("step", ["pathlib.Path.mkdir", "os.open", "fcntl.flock"])
+def test_a_run_begins_while_another_removes_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The other one made it and leaves nothing there, so it is made again, and locked."""
+    out, is_of_both = tmp_path / "train" / "out", step == "fcntl.flock"
+    module, _, name = step.rpartition(".")
+    before = getattr(sys.modules.get(module, Path), name)
+    others = [LocalStorage(out.with_name("beside") if "mkdir" in step else out, "build")]
+    others[0].__enter__()
+
+    def end_first(*given: Any, **named: Any) -> Any:
+        while others:
+            others.pop().__exit__()
+        return before(*given, **named)
+
+    monkeypatch.setattr(step, end_first)
+    with LocalStorage(out, "other", not is_of_both):
+        assert not others
+        with pytest.raises(OutputError, match="this process is writing in this directory"):
+            LocalStorage(out, "other", not is_of_both).__enter__()
+    assert not out.exists()
+
+
+def test_directories_that_a_run_did_not_make_stay(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to("mine")
+    storage, out = LocalStorage(tmp_path / "link" / "train", "build"), tmp_path / "mine" / "train"
+    with storage:
+        assert out.is_dir()
+    assert not out.exists()
+    out.mkdir()
+    with storage:
+        pass
+    assert out.is_dir()
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(OutputError, match="a file is where a directory is expected, so move"):
+        LocalStorage(tmp_path / "file", "build").__enter__()
 
 
 def test_a_lock_is_kept_while_the_disk_is_full(
