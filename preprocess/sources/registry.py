@@ -272,7 +272,8 @@ def _encoding_of(begins: bytes) -> str:
         text = codecs.getincrementaldecoder(name or "UTF-8")().decode(begins)
     except UnicodeDecodeError:
         return ""
-    return "" if re.search(r"[\0-\x08\x0e-\x1f]", text) else name
+    is_text = text or name in marks.values()  # else a few zero bytes, without a whole character
+    return name if is_text and not re.search(r"[\0-\x08\x0e-\x1f]", text) else ""
 
 
 def _is_of_one_script(begins: bytes, encoding: str) -> bool:

@@ -135,6 +135,12 @@ def test_what_cannot_be_read_of_standard_input(
         build(train="-", out=tmp_path / "out", val_fraction=0, vocab_size=257)
 
 
+def test_a_few_zero_bytes_are_text_if_their_file_is_given(tmp_path: Path) -> None:
+    for n in range(1, 4):
+        (tmp_path / "zeros").write_bytes(b"\0" * n)
+        assert documents_of(tmp_path / "zeros") == ["\0" * n]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-8"])
 def test_what_is_no_corpus_may_be_utf_16(tmp_path: Path, encoding: str) -> None:
     """PowerShell writes it where the output of a command goes to a file."""
