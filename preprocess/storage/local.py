@@ -194,7 +194,8 @@ class LocalStorage(LocalFiles):
         while True:
             try:
                 for path in reversed((self._location, *self._location.parents)):
-                    if not path.is_dir():
+                    # Of a file in the place of the location, mkdir says that it exists.
+                    if not (path.is_dir() if path is self._location else path.exists()):
                         path.mkdir()
                         self._made.insert(0, path)
                 return acquire_lock(self._location / self._lock_file)
