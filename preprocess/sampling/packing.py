@@ -312,7 +312,9 @@ def _read_plan(path: Path, about: dict[str, Any]) -> tuple[Plan, dict[str, Any]]
             n_rows, n_pieces, digest = (header[key] for key in ("n_rows", "n_pieces", "digest"))
             header["format"] = _FORMAT if header["format"] in spellings_of(_FORMAT) else None
             is_sound = all(header[name] == value for name, value in about.items())
-            is_sound &= all(type(each) is int and each >= 0 for each in (n_rows, n_pieces))
+            trained, kept = header.get("trained", (0, 0))
+            counts = n_rows, n_pieces, trained, kept, header.get("trained_after", 0)
+            is_sound &= all(type(each) is int and each >= 0 for each in counts)
             if not is_sound or size != len(head) + 8 * (n_rows + 1) + 12 * n_pieces:
                 raise ValueError(n_rows)
         except (ValueError, KeyError, TypeError):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from written import dataset, write
 
 from preprocess import Sampler, TokenFile, cli, write_rows
+from preprocess.dataset.reader import TokenFileError
 from preprocess.rows.manifest import MANIFEST_FILE
 from preprocess.sampling import packing
 from preprocess.sampling.data import SamplingError
@@ -130,6 +131,18 @@ def test_plans_have_room_for_numbers_of_any_size(tmp_path: Path, n_turns: int) -
         assert sampler.n_windows == n_turns
         last = sampler.batch(n_turns - 1)["inputs"][0]
         assert last.tolist() == [*range(10 * n_turns - 10, 10 * n_turns)]
+
+
+@pytest.mark.parametrize("damage", [{"trained": [1.5]}, {"trained": 7}, {"trained_after": "x"}])
+def test_damaged_numbers_of_a_plan_are_told(tmp_path: Path, damage: dict[str, Any]) -> None:
+    file = conversations(tmp_path, ["0001111111"])
+    Sampler(file, 1, 10, windows="packed", cut="turns")
+    (path,) = tmp_path.glob("*.plan")
+    data, begin = path.read_bytes(), path.stat().st_size - 2 * 8 - 12  # of a row with one piece
+    header = json.dumps(json.loads(data[:begin]) | damage).encode().ljust(begin)
+    path.write_bytes(header + data[begin:])
+    with pytest.raises(TokenFileError, match="damaged: expected a header of this dataset, and the"):
+        Sampler(file, 1, 10, windows="packed", cut="turns")
 
 
 def test_a_state_is_of_one_way_to_cut(tmp_path: Path) -> None:
