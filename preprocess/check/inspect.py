@@ -89,11 +89,12 @@ def facts(settings: InspectSettings) -> Facts:
 
 
 def is_manifest(place: Path) -> bool:
-    """Return True for a JSON file that is a manifest, or a damaged one beside its .bin."""
-    return place.suffix == ".json" and (
-        place.with_suffix(".bin").exists()
-        or read_object(open_files(place.parent), place.name, FORMAT) is not None
-    )
+    """Return True for a JSON file that is a manifest, or a damaged one beside its files."""
+    if place.suffix != ".json" or place.name == TOKENIZER_FILE:
+        return False
+    files = open_files(place.parent)
+    is_sound = read_object(files, place.name, FORMAT) is not None
+    return is_sound or place.stem in names_of_datasets(files)
 
 
 @contextmanager

@@ -235,13 +235,18 @@ def test_a_manifest_that_cannot_be_read(
 
 def test_a_damaged_manifest_is_no_tokenizer(data: Path, tmp_path: Path, capsys: Any) -> None:
     shutil.copytree(data, tmp_path / "data")
-    for content in ("", "{", "[]"):
-        (tmp_path / "data" / "train.json").write_text(content)
-        for command in ("inspect", "view", "report"):
-            assert run([command, str(tmp_path / "data" / "train.json")]) == 1
-            (said,) = capsys.readouterr().err.splitlines()
-            assert "data/train.json: not a manifest" in said
-            assert "build the files again" in said
+    (tmp_path / "a.txt").write_text(TEXT)
+    build(train=tmp_path / "a.txt", out=tmp_path / "shards", vocab_size=270, val_fraction=0,
+          shard_tokens=20)  # fmt: skip
+    capsys.readouterr()
+    for path in (tmp_path / "data" / "train.json", tmp_path / "shards" / "train.json"):
+        for content in ("", "{", "[]"):
+            path.write_text(content)
+            for command in ("inspect", "view", "report"):
+                assert run([command, str(path)]) == 1
+                (said,) = capsys.readouterr().err.splitlines()
+                assert f"{path}: not a manifest" in said
+                assert "build the files again" in said
 
 
 def test_ids_and_special_tokens_are_shown_as_they_are_given(tmp_path: Path) -> None:
