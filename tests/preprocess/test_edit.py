@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
@@ -235,6 +236,34 @@ def test_append_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert (stats["digest_before"], stats["digest_after"]) == (digest, found.manifest.digest)
         assert [x[APPENDED]["digest"] for x in found.manifest.sources if APPENDED in x] == [digest]
     assert n_cuts > 8
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EXDEV, errno.EACCES])
+def test_files_are_copied_where_they_cannot_have_two_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def link(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    whole = build_some(tmp_path, 30)
+    sharded = build_some(tmp_path, 30, "sharded", shard_tokens=100)
+    copies = [Path(shutil.copytree(each, tmp_path / f"copy-{each.name}"))
+              for each in (whole, sharded)]  # fmt: skip
+    (tmp_path / "more.txt").write_text(SEPARATOR.join(TEXTS[30:]))
+    append(whole, train=tmp_path / "more.txt")
+    drop(sharded, out=tmp_path / "clean" / "x.bin", documents=[3])
+    monkeypatch.setattr(os, "link", link)
+    if number == errno.EACCES:
+        with pytest.raises(OutputError, match=f"could not be written: {os.strerror(number)}"):
+            append(copies[0], train=tmp_path / "more.txt")
+        return
+    append(copies[0], train=tmp_path / "more.txt")
+    drop(copies[1], out=tmp_path / "copied" / "x.bin", documents=[3])
+    for found, expected in ((copies[0], whole), (tmp_path / "copied", tmp_path / "clean")):
+        names = [path.name for path in expected.iterdir() if not path.name.endswith("stats.json")]
+        assert len(names) > 5
+        for name in names:
+            assert (found / name).read_bytes() == (expected / name).read_bytes()
 
 
 def test_old_names_are_removed_by_the_same_command(
