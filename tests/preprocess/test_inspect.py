@@ -242,7 +242,7 @@ def test_a_damaged_manifest_is_no_tokenizer(data: Path, tmp_path: Path, capsys: 
     for path in (tmp_path / "data" / "train.json", tmp_path / "shards" / "train.json"):
         for content in ("", "{", "[]"):
             path.write_text(content)
-            for command in ("inspect", "view", "report"):
+            for command in ("inspect", "view"):
                 assert run([command, str(path)]) == 1
                 (said,) = capsys.readouterr().err.splitlines()
                 assert f"{path}: not a manifest" in said

@@ -200,6 +200,13 @@ def test_the_command_writes_the_page(data: Path, tmp_path: Path) -> None:
 
 
 @needs_matplotlib
+def test_a_damaged_manifest_is_told(data: Path, tmp_path: Path, capsys: Any) -> None:
+    path = Path(shutil.copytree(data, tmp_path / "data")) / "train.json"
+    path.write_text("{")
+    assert run(["report", str(path)]) == 1
+    assert f"{path}: not a manifest" in capsys.readouterr().err
+
+
 def test_a_page_beside_the_text_is_not_read(data: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text")
     report(data, out=tmp_path / "page.html")
