@@ -207,6 +207,7 @@ def test_a_damaged_manifest_is_told(data: Path, tmp_path: Path, capsys: Any) -> 
     assert f"{path}: not a manifest" in capsys.readouterr().err
 
 
+@needs_matplotlib
 def test_a_page_beside_the_text_is_not_read(data: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("some text")
     report(data, out=tmp_path / "page.html")
