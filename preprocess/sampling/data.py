@@ -78,7 +78,10 @@ def check_state(state: Any, names: Iterable[str], of: str) -> None:
 
 
 def own_state(state: Any) -> Any:
-    """Return a state as a dict of one's own, which can be pickled; what is none, as it is."""
+    """Return a copy of a state as a dict, which can be pickled.
+
+    What is no mapping is returned as it is; the checks of a state refuse it.
+    """
     return dict(state) if isinstance(state, Mapping) else state
 
 

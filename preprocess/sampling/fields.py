@@ -150,7 +150,11 @@ def number_positions(table: Array, out: Array) -> None:
 
 
 def cumulative_lengths(segment_ids: Array) -> Array:
-    """Return where segments begin in flattened rows, and the number of places: int32."""
+    """Return where segments begin in flattened rows, and the number of places: int32[n + 1].
+
+    Args:
+        segment_ids: int32[n_rows, row_length]; the padding of a row counts as a segment.
+    """
     begins = np.ones(segment_ids.shape, np.bool_)
     begins[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
     return np.append(np.flatnonzero(begins), segment_ids.size).astype(np.int32)

@@ -138,6 +138,7 @@ def get_batch(
 
 
 def _to_fill(out: tuple[Any, ...], shape: tuple[int, ...]) -> list[npt.NDArray[Any]]:
+    """Return the arrays, or the memory of the tensors, of the caller; refuse other ones."""
     if len(out) != 2:
         raise SamplingError(f"out should be two arrays or CPU tensors; got {len(out)}")
     return [_array_of(each, shape) for each in out]

@@ -244,9 +244,13 @@ class LocalStorage(LocalFiles):
             write_atomically(path, data, temporary=self.directory / f"{name}.new")
 
     def adopt(self, files: Files, name: str, target: str) -> None:
-        """Give a complete file a second name, as a work file, or copy it where that cannot be.
+        """Make a complete file a work file, too, by a hard link, or a copy where there are none.
 
-        Its place is a directory; for a bucket, the same bucket.
+        Args:
+            files: Where the file is: a directory; for a storage in a bucket, the same bucket, in
+                which the server copies it.
+            name: Its name there.
+            target: Name of the work file, which is replaced if it exists.
         """
         self._make()
         path = self.directory / target

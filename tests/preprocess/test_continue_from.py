@@ -256,7 +256,7 @@ def test_a_mixture_with_a_member_in_random_order_names_it() -> None:
 
 
 def test_states_may_be_any_mappings() -> None:
-    """What continues has a state that can be saved as JSON, and pickled, whatever it was given."""
+    """A continued sampler can be pickled, and its state saved as JSON, whatever mapping it got."""
     sampler = Sampler(np.arange(99), 2, LENGTH, order="epoch")
     state = MappingProxyType(sampler.state_dict())
     after = Sampler(np.arange(99), 2, LENGTH, order="epoch", continue_from=state)

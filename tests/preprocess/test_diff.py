@@ -157,7 +157,7 @@ def test_a_shuffled_dataset_lacks_counts_of_sources(tmp_path: Path) -> None:
 
 
 def test_memory_for_documents_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes little more than their numbers, eight bytes each."""
+    """Memory grows by little more than eight bytes for each number."""
     monkeypatch.setattr(module, "_MEMORY", 1 << 17)
     monkeypatch.setattr(module, "_ROWS", 1 << 9)
     monkeypatch.setattr(module, "_BLOCK", 1 << 9)
