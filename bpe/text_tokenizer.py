@@ -16,8 +16,9 @@ from bpe.arguments import checked
 from bpe.errors import EncodingError
 from bpe.formats.hf_write import write_tokenizer
 from bpe.parallel import cached_property
+from bpe.runtime.arrays import check_ids
 from bpe.special import allowed_subset, utf8
-from bpe.text.spans import check_ids, check_spans
+from bpe.text.spans import check_spans
 from bpe.tokenizer import check_search
 from bpe.vocabulary import unknown_id_message
 

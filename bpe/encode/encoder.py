@@ -29,13 +29,13 @@ from bpe.encode.pretoken_cache import SharedPretokenCache, empty_cache, is_full
 from bpe.encode.work import Output, Text, Work
 from bpe.errors import EncodingError, VocabularyError
 from bpe.parallel import Lock
-from bpe.runtime.arrays import read_only, zeros
+from bpe.runtime.arrays import check_ids, read_only, zeros
 from bpe.runtime.jit import bind, pack
 from bpe.split import documents as split
 from bpe.split.patterns import PATTERNS
 from bpe.split.pretokenizer import Pretokenizer, splitting
 from bpe.text.bit_set import set_bits
-from bpe.text.spans import check_ids, check_spans, close_gaps, spans_of
+from bpe.text.spans import check_spans, close_gaps, spans_of
 
 if TYPE_CHECKING:
     from bpe.special import Normalizer

@@ -60,3 +60,14 @@ def check_array(
         f"{name} is {found}: expected {expected}{shape}, contiguous; use np.asarray or"
         " np.frombuffer"
     )
+
+
+def check_ids(dtype: np.dtype[Any], **ids: int) -> None:
+    """Raise EncodingError unless each id, given by its name, fits into a type, or is -1: none."""
+    most = np.iinfo(dtype).max
+    for name, each in ids.items():
+        if not -1 <= each <= most:
+            raise EncodingError(
+                f"{name} is {each:,}: expected an id up to {most:,}, the largest of {dtype}, or -1"
+                " for none; take a larger dtype, or another id"
+            )

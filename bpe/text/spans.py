@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,17 +85,6 @@ def check_spans(buffer: Bytes, spans: NDArray[np.int64]) -> None:
     check_array("spans", spans, np.int64, "[n, 2]")
     if len(spans):
         _check_ascending("bound", spans.ravel(), len(buffer))
-
-
-def check_ids(dtype: np.dtype[Any], **ids: int) -> None:
-    """Raise EncodingError for an id that is neither of a type nor -1, for none."""
-    most = np.iinfo(dtype).max
-    for name, each in ids.items():
-        if not -1 <= each <= most:
-            raise EncodingError(
-                f"{name} is {each:,}: expected an id up to {most:,}, the largest of {dtype}, or -1"
-                " for none"
-            )
 
 
 def _check_ascending(name: str, bounds: NDArray[np.int64], n: int) -> None:
